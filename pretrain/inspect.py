@@ -22,11 +22,13 @@ from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.config.run import DEFAULT_RECIPE, Config, flags, load_config
+from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
+from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec, label_names
+from pretrain.data.manifest import MANIFEST
 from pretrain.data.masking import Masked, Masking
 from pretrain.data.pipelines import synonyms_for
-from pretrain.data.shards import MANIFEST, ShardReader
+from pretrain.data.shards import ShardReader
 
 if TYPE_CHECKING:
     from pretrain.start.length_shortcut import LengthShortcut

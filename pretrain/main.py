@@ -15,7 +15,7 @@ from pretrain.common.environment import choose_accelerator
 
 # isort: split
 from pretrain.common import cli
-from pretrain.config.run import DEFAULT_RECIPE, flags, load_config
+from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
 
 
 def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) -> int:

@@ -15,7 +15,8 @@ from pretrain.checkpoint import store
 from pretrain.common.files import replace_durably
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.shutdown import Shutdown
-from pretrain.config.run import Config, to_yaml
+from pretrain.config.recipe import to_yaml
+from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec
 from pretrain.data.lanes import require_divisible
 from pretrain.data.loader import Loader, LoaderSettings, Position

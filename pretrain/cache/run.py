@@ -14,8 +14,8 @@ from augment.spec.resources import SYNONYMS, resource_hash, resources
 from pretrain.cache.augmenting import COLUMNS, LABELLED, open_pipelines
 from pretrain.cache.stages import AugmentShard, CachePlan, Contents, MergeCache, ShardTask
 from pretrain.common.errors import UserError
-from pretrain.data.manifest import SPLITS, require_files
-from pretrain.data.shards import MANIFEST, ShardReader, read_manifest
+from pretrain.data.manifest import MANIFEST, SPLITS, read_manifest, require_files
+from pretrain.data.shards import ShardReader
 from pretrain.prepare.executors import ExecutorOptions, Job
 from pretrain.prepare.output import make_once
 

@@ -30,7 +30,8 @@ from pretrain.cache.augmenting import (
 from pretrain.common.errors import UserError
 from pretrain.data.batch import ViewSpec, label_names
 from pretrain.data.manifest import SPLITS, preparation_of
-from pretrain.data.shards import ShardReader, ShardWriter, split_summary, write_manifest
+from pretrain.data.shard_writer import ShardWriter, split_summary, write_manifest
+from pretrain.data.shards import ShardReader
 from pretrain.prepare.stages.step import Step
 from pretrain.prepare.work_folder import WorkFile
 

@@ -23,8 +23,8 @@ from pretrain.cache.augmenting import COLUMNS, LABELLED
 from pretrain.common.errors import UserError
 from pretrain.common.processes import run_module
 from pretrain.config.run import Config
-from pretrain.data.manifest import SPLITS
-from pretrain.data.shards import MANIFEST, ShardReader, read_manifest
+from pretrain.data.manifest import MANIFEST, SPLITS, read_manifest
+from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
 
 

@@ -15,7 +15,7 @@ from augment.text.parsed import ParsedSentence
 from augment.text.parsing import find_parser, load_parser, parse_texts
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import MOST_CHARACTERS, pack
-from pretrain.data.shards import write_atomically
+from pretrain.data.shard_writer import write_atomically
 
 
 def describe_parser(model: str) -> dict[str, str]:

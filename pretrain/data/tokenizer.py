@@ -222,7 +222,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     import shutil
     import uuid
 
-    from pretrain.data.shards import raise_if_disk_full
+    from pretrain.data.shard_writer import raise_if_disk_full
 
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:

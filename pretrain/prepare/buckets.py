@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from augment.core.keys import mix
-from pretrain.data.shards import raise_if_disk_full
+from pretrain.data.shard_writer import raise_if_disk_full
 
 RUN_BYTES = 32 << 20  # text buffered before a run is written: bounds the memory of a reading task
 TEXT_RECORD = np.dtype([("key", "<u8"), ("bytes", "<u4"), ("source", "<u2"), ("heldout", "<u2")])

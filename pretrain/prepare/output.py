@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
-from pretrain.data.shards import MANIFEST, raise_if_disk_full, read_manifest, write_manifest
+from pretrain.data.manifest import MANIFEST, read_manifest
+from pretrain.data.shard_writer import raise_if_disk_full, write_manifest
 from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs
 from pretrain.prepare.progress import Display, peak_memory, quiet_tasks
 

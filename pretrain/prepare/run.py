@@ -27,8 +27,8 @@ from pydantic import ValidationError
 from pretrain.common.errors import UserError
 from pretrain.common.processes import run_module
 from pretrain.config.data import DataConfig
-from pretrain.data.manifest import PREPARATION, SPLITS, outdated
-from pretrain.data.shards import MANIFEST, read_manifest, write_atomically
+from pretrain.data.manifest import MANIFEST, PREPARATION, SPLITS, outdated, read_manifest
+from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.executors import ExecutorOptions, Job
 from pretrain.prepare.output import make_folder, make_once
 from pretrain.prepare.sources.planning import RECIPE, plan_tasks

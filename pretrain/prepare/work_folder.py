@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import BaseModel, RootModel
 
 from pretrain.config.data import DataConfig
-from pretrain.data.shards import write_atomically
+from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.tasks import Task
 
 

@@ -17,9 +17,9 @@ from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.damage import describe_record
-from pretrain.data.manifest import outdated, require_files
+from pretrain.data.manifest import MANIFEST, outdated, require_files
 from pretrain.data.pipelines import build_for, synonyms_for
-from pretrain.data.shards import MANIFEST, ShardReader
+from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer, tokenizer_hash
 from pretrain.objectives import view_specs
 from pretrain.prepare.run import find_or_prepare

@@ -27,7 +27,7 @@ from pydantic import BaseModel, Field
 
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.config.run import flags as keys
+from pretrain.config.recipe import flags as keys
 from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
 from pretrain.sweep.runs import (
     ROOT,

@@ -29,7 +29,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults
 from pretrain.config.objectives import ObjectiveConfig, readers, unused
-from pretrain.config.run import SHORT_FLAGS, Config, load_config
+from pretrain.config.recipe import SHORT_FLAGS, load_config
+from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml
 
 Overrides = dict[str, str]

@@ -41,7 +41,8 @@ from pretrain.data.chunk_cache import ChunkCache
 from pretrain.data.lanes import Lanes
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
-from pretrain.data.shards import ShardReader, write_folder
+from pretrain.data.shard_writer import write_folder
+from pretrain.data.shards import ShardReader
 
 SIZE = 30000
 LANES, GLOBAL_BATCH, EPOCHS = 256, 8192, 2

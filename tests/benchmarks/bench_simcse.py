@@ -46,7 +46,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 from augment.core.ragged import Ragged
 from pretrain.common.memory import FlatMemory
-from pretrain.config.run import validate_config
+from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch, View
 from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder

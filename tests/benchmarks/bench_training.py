@@ -46,7 +46,7 @@ from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.spec.build import build
 from pretrain.common.memory import FlatMemory
-from pretrain.config.run import validate_config
+from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch, View
 from pretrain.data.masking import mask_tokens
 from pretrain.data.tokenizer import train_tokenizer

@@ -14,7 +14,7 @@ from finetune import baselines
 from finetune.encoders.models import open_model
 from finetune.encoders.source import resolve
 from pretrain.common.errors import UserError
-from pretrain.data.shards import write_folder
+from pretrain.data.shard_writer import write_folder
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
-from pretrain.config.run import validate_config
+from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import count_micro_batches, cut_and_pack
 from pretrain.losses import sharing

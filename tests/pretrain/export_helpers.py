@@ -8,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from pretrain.checkpoint import store
-from pretrain.config.run import validate_config
+from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective

@@ -14,9 +14,10 @@ from augment.core.vocabulary import Vocabulary
 from pretrain import inspect as inspection
 from pretrain.cache.run import cache
 from pretrain.common import cli
-from pretrain.config.run import flags
+from pretrain.config.recipe import flags
 from pretrain.data.batch import ViewSpec
-from pretrain.data.shards import ShardReader, write_folder
+from pretrain.data.shard_writer import write_folder
+from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 
 VIEWS = [ViewSpec("anchor", "del-span,reorder"), ViewSpec("positive", "del-span,reorder")]

@@ -11,7 +11,7 @@ import torch
 from run_helpers import ROOT, command, curve, finish, start
 from safetensors.torch import load_file
 
-from pretrain.config.run import DEFAULT_RECIPE, load_config
+from pretrain.config.recipe import DEFAULT_RECIPE, load_config
 from pretrain.model.precision import LossScale
 from pretrain.step.heldout import find_partners
 

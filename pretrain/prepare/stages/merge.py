@@ -10,7 +10,7 @@ from typing import Any
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import WHOLE
 from pretrain.data.manifest import FORMAT, PREPARATION, SPLITS
-from pretrain.data.shards import split_summary, token_dtype, write_manifest
+from pretrain.data.shard_writer import split_summary, token_dtype, write_manifest
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.work_folder import (

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from augment.core.ragged import Ragged
-from pretrain.data.shards import ShardWriter, chunk_bounds, token_dtype
+from pretrain.data.shard_writer import ShardWriter, chunk_bounds, token_dtype
 from pretrain.prepare.packing import Packed
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.work_folder import TokenizerSize

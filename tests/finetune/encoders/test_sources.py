@@ -21,7 +21,7 @@ from finetune.encoders.models import open_model
 from finetune.encoders.source import resolve
 from finetune.tuning.labelled import open_source
 from pretrain.common.errors import UserError
-from pretrain.config.run import load_config
+from pretrain.config.recipe import load_config
 from pretrain.data.tokenizer import adopt_tokenizer
 from pretrain.model.encoder import load_encoder
 from pretrain.start.encoder import check_sources

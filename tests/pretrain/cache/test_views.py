@@ -17,7 +17,7 @@ from pretrain.cache.augmenting import view_number
 from pretrain.cache.run import cache
 from pretrain.cache.views import columns_of, make, trains_on
 from pretrain.common.errors import UserError
-from pretrain.config.run import load_config
+from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
 from pretrain.start import data as start_data

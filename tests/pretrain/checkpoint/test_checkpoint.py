@@ -5,6 +5,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -193,7 +194,7 @@ def test_real_write_failure_leaves_nothing_half(saved):
 
 
 def test_disk_that_is_too_small_is_seen_before_writing(saved, monkeypatch):
-    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
     with pytest.raises(store.CheckpointError, match=r"are needed and 0\.00 GB are free"):
         store.save(saved, PlainEngine(), {"step": 9}, keep=1)
     assert store.latest(saved) == saved / "step-00000003"

@@ -16,7 +16,7 @@ from run_helpers import ROOT, command, curve, finish, outputs_of, records, start
 from pretrain.common import folder_lock as locks
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
 from pretrain.common.shutdown import SIGNALS
-from pretrain.config.run import DEFAULT_RECIPE
+from pretrain.config.recipe import DEFAULT_RECIPE
 from pretrain.sweep.file import Point
 from pretrain.sweep.runs import Run, Trainer
 

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from pretrain.common.errors import UserError
-from pretrain.config.run import Config, describe, load_config, to_yaml, validate_config
+from pretrain.config.recipe import describe, load_config, to_yaml, validate_config
+from pretrain.config.run import Config
 
 RECIPES = sorted((Path(__file__).parents[3] / "configs").glob("clear_*.yaml"))
 

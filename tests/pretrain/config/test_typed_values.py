@@ -13,7 +13,8 @@ from pretrain.cache import __main__ as cache_command
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import NONE_IS_A_VALUE, typed
 from pretrain.config.data import DataConfig
-from pretrain.config.run import Config, load_config
+from pretrain.config.recipe import load_config
+from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml, type_at
 from pretrain.prepare import __main__ as prepare_cli
 from pretrain.prepare.executors import ExecutorOptions

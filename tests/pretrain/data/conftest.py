@@ -6,7 +6,7 @@ import loader_helpers as helpers
 import pytest
 
 from pretrain.data import loader
-from pretrain.data.shards import write_folder
+from pretrain.data.shard_writer import write_folder
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
 from pretrain.data.batch import ViewSpec, label_names, number_of_labels
 from pretrain.data.masking import mask_tokens
-from pretrain.data.shards import ShardReader, write_folder
+from pretrain.data.shard_writer import write_folder
+from pretrain.data.shards import ShardReader
 from pretrain.data.worker import clip
 
 SEQUENCES, CHUNK_TOKENS, STEPS = 500, 400, 25  # of tests/pretrain/data/conftest.py: 2.5 epochs

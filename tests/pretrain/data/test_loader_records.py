@@ -18,7 +18,8 @@ from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
 from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.masking import mask_tokens
-from pretrain.data.shards import DamagedShard, ShardReader, write_folder
+from pretrain.data.shard_writer import write_folder
+from pretrain.data.shards import DamagedShard, ShardReader
 
 RECORDS, CHUNK_TOKENS = 500, 1200
 COLUMNS = ("text", "positive", "negative")

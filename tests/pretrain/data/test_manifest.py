@@ -15,16 +15,9 @@ from augment.rules.clause_forms import sentence_spans
 from augment.text.parsed import ParsedSentence
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation, pack
-from pretrain.data.manifest import require_files
-from pretrain.data.shards import (
-    DamagedShard,
-    ShardReader,
-    ShardWriter,
-    read_manifest,
-    split_summary,
-    write_folder,
-    write_manifest,
-)
+from pretrain.data.manifest import read_manifest, require_files
+from pretrain.data.shard_writer import ShardWriter, split_summary, write_folder, write_manifest
+from pretrain.data.shards import DamagedShard, ShardReader
 
 
 @pytest.fixture(scope="module")

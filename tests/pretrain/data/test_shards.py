@@ -13,14 +13,9 @@ import webdataset
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
-from pretrain.data.shards import (
-    DamagedShard,
-    ShardReader,
-    ShardWriter,
-    chunk_bounds,
-    read_manifest,
-    write_folder,
-)
+from pretrain.data.manifest import read_manifest
+from pretrain.data.shard_writer import ShardWriter, chunk_bounds, write_folder
+from pretrain.data.shards import DamagedShard, ShardReader
 
 
 def some_sequences(count: int = 300, vocabulary: int = 1000, seed: int = 0) -> Ragged:

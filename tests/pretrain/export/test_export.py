@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from pretrain.checkpoint.folder import read_tensors
 from pretrain.common.cli import run
 from pretrain.common.errors import UserError
-from pretrain.config.run import validate_config
+from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.__main__ import main
 from pretrain.export.folder import export, read_policy

@@ -9,7 +9,7 @@ from run_helpers import command, finish, records, start
 
 from finetune.encoders.source import resolve
 from pretrain.common.run_folder import describe_export
-from pretrain.config.run import load_config
+from pretrain.config.recipe import load_config
 from pretrain.export.folder import read_policy
 from pretrain.step.heldout import find_partners
 from pretrain.step.progress import Progress, selection_score

@@ -9,7 +9,7 @@ from exactness_worker import VOCABULARY, FakeTokenizer
 from run_helpers import command, finish, records, start
 
 from pretrain.common.errors import UserError
-from pretrain.config.run import validate_config
+from pretrain.config.recipe import validate_config
 from pretrain.data.shards import ShardReader
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective

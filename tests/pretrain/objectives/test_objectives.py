@@ -12,7 +12,7 @@ from run_helpers import command, curve, finish, start
 from finetune.encoders.models import open_model
 from finetune.sts.scores import StsEvaluator
 from pretrain.common.errors import UserError
-from pretrain.config.run import load_config, validate_config
+from pretrain.config.recipe import load_config, validate_config
 from pretrain.data.batch import ViewSpec
 from pretrain.data.microbatches import MicroBatch
 from pretrain.export.folder import read_policy

@@ -3,107 +3,28 @@
 from __future__ import annotations
 
 import json
-import shutil
-import warnings
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from loader_helpers import assert_same, make_loader
+from annotation_helpers import SENTENCES, annotated_config, annotated_loader
+from loader_helpers import assert_same
 
 from augment.core.keys import derive, sequence_keys
 from augment.core.ragged import Ragged
-from augment.core.vocabulary import Vocabulary
 from augment.sda.entries import neg, pi
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.parsing import parse_texts
 from pretrain.common.errors import UserError
-from pretrain.config.data import DataConfig
 from pretrain.data import annotate
 from pretrain.data.annotation import MOST_CHARACTERS, Annotation, pack
 from pretrain.data.batch import ViewSpec
-from pretrain.data.loader import Loader
-from pretrain.data.shards import DamagedShard, ShardReader, ShardWriter, split_summary, write_manifest
+from pretrain.data.shard_writer import ShardWriter, split_summary, write_manifest
+from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.run import prepare
-
-NAMES = ["Anna", "the old dog", "a café in Zürich", "nobody", "the river", "my sister", "one of them"]
-VERBS = ["has seen", "likes", "didn't find", "must not sell", "is", "carried", "will have"]
-OBJECTS = [
-    "the blue house",
-    "no money",
-    "“a quiet life”",
-    "https://x.org/a?b=c",
-    "what she said",
-    "old friends",
-]
-SENTENCES = [f"{n[0].upper()}{n[1:]} {v} {o} today." for n in NAMES for v in VERBS for o in OBJECTS]
-
-
-@pytest.fixture(scope="session")
-def parser(tmp_path_factory) -> str:
-    """A spaCy pipeline with a tagger and a dependency parser that has learned three sentences: quick, and
-    mostly wrong."""
-    import spacy
-    from spacy.training import Example
-
-    taught = [
-        ("Anna likes old friends.", "NNP VBZ JJ NNS .", [1, 1, 3, 1, 1], "nsubj ROOT amod obj punct"),
-        ("The river is blue today.", "DT NN VBZ JJ NN .", [1, 3, 3, 3, 3, 3], "det nsubj cop ROOT obl punct"),
-        (
-            "Nobody has seen the house.",
-            "NN VBZ VBN DT NN .",
-            [2, 2, 2, 4, 2, 2],
-            "nsubj aux ROOT det obj punct",
-        ),
-    ]
-    pipeline = spacy.blank("en")
-    pipeline.add_pipe("tagger")
-    pipeline.add_pipe("parser", config={"min_action_freq": 1})
-    examples = [
-        Example.from_dict(
-            pipeline.make_doc(text), {"tags": tags.split(), "heads": heads, "deps": deps.split()}
-        )
-        for text, tags, heads, deps in taught
-    ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        optimizer = pipeline.initialize(lambda: examples)
-        for _ in range(15):
-            pipeline.update(examples, sgd=optimizer)
-    folder = tmp_path_factory.mktemp("parser") / "tiny"
-    pipeline.to_disk(folder)
-    return str(folder)
-
-
-def config(place: Path, parser: str, **settings) -> DataConfig:
-    settings = {
-        "vocabulary": 400,
-        "heldout": 0.1,
-        "chunk_tokens": 800,
-        "max_length": 24,
-        "annotate": parser,
-        **settings,
-    }
-    return DataConfig(sources=[str(place)], **settings)
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory, parser) -> Path:
-    folder = tmp_path_factory.mktemp("annotated")
-    (folder / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
-    prepare(config(folder / "corpus.txt", parser), folder / "data", workers=1, progress=False)
-    return folder / "data"
-
-
-def a_loader(data: Path, views: list[ViewSpec], workers: int = 0, batch: int = 32, steps: int = 6) -> Loader:
-    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(ShardReader(data).tokenizer_path))
-    return make_loader(
-        data, vocabulary, seed=5, global_batch=batch, lanes=4, views=views, workers=workers, stop_step=steps,
-        max_length=24,
-    )  # fmt: skip
 
 
 def test_a_chunk_gives_back_what_was_put_in():
@@ -131,7 +52,7 @@ def test_a_parser_of_another_language_is_one_error(tmp_path, parser):
         UserError, match=r"--annotate .* is for 'en', and 100% .* give a parser for the language of the text"
     ):
         prepare(
-            config(tmp_path / "corpus.txt", parser, dedup="none"),
+            annotated_config(tmp_path / "corpus.txt", parser, dedup="none"),
             tmp_path / "data",
             workers=1,
             progress=False,
@@ -141,7 +62,7 @@ def test_a_parser_of_another_language_is_one_error(tmp_path, parser):
 def test_a_few_foreign_texts_stop_no_preparation_though_they_fill_a_chunk(tmp_path, parser):
     foreign = [f"Сегодня мы видели {what} в старом доме." for what in ("кошку", "собаку", "книгу", "поезд")]
     (tmp_path / "corpus.txt").write_text("\n".join([*SENTENCES[:9], *foreign]) + "\n")
-    settings = config(tmp_path / "corpus.txt", parser, heldout=1e-6, seed=3)
+    settings = annotated_config(tmp_path / "corpus.txt", parser, heldout=1e-6, seed=3)
     prepare(settings, tmp_path / "data", workers=1, progress=False)
     chunk = ShardReader(tmp_path / "data", "heldout").read(0)
     assert len(chunk.stored) == 1 and chunk.annotation.text(0) in foreign, (
@@ -149,10 +70,10 @@ def test_a_few_foreign_texts_stop_no_preparation_though_they_fill_a_chunk(tmp_pa
     )
 
 
-def test_every_sequence_has_its_text_and_its_parse(data, parser):
-    tokenizer = load_tokenizer(ShardReader(data).tokenizer_path)
+def test_every_sequence_has_its_text_and_its_parse(annotated_data, parser):
+    tokenizer = load_tokenizer(ShardReader(annotated_data).tokenizer_path)
     for split in ("train", "heldout"):
-        reader = ShardReader(data, split)
+        reader = ShardReader(annotated_data, split)
         assert reader.annotation["language"] == "en" and reader.annotation["parser"] == parser
         for chunk in map(reader.read, range(reader.num_chunks)):
             texts = [chunk.annotation.text(row) for row in range(len(chunk.stored))]
@@ -160,16 +81,16 @@ def test_every_sequence_has_its_text_and_its_parse(data, parser):
                 "input_ids"
             ]
             assert list(parse_texts(texts, parser)) == [chunk.annotation[row] for row in range(len(texts))]
-    read = ShardReader(data)
+    read = ShardReader(annotated_data)
     stored = {
         read.read(c).annotation.text(i)
         for c in range(read.num_chunks)
         for i in range(len(read.read(c).stored))
     }
     assert len(stored) > 200 and stored <= set(SENTENCES)
-    manifest = json.loads((data / "manifest.json").read_text())
+    manifest = json.loads((annotated_data / "manifest.json").read_text())
     assert manifest["annotation"]["words"] > 1500 and manifest["annotation"]["bytes"] > 0
-    assert not (data / ".work").exists()
+    assert not (annotated_data / ".work").exists()
 
 
 @pytest.mark.slow
@@ -177,74 +98,6 @@ def test_several_processes_parse_in_order(parser):
     assert list(parse_texts(SENTENCES, parser, batch_size=7, processes=2)) == list(
         parse_texts(SENTENCES, parser)
     )
-
-
-LONG = [f"{sentence[:-1]} and then it rained on {name} and nobody {verb} it, so {name} left."
-        for sentence, name, verb in zip(SENTENCES[:80], NAMES * 12, VERBS * 12)]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def long_data(tmp_path_factory, parser) -> Path:
-    """Sentences whose tokens are cut to a fraction of them."""
-    folder = tmp_path_factory.mktemp("long")
-    (folder / "long.txt").write_text("\n".join(LONG))
-    prepare(config(folder / "long.txt", parser, max_length=12), folder / "data", workers=1, progress=False)
-    return folder / "data"
-
-
-def cut(ids: list[int], length: int = 12) -> list[int]:
-    return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
-
-
-def test_texts_and_parses_are_whole_where_tokens_are_cut(long_data, parser):
-    reader = ShardReader(long_data)
-    chunk = reader.read(0)
-    tokenizer = load_tokenizer(reader.tokenizer_path)
-    texts = [chunk.annotation.text(row) for row in range(len(chunk.stored))]
-    assert set(texts) <= set(LONG) and (chunk.stored.lengths == 12).all()
-    assert [row.tolist() for row in (chunk.stored[i] for i in range(len(texts)))] == list(
-        map(cut, tokenizer(texts)["input_ids"])
-    )
-    assert list(parse_texts(texts, parser)) == [chunk.annotation[row] for row in range(len(texts))]
-
-
-@pytest.mark.parametrize(("name", "rule"), [("pi", pi), ("neg", neg)])
-def test_texts_are_augmented_first_and_cut_then(long_data, parser, name, rule):
-    """A view is what the rule makes of the whole sentence, parsed by itself, its tokens cut; unchanged where
-    only the rest is."""
-    reader = ShardReader(long_data)
-    tokenizer = load_tokenizer(reader.tokenizer_path)
-    text_of = {}
-    for chunk in map(reader.read, range(reader.num_chunks)):
-        text_of.update(
-            {number: chunk.annotation.text(row) for row, number in enumerate(chunk.sequence_ids.tolist())}
-        )
-    role = {"pi": "positive", "neg": "negative"}[name]
-    changed = 0
-    for batch in a_loader(long_data, [ViewSpec(role, name)], batch=16, steps=8):
-        keys = derive(sequence_keys(5, batch.epoch, batch.sequence_ids, 0, "augment"), 0, name)
-        sentences = parse_texts([text_of[number] for number in batch.sequence_ids.tolist()], parser)
-        for row, sentence in enumerate(sentences):
-            new = rule(sentence, Draws(int(keys[row])))
-            expected = cut(tokenizer(sentence.text if new is None else new)["input_ids"])
-            assert batch.views[role].tokens[row].tolist() == expected
-            differs = expected != batch.original[row].tolist()
-            changed += differs
-            if role == "negative":
-                assert batch.views[role].present[row] == differs
-    assert changed > 10
-
-
-def test_data_whose_texts_were_cut_is_refused_for_augmentations_of_text_alone(long_data, tmp_path):
-    shutil.copytree(long_data, tmp_path / "data")
-    manifest = json.loads((tmp_path / "data/manifest.json").read_text())
-    assert manifest["annotation"].pop("texts") == "whole"
-    write_manifest(tmp_path / "data", manifest)
-    next(iter(a_loader(tmp_path / "data", [ViewSpec("positive", "reorder")], batch=16, steps=1)))
-    with pytest.raises(
-        UserError, match=r"'pi' works on whole texts, .* cut them to 12 tokens .*: prepare the data again"
-    ):
-        a_loader(tmp_path / "data", [ViewSpec("positive", "pi")], batch=16)
 
 
 def test_records_have_a_text_for_every_column(tmp_path, parser):
@@ -257,14 +110,14 @@ def test_records_have_a_text_for_every_column(tmp_path, parser):
         for number, text in enumerate(SENTENCES[:60])
     ]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, records)))
-    settings = config(tmp_path / "pairs.jsonl", parser, unit="record", heldout=0.1)
+    settings = annotated_config(tmp_path / "pairs.jsonl", parser, unit="record", heldout=0.1)
     prepare(settings, tmp_path / "data", workers=1, progress=False)
     chunk = ShardReader(tmp_path / "data").read(0)
     texts = [chunk.annotation.text(row) for row in range(len(chunk.stored))]
     wanted = {(r["text"], r["positive"], r.get("negative", "")) for r in records}
     assert {tuple(texts[row : row + 3]) for row in range(0, len(texts), 3)} <= wanted
     views = [ViewSpec("anchor", "none"), ViewSpec("positive", "pi"), ViewSpec("negative", "neg")]
-    batch = next(iter(a_loader(tmp_path / "data", views, batch=16, steps=1)))
+    batch = next(iter(annotated_loader(tmp_path / "data", views, batch=16, steps=1)))
     tokenizer = load_tokenizer(tmp_path / "data" / "tokenizer")
     records_of = {tuple(tokenizer(text)["input_ids"]): record for text, *record in wanted}
     for row in range(16):
@@ -282,7 +135,7 @@ def test_records_have_a_text_for_every_column(tmp_path, parser):
 
 def test_an_interrupted_shard_does_not_parse_again(tmp_path, parser, monkeypatch):
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
-    settings = config(tmp_path / "corpus.txt", parser)
+    settings = annotated_config(tmp_path / "corpus.txt", parser)
     parsed = Counter()
 
     def counting(texts, model, **options):
@@ -330,13 +183,13 @@ def test_a_text_too_long_to_parse_is_parsed_as_far_as_a_word_goes(tmp_path, pars
     assert annotate.longest_text(1 << 20) == MOST_CHARACTERS
 
 
-def test_batches_are_the_same_whoever_makes_them(data):
+def test_batches_are_the_same_whoever_makes_them(annotated_data):
     positive, negative = (
         ViewSpec("positive", "pi|mv|dn", labelled=True),
         ViewSpec("negative", "neg,del-word:rate=0.2"),
     )
     views = [ViewSpec("anchor", "none"), positive, negative]
-    alone, helped = (list(a_loader(data, views, workers)) for workers in (0, 3))
+    alone, helped = (list(annotated_loader(annotated_data, views, workers)) for workers in (0, 3))
     assert len(alone) == len(helped) == 6
     for one, other in zip(alone, helped):
         assert_same(one, other)
@@ -346,14 +199,16 @@ def test_batches_are_the_same_whoever_makes_them(data):
             assert one.views["positive"].tokens[row].tolist() == one.original[row].tolist()
 
 
-def test_a_view_is_what_the_rule_makes_of_the_stored_parse(data):
-    reader = ShardReader(data)
+def test_a_view_is_what_the_rule_makes_of_the_stored_parse(annotated_data):
+    reader = ShardReader(annotated_data)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     by_number = {}
     for chunk in map(reader.read, range(reader.num_chunks)):
         for row, number in enumerate(chunk.sequence_ids.tolist()):
             by_number[number] = chunk.annotation[row]
-    batch = next(iter(a_loader(data, [ViewSpec("positive", "pi"), ViewSpec("negative", "neg")])))
+    batch = next(
+        iter(annotated_loader(annotated_data, [ViewSpec("positive", "pi"), ViewSpec("negative", "neg")]))
+    )
     rules = (("positive", "pi", pi), ("negative", "neg", neg))
     for view, (role, name, rule) in enumerate(rules):
         keys = derive(sequence_keys(5, batch.epoch, batch.sequence_ids, view, "augment"), 0, name)
@@ -364,8 +219,8 @@ def test_a_view_is_what_the_rule_makes_of_the_stored_parse(data):
             assert got == (expected if len(expected) <= 24 else [*expected[:23], expected[-1]])
 
 
-def test_a_damaged_annotation_is_named(data, tmp_path):
-    reader = ShardReader(data)
+def test_a_damaged_annotation_is_named(annotated_data, tmp_path):
+    reader = ShardReader(annotated_data)
     chunk = reader.read(0)
     members = pack([chunk.annotation[row] for row in range(len(chunk.stored) - 1)])
     with ShardWriter(tmp_path / "train" / "shard-00000.tar", "uint16") as shard:
@@ -377,13 +232,13 @@ def test_a_damaged_annotation_is_named(data, tmp_path):
 
 def test_data_without_text_says_how_to_prepare(tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
-    prepare(config(tmp_path / "corpus.txt", None), tmp_path / "data", workers=1, progress=False)
+    prepare(annotated_config(tmp_path / "corpus.txt", None), tmp_path / "data", workers=1, progress=False)
     assert (
         ShardReader(tmp_path / "data").annotation is None
         and ShardReader(tmp_path / "data").read(0).annotation is None
     )
     with pytest.raises(UserError, match=r"'pi\|mv' works on text.*--annotate MODEL"):
-        a_loader(tmp_path / "data", [ViewSpec("positive", "pi|mv")])
+        annotated_loader(tmp_path / "data", [ViewSpec("positive", "pi|mv")])
 
 
 @pytest.mark.parametrize(
@@ -391,11 +246,13 @@ def test_data_without_text_says_how_to_prepare(tmp_path):
 )
 def test_a_sequence_must_be_one_text(settings):
     with pytest.raises(ValueError, match="annotate is not for"):
-        config(Path("x.txt"), "en_core_web_sm", **settings)
+        annotated_config(Path("x.txt"), "en_core_web_sm", **settings)
 
 
 def test_a_missing_parser_is_found_out_before_any_work(tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
     with pytest.raises(UserError, match="--annotate nowhere: the parser 'nowhere' cannot be loaded"):
-        prepare(config(tmp_path / "corpus.txt", "nowhere"), tmp_path / "data", workers=1, progress=False)
+        prepare(
+            annotated_config(tmp_path / "corpus.txt", "nowhere"), tmp_path / "data", workers=1, progress=False
+        )
     assert not (tmp_path / "data" / "manifest.json").exists()

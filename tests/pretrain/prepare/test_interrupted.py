@@ -19,7 +19,8 @@ from prepare_helpers import WORDS, config, digest, make_corpus, texts_of
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import DataConfig
-from pretrain.data.shards import MANIFEST, ShardReader
+from pretrain.data.manifest import MANIFEST
+from pretrain.data.shards import ShardReader
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.work_folder import Decision, HashRange, WorkFile

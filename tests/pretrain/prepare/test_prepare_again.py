@@ -17,8 +17,9 @@ from pretrain.cache.run import cache
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import Source
-from pretrain.data.manifest import PREPARATION, outdated
-from pretrain.data.shards import ShardReader, read_manifest, write_folder
+from pretrain.data.manifest import PREPARATION, outdated, read_manifest
+from pretrain.data.shard_writer import write_folder
+from pretrain.data.shards import ShardReader
 from pretrain.prepare import output
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks

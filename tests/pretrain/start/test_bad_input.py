@@ -15,7 +15,8 @@ from augment.core.ragged import Ragged
 from pretrain.checkpoint import store
 from pretrain.data.damage import first_sound, known_damaged
 from pretrain.data.lanes import Lanes
-from pretrain.data.shards import DamagedShard, ShardReader, write_folder
+from pretrain.data.shard_writer import write_folder
+from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.start.data import Data, report_damage
 from pretrain.step.heldout import read_sound
 from pretrain.step.progress import Progress

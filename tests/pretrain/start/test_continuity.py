@@ -10,7 +10,7 @@ from run_helpers import command, curve, finish, records, start
 from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.config.objectives import OBJECTIVES
-from pretrain.config.run import describe, load_config
+from pretrain.config.recipe import describe, load_config
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.start.continuity import FREE, MAY_CHANGE, record_changes

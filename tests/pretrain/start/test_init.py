@@ -13,7 +13,8 @@ from torch import nn
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import read_json
 from pretrain.common.errors import UserError
-from pretrain.config.run import ModelConfig, load_config, validate_config
+from pretrain.config.recipe import load_config, validate_config
+from pretrain.config.run import ModelConfig
 from pretrain.export.folder import read_policy
 from pretrain.model.architectures import FAMILIES, architecture_of, config_from
 from pretrain.model.encoder import build_encoder, load_encoder

@@ -12,7 +12,7 @@ from augment.spec.catalogue import CATALOGUE
 from augment.spec.resources import resource_hash, resources
 from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
-from pretrain.config.run import load_config
+from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.start import inputs
 

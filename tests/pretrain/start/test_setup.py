@@ -14,7 +14,7 @@ from exactness_worker import build
 from run_helpers import ROOT
 
 from pretrain.common.errors import UserError
-from pretrain.config.run import load_config
+from pretrain.config.recipe import load_config
 from pretrain.objectives import WholeObjective
 from pretrain.objectives.base import Objective
 from pretrain.start import devices
@@ -88,7 +88,7 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
 THREADS = """
 import sys
 from pretrain.start import devices
-from pretrain.config.run import load_config
+from pretrain.config.recipe import load_config
 flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
 print("threads", devices.set_threads(load_config(None, flags)), devices.threads_of_user(), flush=True)
 """

@@ -4,7 +4,7 @@ import pytest
 from deepspeed.runtime.config import DeepSpeedConfig
 
 from pretrain.common.errors import UserError
-from pretrain.config.run import load_config
+from pretrain.config.recipe import load_config
 from pretrain.step.engine import deepspeed_config
 from pretrain.step.engine_options import AskedFor
 

@@ -1,0 +1,141 @@
+"""Read the configuration of a run: a recipe in YAML, overridden by flags; unknown keys are refused.
+
+`describe` lists every key with its type, default and meaning for `--help`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from pretrain.common.errors import UserError
+from pretrain.common.typed_values import default_text, faults, nearest, type_name, typed
+from pretrain.config.objectives import readers, unused
+from pretrain.config.run import SIZES, Config, TrainConfig
+from pretrain.config.validation import read_yaml, type_at
+
+SHORT_FLAGS = {
+    "aug": "augment.spec",
+    "data": "data.folder",
+    "init": "model.init",
+    "objective": "objective.name",
+    "resume": "checkpoint.resume",
+    "run": "folder",
+    "eval_data": "evaluate.sts",
+    "steps": "train.steps",
+}
+"""Flags that stand for a key: those that a command line names most often."""
+
+DEFAULT_RECIPE = Path(__file__).resolve().parents[2] / "configs" / "clear_micro.yaml"
+"""The recipe of a command without --config: one that any machine can train, on text that any machine has."""
+
+
+def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
+    """Read a YAML recipe, apply overrides, validate.
+
+    Args:
+        recipe: path of a YAML file, or None for the defaults.
+        overrides: dotted key or short flag -> raw value (`{"train.lr": "1e-4", "aug": "del-word"}`). Strings
+            are read by the type of their field (`validation.typed`).
+
+    Raises:
+        UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of
+            its type or contradicts another; an override is of an objective that is not in the sum. (A recipe
+            may have sections of
+            others: the config.yaml of a run has them all.)
+    """
+    tree: dict[str, Any] = {}
+    where = "flags"
+    if recipe is not None:
+        tree = read_yaml(Path(recipe))
+        where = where if recipe == DEFAULT_RECIPE else str(recipe)  # nobody named the default's file
+    recipes_own = dict(tree.get("train") or {}) if isinstance(tree.get("train"), dict | None) else {}
+    for key, value in overrides.items():
+        _set(tree, SHORT_FLAGS.get(key, key), value)
+    flags = {SHORT_FLAGS.get(key, key) for key in overrides}
+    if "model.init" in flags and tree["model"]["init"] is not None:
+        for key in SIZES:  # a recipe's are those of the random model that it describes
+            if f"model.{key}" not in flags:
+                tree["model"].pop(key, None)
+    _fit_warmup(tree, recipes_own, flags)
+    config = validate_config(tree, where)
+    if idle := unused(config.objective.name, overrides):
+        raise UserError(
+            f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. "
+            f"Leave it out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)"
+        )
+    return config
+
+
+def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[str]) -> None:
+    """Shorten a warm-up for which --train.steps leaves no room: it keeps its share of the steps.
+
+    recipes_own: the recipe's section `train`.
+    """
+    if "train.steps" not in flags or "train.warmup_steps" in flags:
+        return
+    fields = TrainConfig.model_fields
+    before, warmup = (recipes_own.get(key, fields[key].default) for key in ("steps", "warmup_steps"))
+    steps = str(tree["train"]["steps"]).replace("_", "")
+    if (
+        isinstance(before, int)
+        and isinstance(warmup, int)
+        and steps.isdecimal()
+        and before > warmup >= int(steps)
+    ):
+        tree["train"]["warmup_steps"] = warmup * int(steps) // before
+
+
+def validate_config(tree: dict[str, Any], where: str) -> Config:
+    """Validate a nested mapping; every fault of it is named in one UserError."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"configuration ({where}): {faults(error, unknown_key)}") from None
+
+
+def unknown_key(key: str) -> str:
+    """Return the message for a key that the tree does not have, naming the nearest that it has."""
+    return f"unknown key {key}" + nearest(key, [name for name, *_ in describe()])
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    if type_at(Config, dotted) is None:
+        raise UserError(f"unknown flag --{dotted}" + nearest(dotted, [name for name, *_ in flags()], "--"))
+    parts = dotted.split(".")
+    node = tree
+    for depth, part in enumerate(parts[:-1]):
+        if not isinstance(node.setdefault(part, {}), dict):
+            raise UserError(
+                f"flag --{dotted}: {'.'.join(parts[: depth + 1])!r} is a value, it has no keys below it"
+            )
+        node = node[part]
+    node[parts[-1]] = (
+        typed(value, type_at(Config, dotted), f"--{dotted}") if isinstance(value, str) else value
+    )
+
+
+def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[str, str, str, str]]:
+    """Return every key of the tree as (dotted name, type, default, meaning)."""
+    rows: list[tuple[str, str, str, str]] = []
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            rows += describe(kind, f"{prefix}{name}.")
+        else:
+            rows.append((prefix + name, type_name(kind), default_text(field), field.description or ""))
+    return rows
+
+
+def flags() -> list[tuple[str, str, str, str]]:
+    """Return every flag that names a key, short ones first, as (name, type, default, meaning)."""
+    keys = {key: (kind, default, meaning) for key, kind, default, meaning in describe()}
+    return [(name, *keys[key]) for name, key in (SHORT_FLAGS | dict(zip(keys, keys))).items()]
+
+
+def to_yaml(config: Config) -> str:
+    """Return the resolved tree as YAML, every key written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,240 @@
+"""Write shards and their manifest: atomically, and with the same bytes for the same data.
+
+`pretrain.data.shards` describes the format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from augment.core.ragged import Ragged
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, to_json
+from pretrain.data.manifest import FORMAT, MANIFEST
+from pretrain.data.shards import TOKEN_MEMBERS
+
+CHUNK_TOKENS = 65536
+_OFFSET, _BYTES, _SEQUENCES, _TOKENS = range(4)  # columns of a shard's chunk rows in the manifest
+
+
+def token_dtype(vocabulary_size: int) -> str:
+    """uint16 while every id fits, else int32."""
+    return "uint16" if vocabulary_size <= 1 << 16 else "int32"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a small file durably.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    try:
+        replace_durably(path, data)
+    except OSError as error:
+        raise_if_disk_full(error, path)
+        raise
+
+
+def raise_if_disk_full(error: OSError, path: Path) -> None:
+    """Turn ENOSPC and EDQUOT into the one message a user needs; return for any other error."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise UserError(
+            f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: "
+            "free some space or choose another --out, and run the same command again; "
+            "finished parts are not redone."
+        ) from error
+
+
+class ShardWriter:
+    """Writes one shard: `with ShardWriter(path, dtype) as shard: shard.write(...)`, then `shard.record`.
+
+    The file appears under its name only when it is complete and on disk; an exception inside the block
+    leaves nothing. Two writers of the same shard (a task started again while its orphaned twin still runs)
+    do not meet: each has its own temporary file, and both produce the same bytes.
+    """
+
+    def __init__(self, path: Path, dtype: str, temporary: Path | None = None):
+        import webdataset  # imports torch: one second, so only where a tar is really written
+
+        self.path, self.dtype = Path(path), dtype
+        self.record: dict[str, Any] = {}  # the manifest's entry, once the shard is complete
+        self._suffix, self._code = TOKEN_MEMBERS[dtype]
+        self._partial = (temporary or self.path.parent) / f".{self.path.name}.{uuid.uuid4().hex}.partial"
+        self._rows: list[list[int]] = []
+        try:
+            self._partial.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = open(self._partial, "wb")  # noqa: SIM115 - closed in __exit__
+        except OSError as error:
+            raise_if_disk_full(error, self.path)
+            raise
+        # Fixed time, owner and mode, no encoder: the same arrays give the same bytes.
+        self._tar = webdataset.TarWriter(
+            self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444
+        )
+
+    def write(
+        self,
+        sequences: Ragged,
+        sentence_starts: np.ndarray | None = None,
+        document_starts: np.ndarray | None = None,
+        columns: int = 1,
+        labels: np.ndarray | None = None,
+        annotation: dict[str, bytes] | None = None,
+    ) -> None:
+        """Append one chunk; the starts index into `sequences.ids` (int, ascending).
+
+        columns: sequences of a record, which follow each other. labels: int[records], or None. annotation: of
+        the sequences, as `pretrain.data.annotation.pack` makes it, or None.
+        """
+        nothing = np.empty(0, np.uint32)
+        key = f"{len(self._rows):06d}"
+        arrays = {
+            "sequence_starts": sequences.offsets[:-1] - sequences.offsets[0],
+            "sentence_starts": nothing if sentence_starts is None else sentence_starts,
+            "document_starts": nothing if document_starts is None else document_starts,
+        }
+        sample = {f"{name}.u32": np.ascontiguousarray(a, "<u4").tobytes() for name, a in arrays.items()}
+        if labels is not None:
+            sample["labels.i32"] = np.ascontiguousarray(labels, "<i4").tobytes()
+        sample.update(annotation or {})
+        sample[f"tokens.{self._suffix}"] = np.ascontiguousarray(sequences.ids, self._code).tobytes()
+        begin = self._tar.tarstream.offset
+        try:
+            self._tar.write({"__key__": key, **sample})
+        except OSError as error:
+            raise_if_disk_full(error, self.path)
+            raise
+        self._rows.append(
+            [begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)]
+        )
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        try:
+            if kind is None:
+                self._tar.close()
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+        except OSError as failure:
+            self._discard()
+            raise_if_disk_full(failure, self.path)
+            raise
+        if kind is not None:
+            self._discard()
+            return
+        self._stream.close()
+        self.record = self._describe()
+        os.replace(self._partial, self.path)
+
+    def _discard(self) -> None:
+        self._tar.tarstream.fileobj.closed = True  # or tarfile flushes into the closed file when collected
+        with contextlib.suppress(OSError):  # the buffered rest does not fit on a full disk either
+            self._stream.close()
+        self._partial.unlink(missing_ok=True)
+
+    def _describe(self) -> dict:
+        """Manifest entry; one pass over the file, still in the page cache."""
+        whole, rows = hashlib.sha256(), []
+        with open(self._partial, "rb") as stream:
+            for row in self._rows:
+                fragment = stream.read(row[_BYTES])
+                whole.update(fragment)
+                rows.append([*row, hashlib.sha256(fragment).hexdigest()])
+            whole.update(stream.read())
+            size = stream.tell()
+        return {
+            "file": f"{self.path.parent.name}/{self.path.name}",
+            "bytes": size,
+            "sha256": whole.hexdigest(),
+            "chunks": rows,
+        }
+
+
+def split_summary(shards: list[dict]) -> dict:
+    """Summarise one split for the manifest, from its shards' records."""
+    rows = [row for shard in shards for row in shard["chunks"]]
+    return {
+        "sequences": sum(row[_SEQUENCES] for row in rows),
+        "tokens": sum(row[_TOKENS] for row in rows),
+        "chunks": len(rows),
+        "shards": shards,
+    }
+
+
+def write_folder(
+    folder: str | Path,
+    splits: dict[str, Ragged],
+    vocabulary_size: int,
+    max_length: int,
+    unit: str = "sentence",
+    tokenizer_hash: str = "",
+    chunk_tokens: int = CHUNK_TOKENS,
+    chunks_per_shard: int = 1024,
+    columns: tuple[str, ...] = ("text",),
+    labels: dict[str, np.ndarray] | None = None,
+) -> dict:
+    """Write tokenised sequences as a prepared folder, in the order given; return the manifest.
+
+    For data that comes from elsewhere, and for trying things out: `pretrain.prepare` is the way from text
+    to shards. Every sequence counts as one sentence that begins after its first (special) token.
+
+    columns: of more than one, each split has the columns of its records in turn (`Chunk.stored`). labels: of
+    every split, int[records].
+    """
+    folder, dtype = Path(folder), token_dtype(vocabulary_size)
+    summaries, width = {}, len(columns)
+    for split, sequences in splits.items():
+        cuts = chunk_bounds(np.diff(sequences.offsets[::width]), chunk_tokens)
+        records: list[dict[str, Any]] = []
+        for first in range(0, len(cuts) - 1, chunks_per_shard):
+            with ShardWriter(folder / split / f"shard-{len(records):05d}.tar", dtype) as shard:
+                for start, stop in zip(cuts[first : first + chunks_per_shard], cuts[first + 1 :]):
+                    part = sequences.slice(int(start) * width, int(stop) * width)
+                    starts = part.offsets[:-1][part.lengths > 0] + 1
+                    of_part = None if labels is None else labels[split][start:stop]
+                    shard.write(part, starts, columns=width, labels=of_part)
+            records.append(shard.record)
+        summaries[split] = split_summary(records)
+    manifest = {
+        "format": FORMAT,
+        "unit": unit,
+        "max_length": max_length,
+        **({"columns": list(columns)} if width > 1 else {}),
+        **({"labels": max(int(array.max(initial=-1)) for array in labels.values()) + 1} if labels else {}),
+        "vocabulary_size": vocabulary_size,
+        "token_dtype": dtype,
+        "tokenizer": "tokenizer",
+        "tokenizer_hash": tokenizer_hash,
+        "splits": summaries,
+    }
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def chunk_bounds(lengths: np.ndarray, chunk_tokens: int) -> np.ndarray:
+    """Return where chunks of about `chunk_tokens` tokens begin and end: int64[C + 1].
+
+    Sequences `bounds[c]:bounds[c + 1]` make chunk c; none is empty.
+    """
+    if len(lengths) == 0:
+        return np.zeros(1, np.int64)
+    ends = np.cumsum(lengths)
+    chunk = (ends - 1) // chunk_tokens  # by the sequence's last token: monotone, so equal runs are chunks
+    return np.concatenate([[0], np.flatnonzero(np.diff(chunk)) + 1, [len(lengths)]]).astype(np.int64)
+
+
+def write_manifest(folder: Path, manifest: dict) -> None:
+    """Write DATA/manifest.json atomically: a folder that has one is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / MANIFEST, to_json(manifest))
