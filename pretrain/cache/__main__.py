@@ -70,10 +70,10 @@ def summary(manifest: dict, out: Path) -> str:
         f"  {'column':10s} {'augmentation':34s} {'drawn':>10s} {'changed':>9s} {'not applicable':>15s}"
     )
     for column, rates in manifest["cache"]["rates"].items():
-        for name, found in rates.items():
+        for name, outcomes in rates.items():
             lines.append(
-                f"  {column:10s} {name:34s} {found['drawn']:>10,} {found['rate']:>9.2%} "
-                f"{found['not_applicable'] / max(1, found['drawn']):>15.2%}"
+                f"  {column:10s} {name:34s} {outcomes['drawn']:>10,} {outcomes['rate']:>9.2%} "
+                f"{outcomes['not_applicable'] / max(1, outcomes['drawn']):>15.2%}"
             )
     lines += [f"  {line}" for line in idle_augmentations.of_cache(manifest)]
     if run := manifest.get("run"):

@@ -45,11 +45,11 @@ class Augmented:
     def counts(self) -> dict[str, Counter[str]]:
         """Count how often each augmentation was drawn, and with what outcome."""
         # an augmentation that is named twice is counted once
-        found: dict[str, Counter[str]] = {name: Counter() for name in self.names}
+        counts: dict[str, Counter[str]] = {name: Counter() for name in self.names}
         for number, name in enumerate(self.names):
             outcome = np.bincount(self.outcome[self.taken == number], minlength=len(OUTCOMES)).tolist()
-            found[name].update({"drawn": sum(outcome), **dict(zip(OUTCOMES, outcome))})
-        return found
+            counts[name].update({"drawn": sum(outcome), **dict(zip(OUTCOMES, outcome))})
+        return counts
 
     def labels(self, view: ViewSpec) -> np.ndarray:
         """Return the index of each augmentation in `label_names(view)`, int64[N]; the last: unchanged."""

@@ -99,9 +99,9 @@ def _contents(
             "--negative (SDA's)"
         )
     if reader.columns != ("text",) or reader.labels:
-        found = ", ".join([*reader.columns, *["labels"] * bool(reader.labels)])
+        fields = ", ".join([*reader.columns, *["labels"] * bool(reader.labels)])
         raise UserError(
-            f"{reader.folder} has more than texts already ({found}): a cache is made of data with texts alone"
+            f"{reader.folder} has more than texts already ({fields}): a cache needs data with texts alone"
         )
     for column, spec in columns.items():
         if parse(spec).is_identity:
@@ -158,9 +158,9 @@ _MEANING = {
 }
 
 
-def _refuse_other(out: Path, found: dict[str, Any], made: Contents) -> None:
+def _refuse_other(out: Path, existing: dict[str, Any], made: Contents) -> None:
     for key, value in made.model_dump().items():
-        before, meaning = found.get(key), _MEANING.get(key, key)
+        before, meaning = existing.get(key), _MEANING.get(key, key)
         if before == value:
             continue
         if key == "resources" and isinstance(before, dict):

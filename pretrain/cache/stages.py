@@ -128,8 +128,8 @@ class AugmentShard(_CacheStep):
                     columns[column] = augment(
                         pipeline, chunk.sequences, keys, chunk.annotation, reader.max_length
                     )
-                    for name, found in columns[column].counts().items():
-                        counts[column][name].update(found)
+                    for name, outcomes in columns[column].counts().items():
+                        counts[column][name].update(outcomes)
                 stored = merge_columns(chunk.sequences, list(columns.values()))
                 view = made.labelled_view
                 labels = None if view is None else columns[LABELLED].labels(view)
@@ -156,8 +156,8 @@ class MergeCache(_CacheStep):
         for number, task in enumerate(self.plan.tasks):
             done = AugmentedShard.read(self.work, number)
             shards[task.split].append(done.shard)
-            for column, found in done.counts.items():
-                for name, more in found.items():
+            for column, outcomes in done.counts.items():
+                for name, more in outcomes.items():
                     counts[column][name].update(more)
         if not any(shard["chunks"] for shard in shards["train"]):
             raise UserError(
@@ -181,7 +181,7 @@ class MergeCache(_CacheStep):
                 **made.model_dump(),
                 "parser": source.get("annotation"),
                 "rates": {
-                    column: {name: _rate(found) for name, found in of_column.items()}
+                    column: {name: _rate(outcomes) for name, outcomes in of_column.items()}
                     for column, of_column in counts.items()
                 },
             },
@@ -189,6 +189,6 @@ class MergeCache(_CacheStep):
         write_manifest(self.out, manifest)
 
 
-def _rate(found: dict[str, int]) -> dict[str, float | int]:
+def _rate(outcomes: dict[str, int]) -> dict[str, float | int]:
     """Return an augmentation's counts and its rate of change, a share of the sentences that drew it."""
-    return {**found, "rate": round(found["changed"] / max(1, found["drawn"]), 6)}
+    return {**outcomes, "rate": round(outcomes["changed"] / max(1, outcomes["drawn"]), 6)}

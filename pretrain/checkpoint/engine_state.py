@@ -100,23 +100,23 @@ class EngineState:
         holder = self.holders.get(id(parameter))
         if holder is None or holder not in self.inner.state:
             return {}
-        found: dict[str, float | int] = {}
+        scalars: dict[str, float | int] = {}
         for key, value in self.inner.state[holder].items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                found[key] = value
+                scalars[key] = value
             elif (
                 torch.is_tensor(value)
                 and value.numel() == 1
                 and (key == "step" or value.shape != holder.shape)
             ):
-                found[key] = value.item()
-        if "step" not in found:  # apex counts per group
+                scalars[key] = value.item()
+        if "step" not in scalars:  # apex counts per group
             steps = [g["step"] for g in self.inner.param_groups if "step" in g]
             if steps:
-                found["step"] = int(max(steps))
+                scalars["step"] = int(max(steps))
         elif self._counts_in_last_parameter_only():
-            found["step"] = max(state.get("step", 0) for state in self.inner.state.values())
-        return found
+            scalars["step"] = max(state.get("step", 0) for state in self.inner.state.values())
+        return scalars
 
     def _counts_in_last_parameter_only(self) -> bool:
         # DeepSpeed's FusedAdam advances state["step"] of a group's last parameter only, and uses it for all

@@ -178,10 +178,10 @@ def _lacking(path: Path, names: list[str]) -> Problem | None:
     try:
         series = json.loads((path / "state.json").read_bytes())["series"]
         for kind, count in series.items():
-            found = sum(len(_names_in(path / name)) for name in _files_of(names, kind))
-            if found != count:
+            listed = sum(len(_names_in(path / name)) for name in _files_of(names, kind))
+            if listed != count:
                 return Problem(
-                    "damaged", f"manifest.json lists files with {found} of the {count} tensors of {kind}"
+                    "damaged", f"manifest.json lists files with {listed} of the {count} tensors of {kind}"
                 )
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         return Problem(
@@ -206,18 +206,18 @@ def choose(root: Path) -> Choice | None:
             there are checkpoints and none is good. All are named, with what is wrong.
     """
     root = Path(root)
-    found: list[tuple[Path, Problem]] = []
+    damaged: list[tuple[Path, Problem]] = []
     for path in candidates(root):
         problem = problem_with(path)
         if problem is None:
-            return Choice(path, tuple(found))
-        found.append((path, problem))
+            return Choice(path, tuple(damaged))
+        damaged.append((path, problem))
         if problem.kind != "damaged":
             raise CheckpointError(f"checkpoint {path} {problem}. {problem.remedy}")
     aside = set_aside_folders(root)
-    if not found and not aside:
+    if not damaged and not aside:
         return None
-    listed = [f"\n  {path.name} {problem}" for path, problem in found] + [
+    listed = [f"\n  {path.name} {problem}" for path, problem in damaged] + [
         f"\n  {path.name} was set aside" for path in aside
     ]
     raise CheckpointError(

@@ -198,11 +198,11 @@ def _versions() -> dict[str, str]:
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions
 
 
 def resume_point(root: Path) -> Choice | None:

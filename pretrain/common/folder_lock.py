@@ -132,8 +132,8 @@ def _remove(lock: SoftFileLease, dead: Any) -> None:
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)
-        found = SoftFileLease(aside, lease_duration=LEASE, heartbeat_interval=BEAT).owner
-        if found is None or found.token != dead.token:
+        owner = SoftFileLease(aside, lease_duration=LEASE, heartbeat_interval=BEAT).owner
+        if owner is None or owner.token != dead.token:
             with contextlib.suppress(FileExistsError):
                 # put it back: its holder finds the same file again at its next refresh
                 os.link(aside, path)

@@ -132,15 +132,15 @@ def _refuse_own_output(config: DataConfig, tasks: list[Task], out: Path) -> None
             )
 
 
-def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> None:
-    if found:
+def _refuse_other_config(out: Path, existing: dict, wanted: dict, what: str) -> None:
+    if existing:
         with contextlib.suppress(ValidationError):  # what was prepared before a key was there has its default
-            found = DataConfig(**found).model_dump(mode="json")
-    differing = [key for key in wanted if found.get(key) != wanted[key]]
+            existing = DataConfig(**existing).model_dump(mode="json")
+    differing = [key for key in wanted if existing.get(key) != wanted[key]]
     if differing:
         key = differing[0]
         raise UserError(
-            f"{out} {what} with another config: {key} is {found.get(key)!r} there and {wanted[key]!r} now"
+            f"{out} {what} with another config: {key} is {existing.get(key)!r} there and {wanted[key]!r} now"
             + (f" ({len(differing) - 1} more keys differ)" if len(differing) > 1 else "")
             + ". Choose another --out, or give --overwrite true to prepare it again."
         )
@@ -180,8 +180,8 @@ def _unfinished_plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
             "resume it. Give --overwrite true to start again, choose another --out, or finish it with that "
             "version."
         )
-    found, wanted = (settings.model_dump(mode="json") for settings in (plan.config, config))
-    _refuse_other_config(out, found, wanted, "holds an unfinished preparation")
+    existing, wanted = (settings.model_dump(mode="json") for settings in (plan.config, config))
+    _refuse_other_config(out, existing, wanted, "holds an unfinished preparation")
     if plan.tasks != tasks:
         raise UserError(
             f"The sources have changed since the unfinished preparation in {out} began. Give --overwrite "

@@ -122,8 +122,8 @@ class _Paragraph:
         if not character:
             return position
         if character in ":;=":
-            found = _EMOTICON.match(line, position)
-            return found.end() if found else position
+            match = _EMOTICON.match(line, position)
+            return match.end() if match else position
         if line[position + 1 : position + 2] not in ("", " "):
             return position
         if character == '"':
@@ -147,9 +147,9 @@ class _Paragraph:
         if mark == start:
             return False  # a mark without a sentence before it
         alone = line[mark - 1] == " "
-        found = _LAST_WORD.search(line, max(start, mark - 24), mark - 1 if alone else mark)
-        assert found is not None  # the pattern also matches the empty word at the end
-        word = found.group()
+        match = _LAST_WORD.search(line, max(start, mark - 24), mark - 1 if alone else mark)
+        assert match is not None  # the pattern also matches the empty word at the end
+        word = match.group()
         plain = word.isalpha() and word.islower() and word not in _ABBREVIATIONS
         if line[behind - 1] != " ":  # "the end.The next"
             return plain
@@ -191,13 +191,13 @@ class _Paragraph:
     def _opens(self, position: int, lowered: bool) -> bool:
         """Return whether the word at `position` is one that commonly opens a sentence."""
         rest = self.line[position : position + 8]
-        found = _NEXT_WORDS.match(self.line, position + len(rest) - len(rest.lstrip(_BEFORE_WORDS)))
-        if found is None:
+        match = _NEXT_WORDS.match(self.line, position + len(rest) - len(rest.lstrip(_BEFORE_WORDS)))
+        if match is None:
             return False
-        word = found[1]
+        word = match[1]
         if lowered:
             return word in _SUBJECTS
-        is_initial = len(word) == 1 and self.line.startswith(".", found.end(1))  # "A." of "J. A. Smith"
+        is_initial = len(word) == 1 and self.line.startswith(".", match.end(1))  # "A." of "J. A. Smith"
         return word[0].isupper() and word.lower() in _OPENERS and not is_initial
 
     def _is_lowered(self, start: int) -> bool:
@@ -215,8 +215,8 @@ class _Paragraph:
 
     def _goes_on_after_speech(self, position: int) -> bool:
         """Return whether a sentence continues after a closing quote: `he said`, `said the king`."""
-        found = _NEXT_WORDS.match(self.line, position)
-        return found is not None and (found[1] in _SPEECH or found[2] in _SPEECH)
+        match = _NEXT_WORDS.match(self.line, position)
+        return match is not None and (match[1] in _SPEECH or match[2] in _SPEECH)
 
 
 def sentences_of(text: str, unwrap: bool = False) -> list[str]:
@@ -228,9 +228,9 @@ def sentences_of(text: str, unwrap: bool = False) -> list[str]:
         lines = [" ".join(block.split("\n")) for block in re.split(r"\n\s*\n", text)]
     else:
         lines = text.split("\n") if "\n" in text else [text]
-    found: list[str] = []
+    sentences: list[str] = []
     for line in lines:
         line = clean(line)
         if line:
-            found += split_sentences(line)
-    return found
+            sentences += split_sentences(line)
+    return sentences

@@ -53,7 +53,7 @@ def collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
 
 def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
     folder = str(train.folder.resolve())
-    found: Inputs = {
+    collected: Inputs = {
         "shards": {"sha256": train.content_hash, "where": folder},
         "held-out shards": {"sha256": heldout.content_hash, "where": folder},
         "manifest": {"sha256": _manifest_hash(train), "where": folder},
@@ -62,17 +62,17 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
     cached = train.manifest.get("cache") or {}
     if parser := train.annotation or cached.get("parser"):
         known = {key: parser.get(key) for key in ("name", "version", "language")}
-        found["parser"] = {"sha256": _json_hash(known), "where": str(parser.get("parser"))}
+        collected["parser"] = {"sha256": _json_hash(known), "where": str(parser.get("parser"))}
     for name, digest in cached.get("resources", {}).items():
-        found[f"{name} (of the cached views)"] = {"sha256": digest, "where": folder}
+        collected[f"{name} (of the cached views)"] = {"sha256": digest, "where": folder}
     if "rules" in cached:
-        found["rules (of the cached views)"] = {"sha256": cached["rules"], "where": folder}
+        collected["rules (of the cached views)"] = {"sha256": cached["rules"], "where": folder}
     specs = [view.augmentation for view in view_specs(config)]
     if any(map(needs_text, specs)):
-        found["rules"] = {"sha256": rules_digest(), "where": "augment/"}
+        collected["rules"] = {"sha256": rules_digest(), "where": "augment/"}
     for name, where in resources(specs, config.augment.synonyms).items():
-        found[name] = {"sha256": resource_hash(where) or "unknown", "where": where}
-    return found
+        collected[name] = {"sha256": resource_hash(where) or "unknown", "where": where}
+    return collected
 
 
 def _manifest_hash(reader: ShardReader) -> str:

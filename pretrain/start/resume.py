@@ -15,13 +15,13 @@ from pretrain.config.run import Config
 from pretrain.start import continuity, inputs
 
 
-def resume_from(config: Config, found: inputs.Inputs) -> tuple[Path | None, dict[str, Any] | None]:
+def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, dict[str, Any] | None]:
     """Return the checkpoint to resume from and its state, or (None, None) for a new run. Collective.
 
     Also makes the run folder, and renames checkpoints that a later start must not take for this run's newest.
 
     Args:
-        found: the inputs of this start.
+        current: the inputs of this start.
 
     Raises:
         UserError: the folder holds a run and `checkpoint.resume` is never; or the inputs
@@ -43,7 +43,7 @@ def resume_from(config: Config, found: inputs.Inputs) -> tuple[Path | None, dict
         choice = store.resume_point(checkpoints)
     else:
         choice = _named_checkpoint(Path(requested), checkpoints)
-    state = None if choice is None else _state_of(choice.path, config, found)
+    state = None if choice is None else _state_of(choice.path, config, current)
     on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
     if choice is None or state is None:  # both or none
         return None, None
@@ -51,14 +51,14 @@ def resume_from(config: Config, found: inputs.Inputs) -> tuple[Path | None, dict
     return choice.path, state
 
 
-def _state_of(source: Path, config: Config, found: inputs.Inputs) -> dict[str, Any]:
+def _state_of(source: Path, config: Config, current: inputs.Inputs) -> dict[str, Any]:
     """Return the state in a checkpoint, with what this start changes written into its progress.
 
     Raises:
         UserError: it has other inputs, or another recipe.
     """
     state = store.read_state(source)
-    accepted = inputs.require_same(source, inputs.recorded(state), found, config.checkpoint.accept)
+    accepted = inputs.require_same(source, inputs.recorded(state), current, config.checkpoint.accept)
     continuity.record_changes(config, state, source)
     state["progress"]["changes"] += [{"step": state["step"], **change} for change in accepted]
     return state

@@ -77,11 +77,11 @@ class AskedFor(dict):
         """
         if self.path and not self.asked[self.path]:
             return []
-        found = [(self.path, key) for key in self if key not in self.asked[self.path]]
+        unknown = [(self.path, key) for key in self if key not in self.asked[self.path]]
         for key, value in super().items():
-            if isinstance(value, AskedFor) and (self.path, key) not in found:
-                found += value.unknown()
-        return found
+            if isinstance(value, AskedFor) and (self.path, key) not in unknown:
+                unknown += value.unknown()
+        return unknown
 
 
 def check_options(options: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def _refuse_offload(zero: Any) -> None:
 def _fault(fault: Any, model: str, options: dict[str, Any]) -> str:
     """Word a fault that one of DeepSpeed's models found, with the option's full name."""
     path = [str(part) for part in fault["loc"]]
-    prefix = next((found for found in _sections(options) if _has(options, [*found, *path])), [])
+    prefix = next((section for section in _sections(options) if _has(options, [*section, *path])), [])
     section = ".".join([*prefix, *path[:-1], ""]) if prefix or path[1:] else ""
     if fault["type"] == "extra_forbidden":
         return f"unknown key deepspeed.{section}{path[-1]}" + _nearest(

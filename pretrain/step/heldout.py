@@ -196,13 +196,13 @@ def read_sound(
         DamagedShard: a chunk is damaged, and skip_damaged is False.
     """
     while True:
-        found = _first_sequences(reader, wanted, skip_damaged, known)
+        sequences = _first_sequences(reader, wanted, skip_damaged, known)
         if not dist.is_initialized() or dist.get_world_size() == 1:
-            return found
+            return sequences
         every: list = [None] * dist.get_world_size()
-        dist.all_gather_object(every, found[3])
+        dist.all_gather_object(every, sequences[3])
         if all(damaged == every[0].keys() for damaged in map(dict.keys, every)):
-            return found
+            return sequences
         known = {chunk: reason for damaged in every for chunk, reason in damaged.items()}
 
 

@@ -233,10 +233,10 @@ class Monitor:
             losses: name -> mean loss of the row; "contrastive" is compared with chance.
             metrics: the row's means of what `measure` returned (may lack any).
         """
-        found = [self._collapse(step, metrics), self._length(step, metrics)]
+        alarms = [self._collapse(step, metrics), self._length(step, metrics)]
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
-            found += [self._chance(step, losses, metrics), self._solved(step, losses, metrics)]
-        return [alarm for alarm in found if alarm is not None]
+            alarms += [self._chance(step, losses, metrics), self._solved(step, losses, metrics)]
+        return [alarm for alarm in alarms if alarm is not None]
 
     def _held(self, name: str, holds: bool, step: int, patience: int | None = None) -> int | None:
         """Return the step since which a condition holds, if its alarm is due."""

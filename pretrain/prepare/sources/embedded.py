@@ -59,7 +59,7 @@ def python_files() -> tuple[tuple[str, int], ...]:
 
     They are in the order of their paths below site-packages: the same packages give the same order anywhere.
     """
-    found: dict[str, tuple[str, int]] = {}
+    sizes: dict[str, tuple[str, int]] = {}
     for root in dict.fromkeys(sysconfig.get_paths()[key] for key in ("purelib", "platlib")):
         for folder, folders, files in os.walk(root):
             folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -69,8 +69,8 @@ def python_files() -> tuple[tuple[str, int], ...]:
                     relative = os.path.relpath(path, root)
                     size = os.stat(path).st_size
                     if 200 <= size <= _LARGEST_FILE and not _TESTS.search(relative):
-                        found.setdefault(relative, (path, size))
-    return tuple(found[name] for name in sorted(found))
+                        sizes.setdefault(relative, (path, size))
+    return tuple(sizes[name] for name in sorted(sizes))
 
 
 def module_documents(stripe: int, stripes: int) -> Iterator[str]:

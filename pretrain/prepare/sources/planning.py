@@ -99,7 +99,7 @@ def _kind_of(name: str) -> str | None:
 def _files(path: Path) -> list[Path] | None:
     """Return the files of a path or glob, sorted, without hidden ones; None if there are none."""
     if path.is_dir():
-        found = sorted(
+        files = sorted(
             file
             for file in path.rglob("*")
             if file.is_file()
@@ -107,16 +107,16 @@ def _files(path: Path) -> list[Path] | None:
             and not _hidden(file, path)
             and not _of_preparation(file)
         )
-        if not found:
+        if not files:
             raise UserError(
                 f"source {path}: the folder holds no corpus file ({', '.join(_KINDS)}; "
                 f"{', '.join(COMPRESSIONS)})."
             )
-        return found
+        return files
     if path.is_file():
         return [path]
-    found = sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
-    return found or None
+    files = sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
+    return files or None
 
 
 def _hidden(file: Path, folder: Path) -> bool:

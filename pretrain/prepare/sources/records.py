@@ -117,10 +117,10 @@ def _table_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any
         return list(columns)
 
     for position, row in table_rows(task, source, choose):
-        found = {columns[field]: value for field, value in _whole(task, position, row).items()}
-        if isinstance(found.get(LABEL), str):  # csv has no numbers
-            found[LABEL] = _number(found[LABEL])
-        yield position, found
+        record = {columns[field]: value for field, value in _whole(task, position, row).items()}
+        if isinstance(record.get(LABEL), str):  # csv has no numbers
+            record[LABEL] = _number(record[LABEL])
+        yield position, record
 
 
 def _whole(task: Task, position: int, row: Row | Broken) -> Row:
@@ -141,7 +141,7 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
     for field, standard in _SIMCSE.items():
         if keys[standard] == standard:  # nobody has said otherwise
             meant.setdefault(field, standard)
-    found: dict[str, str] = {}
+    column_of: dict[str, str] = {}
     for field in fields:
         column = meant.get(field)
         if column is None:
@@ -153,17 +153,17 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
                     f"in the source's {', '.join(f'{column}_key' for column in keys)}, or leave others out "
                     "by other_fields: ignore"
                 )
-        elif column in found.values():
+        elif column in column_of.values():
             names = ", ".join(name for name in fields if meant.get(name) == column)
             raise fault(f"there are two columns for {column}: {names}")
         else:
-            found[field] = column
-    if "text" not in found.values():
+            column_of[field] = column
+    if "text" not in column_of.values():
         raise fault(
             f"there is no column {source.text_key!r}; there are {', '.join(map(str, fields)) or 'none'}. "
             "Set text_key"
         )
-    return found
+    return column_of
 
 
 def _fault(task: Task, position: int, what: str) -> UserError:

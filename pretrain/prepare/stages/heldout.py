@@ -33,14 +33,14 @@ class EnsureSplits(PlannedStep):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         with self.heartbeat(0):
-            found = HashRange.read_all(self.work)
-            decision = _decide(list(found.values()), self.config.heldout)
+            ranges = HashRange.read_all(self.work)
+            decision = _decide(list(ranges.values()), self.config.heldout)
             if decision is None:
                 return
             decision.write(self.work)
-            for task, hashes in found.items():
+            for task, hashes in ranges.items():
                 if any(pair and pair[1] == decision.key for pair in (hashes.smallest, hashes.largest)):
-                    self._read_again(task, len(found))
+                    self._read_again(task, len(ranges))
 
     def _read_again(self, task: int, tasks: int) -> None:
         stream: Any = None
@@ -48,10 +48,10 @@ class EnsureSplits(PlannedStep):
             stream = step.run(stream, task, tasks)
 
 
-def _decide(found: list[HashRange], share: float) -> Decision | None:
+def _decide(ranges: list[HashRange], share: float) -> Decision | None:
     """Return which document to decide on; None if the hashes fill both splits, or there is no text at all."""
-    smallest = min((hashes.smallest for hashes in found if hashes.smallest), default=None)
-    largest = max((hashes.largest for hashes in found if hashes.largest), default=None)
+    smallest = min((hashes.smallest for hashes in ranges if hashes.smallest), default=None)
+    largest = max((hashes.largest for hashes in ranges if hashes.largest), default=None)
     if smallest is None or largest is None:
         return None
     if bk.is_below(smallest[0], share) and not bk.is_below(largest[0], share):

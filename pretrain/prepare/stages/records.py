@@ -89,18 +89,18 @@ class AgreeOnColumns(PlannedStep):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         with self.heartbeat(0):
-            found = TaskColumns.read_all(self.work)
+            tasks = TaskColumns.read_all(self.work)
             with_labels, without = (
-                [n for n, task in found.items() if bool(task.labels) is has] for has in (True, False)
+                [n for n, task in tasks.items() if bool(task.labels) is has] for has in (True, False)
             )
             if with_labels and without:
-                places = [where(self.plan.tasks[n], found[n].position) for n in (with_labels[0], without[0])]
+                places = [where(self.plan.tasks[n], tasks[n].position) for n in (with_labels[0], without[0])]
                 raise UserError(
                     f"The record in {places[0]} has a label, that in {places[1]} has none: give all records "
                     "labels, or none."
                 )
-            filled = {COLUMNS[0]}.union(*(task.columns for task in found.values()))
-            labels = max(task.labels for task in found.values()) if with_labels else None
+            filled = {COLUMNS[0]}.union(*(task.columns for task in tasks.values()))
+            labels = max(task.labels for task in tasks.values()) if with_labels else None
             columns = [name for name in COLUMNS if name in filled]
             Columns(columns=columns, labels=labels).write(self.work)
 
@@ -158,8 +158,8 @@ class BuildRecords(Build):
         for start in range(0, len(rows), 16384):
             strings = []
             for joined in texts.decode(rows[start : start + 16384]):
-                found, label = split_joined(joined)
-                strings += [found[column] for column in self._positions]
+                fields, label = split_joined(joined)
+                strings += [fields[column] for column in self._positions]
                 labels.append(label)
             parts.append(encoder(strings))
         labelled = self._columns.labels is not None

@@ -37,9 +37,9 @@ class Resolve(PlannedStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         with self.heartbeat(rank):
             runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
-            found = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
-            held = found["heldout"] == 1
-            shared = found[held][np.isin(found["key"][held], found["key"][~held])]
+            signatures = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
+            held = signatures["heldout"] == 1
+            shared = signatures[held][np.isin(signatures["key"][held], signatures["key"][~held])]
             dropped = np.unique(shared[["document", "index"]])
             write_dropped(self.work, rank, dropped)
             ResolveCounts({"heldout_sentences_in_train": len(dropped)}).write(self.work, rank)
