@@ -91,29 +91,42 @@ def command(data: Path, run: Path, **flags) -> list[str]:
     return words + [f"--{key}={value}" for key, value in settings.items() if value is not None]
 
 
-def start(words: list[str], ranks: int = 1) -> list[subprocess.Popen]:
-    """Start `ranks` processes of a command, each leading a process group of its own."""
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a process of one thread that finds this project and no benchmarks."""
+    inherited = {key: value for key, value in os.environ.items() if key != "CLEAR_DATA"}
+    return inherited | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | more
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {
+        return probe.getsockname()[1]
+
+
+def start_rank(words: list[str], rank: int, ranks: int, port: object, **more: str) -> subprocess.Popen:
+    """Start a process of a command as a rank of so many, leading a process group of its own."""
+    variables = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
     }
-    return [
-        subprocess.Popen(
-            [sys.executable, *words],
-            env=environment | {"RANK": str(r), "LOCAL_RANK": str(r)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for r in range(ranks)
-    ]
+    return subprocess.Popen(
+        [sys.executable, *words],
+        env=environment(**variables, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def start(words: list[str], ranks: int = 1, **more: str) -> list[subprocess.Popen]:
+    """Start `ranks` processes of a command. more: environment variables."""
+    port = free_port()
+    return [start_rank(words, rank, ranks, port, **more) for rank in range(ranks)]
 
 
 BUSY = 2  # how much longer than on a quiet machine: several tests start processes side by side
@@ -159,6 +172,24 @@ def records(run: Path) -> list[dict]:
     path = run / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+OF_THE_MACHINE = {
+    "wall_time",
+    "seconds",
+    "time",
+    "memory",
+    "tokens_per_second",
+    "sequences_per_second",
+    "mfu",
+    "hfu",
+    "eta_seconds",
+}
+
+
+def reproducible_records(run: Path) -> list[dict]:
+    """All whole records of metrics.jsonl, without what depends on the machine."""
+    return [{key: value for key, value in row.items() if key not in OF_THE_MACHINE} for row in records(run)]
 
 
 def curve(run: Path) -> dict[int, dict]:

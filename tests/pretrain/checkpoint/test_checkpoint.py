@@ -7,16 +7,14 @@ import random
 import resource
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoint_helpers import PlainEngine
-from run_helpers import outputs_of
+from run_helpers import finish, start
 
 from pretrain.checkpoint import store
 
@@ -25,38 +23,13 @@ ROOT = Path(__file__).parents[3]
 
 
 def launch(world_size: int, folder: Path, name: str, actions: list) -> list[subprocess.Popen]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     scenario = folder / f"{name}.json"
     scenario.write_text(json.dumps({"actions": actions, "out": str(folder / name)}))
-    return [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(scenario)],
-            env=os.environ
-            | {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": "127.0.0.1",
-                "LOCAL_RANK": str(rank),
-            }
-            | {
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-                "DS_ACCELERATOR": "cpu",
-                "PYTHONPATH": str(ROOT),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
+    return start([str(WORKER), str(scenario)], world_size, DS_ACCELERATOR="cpu")
 
 
-def finish(ranks: list[subprocess.Popen], folder: Path, name: str) -> list[dict]:
-    logs = outputs_of(ranks, 300)
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(log[-4000:] for log in logs)
+def results_of(ranks: list[subprocess.Popen], folder: Path, name: str) -> list[dict]:
+    finish(ranks, timeout=300)
     return [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(len(ranks))]
 
 
@@ -84,7 +57,7 @@ def launches(tmp_path_factory) -> dict[str, list[dict]]:
     third = [["cross", {"root": two, "pairs": [[1, 1], [3, 0], [2, 3]]}]]
     results = {}
     for name, world_size, actions in [("first", 1, first), ("second", 2, second), ("third", 1, third)]:
-        results[name] = finish(launch(world_size, folder, name, actions), folder, name)
+        results[name] = results_of(launch(world_size, folder, name, actions), folder, name)
     return results
 
 

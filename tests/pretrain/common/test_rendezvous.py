@@ -1,13 +1,11 @@
 """Ranks that meet, and ranks that do not: bounded, not silent, and one message."""
 
-import os
 import socket
 import subprocess
-import sys
 import time
 
 import pytest
-from run_helpers import ROOT, outputs_of
+from run_helpers import free_port, outputs_of, start_rank
 
 JOIN = """
 import sys
@@ -29,27 +27,8 @@ print("ranks", int(total), backend.options._timeout.total_seconds())
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def start(rank: int, world: int, port: object, patience: float, before: str = "") -> subprocess.Popen:
-    environment = os.environ | {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "PYTHONPATH": str(ROOT),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", JOIN.format(patience=patience, before=before)],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    return start_rank(["-c", JOIN.format(patience=patience, before=before)], rank, world, port)
 
 
 def test_all_meet_and_collectives_have_the_time_of_the_run():

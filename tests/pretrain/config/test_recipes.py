@@ -48,52 +48,29 @@ SETTINGS = {
     "declutr_bert": ("bert-base-uncased", "mean", 16, 5e-5, 1, OPENWEBTEXT),
     "declutr_roberta": ("roberta-base", "mean", 16, 5e-5, 1, OPENWEBTEXT),
 }
+AUGCSE = {"alpha": -1.0, "labels": "augmentation", "positive": "original"}
+
+
+def of_both(name: str, **settings: object) -> dict[str, dict]:
+    """The same settings for BERT and RoBERTa."""
+    return {f"{name}_bert": settings, f"{name}_roberta": settings}
+
+
 # What each objective is given beside its temperature of 0.05.
 OBJECTIVES = {
-    "simcse_bert": {"form": "one-direction", "head": "mlp", "hard_negatives": False, "keep_head": False},
-    "simcse_roberta": {"form": "one-direction", "head": "mlp", "hard_negatives": False, "keep_head": False},
-    "simcse_supervised_bert": {
-        "form": "one-direction",
-        "hard_negatives": True,
-        "hard_negative_logit": 0.0,
-        "keep_head": True,
-    },
-    "simcse_supervised_roberta": {
-        "form": "one-direction",
-        "hard_negatives": True,
-        "hard_negative_logit": 0.0,
-        "keep_head": True,
-    },
-    "vascl_bert": {"neighbours": 16, "radius": 15.0, "projection_size": 128, "neighbourhood_weight": 1.0},
-    "vascl_roberta": {"neighbours": 16, "radius": 15.0, "projection_size": 128, "neighbourhood_weight": 1.0},
-    "augcse_bert": {
-        "discriminator_weight": 5e-3,
-        "alpha": -1.0,
-        "labels": "augmentation",
-        "positive": "original",
-    },
-    "augcse_roberta": {
-        "discriminator_weight": 1e-4,
-        "alpha": -1.0,
-        "labels": "augmentation",
-        "positive": "original",
-    },
-    "vadvcse_bert": {
-        "adversarial_weight": 1e-6,
-        "divergence": "js",
-        "steps": 1,
-        "sigma": 1e-5,
-        "step_size": 1e-3,
-    },
-    "vadvcse_roberta": {
-        "adversarial_weight": 1e-6,
-        "divergence": "js",
-        "steps": 1,
-        "sigma": 1e-5,
-        "step_size": 1e-3,
-    },
-    "sda_bert": {"margin": 0.5, "negatives": True},
-    "sda_roberta": {"margin": 0.5, "negatives": True},
+    **of_both("simcse", form="one-direction", head="mlp", hard_negatives=False, keep_head=False),
+    **of_both(
+        "simcse_supervised",
+        form="one-direction",
+        hard_negatives=True,
+        hard_negative_logit=0.0,
+        keep_head=True,
+    ),
+    **of_both("vascl", neighbours=16, radius=15.0, projection_size=128, neighbourhood_weight=1.0),
+    "augcse_bert": AUGCSE | {"discriminator_weight": 5e-3},
+    "augcse_roberta": AUGCSE | {"discriminator_weight": 1e-4},
+    **of_both("vadvcse", adversarial_weight=1e-6, divergence="js", steps=1, sigma=1e-5, step_size=1e-3),
+    **of_both("sda", margin=0.5, negatives=True),
     "sda_chinese": {"margin": 0.5, "negatives": True},
     "diffcse_bert": {
         "replaced_token_weight": 0.005,
@@ -101,10 +78,8 @@ OBJECTIVES = {
         "generator": "distilbert-base-uncased",
     },
     "diffcse_roberta": {"replaced_token_weight": 0.005, "mask_rate": 0.2, "generator": "distilroberta-base"},
-    "esimcse_bert": {"queue": 2.5, "momentum": 0.995},
-    "esimcse_roberta": {"queue": 2.5, "momentum": 0.995},
-    "declutr_bert": {"positives": 2},
-    "declutr_roberta": {"positives": 2},
+    **of_both("esimcse", queue=2.5, momentum=0.995),
+    **of_both("declutr", positives=2),
 }
 ROLES = {
     "simcse_supervised": ("anchor", "positive", "negative"),

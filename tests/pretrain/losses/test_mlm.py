@@ -2,14 +2,12 @@
 included."""
 
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from encoder_helpers import make_encoder
+from run_helpers import ROOT, finish, start
 from torch.nn.functional import cross_entropy
 
 from pretrain.losses.mlm import cross_entropy_sum, masked_lm_loss
@@ -83,29 +81,8 @@ def test_ranks_with_unequal_tiles_do_not_hang_under_zero_3(tmp_path):
     """Weights are gathered by collectives, once a tile: all ranks must run as many tiles. 2 ranks, CPU."""
     import tiles_worker
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    root = Path(__file__).resolve().parents[3]
-    common = os.environ | {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": f"{root}{os.pathsep}{Path(__file__).parents[1]}",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, tiles_worker.__file__, str(tmp_path / "gradients.pt")],
-            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    try:
-        assert [rank.wait(timeout=240) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    path = f"{ROOT}{os.pathsep}{Path(__file__).parents[1]}"
+    finish(start([tiles_worker.__file__, str(tmp_path / "gradients.pt")], ranks=2, PYTHONPATH=path))
     model = tiles_worker.Model()
     (model(0) + model(1)).backward()
     gradients = torch.load(tmp_path / "gradients.pt")

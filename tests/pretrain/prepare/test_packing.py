@@ -31,18 +31,23 @@ def reference_packing(documents: list[list[list[int]]], max_length: int) -> list
     return sequences + ([[1, *current, 2]] if current else [])
 
 
+def random_documents(random_: random.Random) -> tuple[list[list[list[int]]], np.ndarray, Ragged]:
+    """Documents of sentences of tokens; the document of each sentence; the sentences."""
+    documents = [
+        [
+            [random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))]
+            for _ in range(random_.randrange(1, 6))
+        ]
+        for _ in range(random_.randrange(1, 12))
+    ]
+    labels = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
+    return documents, labels, Ragged.from_sequences([s for d in documents for s in d])
+
+
 def test_packing_equals_the_reference():
     random_ = random.Random(3)
     for _ in range(200):
-        documents = [
-            [
-                [random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))]
-                for _ in range(random_.randrange(1, 6))
-            ]
-            for _ in range(random_.randrange(1, 12))
-        ]
-        labels = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
-        sentences = Ragged.from_sequences([s for d in documents for s in d])
+        documents, labels, sentences = random_documents(random_)
         max_length = random_.randrange(10, 24)
         packed = full_sentences(sentences, labels, np.ones(len(sentences), bool), max_length, 1, 2)
         assert [packed.sequences[i].tolist() for i in range(len(packed.sequences))] == reference_packing(
@@ -56,15 +61,7 @@ def test_packing_equals_the_reference():
 def test_documents_are_cut_as_the_reference_does():
     random_ = random.Random(4)
     for _ in range(200):
-        documents = [
-            [
-                [random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))]
-                for _ in range(random_.randrange(1, 6))
-            ]
-            for _ in range(random_.randrange(1, 12))
-        ]
-        labels = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
-        sentences = Ragged.from_sequences([s for d in documents for s in d])
+        documents, labels, sentences = random_documents(random_)
         first = np.array([random_.random() < 0.8 for _ in range(len(sentences))])
         max_length = random_.randrange(10, 24)
         counts: Counter[str] = Counter()

@@ -1,14 +1,10 @@
 """Two-level gradients: real DeepSpeed ranks against a padded single-device float64 reference."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from run_helpers import outputs_of
+from run_helpers import finish, start
 
 WORKER = Path(__file__).parents[1] / "exactness_worker.py"
 CLEAR = (
@@ -28,28 +24,8 @@ FEW = "double_mlm,vascl,diffcse"
 
 
 def launch(tmp_path: Path, world: int, stage: int, cases: str) -> dict:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     out = tmp_path / "report.json"
-    environment = os.environ | {
-        "WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(out), str(stage), cases],
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    outputs = outputs_of(ranks, 1800)
-    assert all(rank.returncode == 0 for rank in ranks), outputs[0][-3000:] + outputs[-1][-3000:]
+    finish(start([str(WORKER), str(out), str(stage), cases], world), timeout=1800)
     return json.loads(out.read_text())
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from run_helpers import TINY
+from run_helpers import TINY, environment
 from sweep_helpers import ROOT, write_sweep
 
 from pretrain.sweep.table import EvaluatedModel, evaluate
@@ -58,10 +58,6 @@ scores = {task: {"spearman_all": 60.0 + seed} for task in tasks}
 def command(tmp_path, *words):
     fake = tmp_path / "fake.py"
     fake.write_text(FAKE)
-    environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
     return [
         sys.executable,
         "-m",
@@ -71,12 +67,12 @@ def command(tmp_path, *words):
         str(tmp_path / "out"),
         "--launch",
         f"{sys.executable} {fake}",
-    ], environment
+    ]
 
 
 def sweep(tmp_path, *words, expect=0):
-    line, environment = command(tmp_path, *words)
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    line = command(tmp_path, *words)
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -173,9 +169,9 @@ def test_a_search_decides_by_dev_and_its_winner_gets_all_seeds(tmp_path):
 
 def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
     path = write_sweep(tmp_path, rows={"long": {"set": {"train.lr": 7}}, "next": {}})
-    line, environment = command(tmp_path, path)
+    line = command(tmp_path, path)
     process = subprocess.Popen(
-        line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
+        line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
     )
     end = time.monotonic() + 60
     while not list((tmp_path / "out" / "runs").glob("long*/ready")):
@@ -267,14 +263,14 @@ def test_a_task_of_the_array_is_a_job_of_the_training_script(tmp_path, cluster):
     (project / "slurm").mkdir(parents=True)
     (project / "slurm" / "pretrain_clear.sh").write_text('printf "%s\\n" "$@"\n')
     path = write_sweep(tmp_path, rows={"a": {"set": {"augment.positive": "crop|repeat"}}})
-    environment = cluster | {
+    variables = cluster | {
         "CLEAR_SWEEP_PROJECT": str(project),
         "SLURM_ARRAY_TASK_ID": "0",
         "SLURM_JOB_ID": "7",
     }
     done = subprocess.run(
         ["bash", str(ROOT / "slurm" / "sweep.sh"), str(path), "--out", str(tmp_path / "out")],
-        env=environment,
+        env=variables,
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -309,13 +305,9 @@ def test_a_sweep_trains_resumes_and_dry_runs_for_real(tiny_data, tmp_path):
         "--out",
         str(tmp_path / "out"),
     ]
-    environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
 
     def sweep(*more):
-        return subprocess.run([*words, *more], env=environment, capture_output=True, text=True, timeout=400)
+        return subprocess.run([*words, *more], env=environment(), capture_output=True, text=True, timeout=400)
 
     tried = sweep("--dry-run")
     assert tried.returncode == 1 and "starts  MLM" in tried.stdout and "starts  del-word" in tried.stdout

@@ -1,13 +1,12 @@
 """A sweep under a launcher of several ranks: our own example, really run, interrupted and gone on with."""
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
-from run_helpers import ROOT, TINY, curve, wait_for
+from run_helpers import ROOT, TINY, curve, environment, wait_for
 
 TORCHRUN = f"{Path(sys.executable).with_name('torchrun')} --standalone --nproc-per-node 2"
 
@@ -22,12 +21,8 @@ def start(folder, *words):
         str(folder / "out"),
         *words,
     ]
-    environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
     return subprocess.Popen(
-        line, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        line, env=environment(), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from run_helpers import command, finish, outputs_of, records, start
+from run_helpers import command, finish, outputs_of, reproducible_records, start
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.checkpoint import store
@@ -180,21 +180,7 @@ def test_rank_0_alone_measures_and_rows_do_not_notice_a_resume(tiny_data, tmp_pa
     shutil.rmtree(again / "checkpoints" / "step-00000006")
     assert store.latest(again / "checkpoints").name == "step-00000003"
     finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto"), ranks=2))
-    of_this_machine = {
-        "wall_time",
-        "seconds",
-        "time",
-        "memory",
-        "tokens_per_second",
-        "sequences_per_second",
-        "mfu",
-        "hfu",
-        "eta_seconds",
-    }
-    rows = [
-        [{k: v for k, v in row.items() if k not in of_this_machine} for row in records(folder)]
-        for folder in (run, again)
-    ]
+    rows = [reproducible_records(folder) for folder in (run, again)]
     assert rows[0] == rows[1] and any("uniformity" in row and row["step"] == 4 for row in rows[0])
 
 
