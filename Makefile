@@ -12,7 +12,7 @@ INSTALLED = $(VENV)/.installed
 install: $(INSTALLED)
 
 # torch first: DeepSpeed's build reads it. Pinned by constraints.txt; CUDA builds come with it where the platform has them.
-$(INSTALLED): setup.py constraints.txt $(wildcard augment/native/*)
+$(INSTALLED): setup.py constraints.txt $(wildcard augment/native/* pretrain/model/kernels/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip setuptools wheel -c constraints.txt
 	$(BIN)/pip install --quiet "torch==2.13.0" numpy -c constraints.txt

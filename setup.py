@@ -28,7 +28,25 @@ setup(
             depends=sorted(map(str, Path("augment/native").glob("*.h"))),
             extra_compile_args=["-O2", "-std=c++17"],
             optional=True,
-        )
+        ),
+        # Optional too: without a compiler the layers compute in plain torch, with the same results but for
+        # rounding (pretrain/model/kernels/compiled.py). A second extension, since augment imports without
+        # torch, and this one runs on the threads of torch's OpenMP library, so that it links with none.
+        Extension(
+            "pretrain.model.kernels._native",
+            sorted(map(str, Path("pretrain/model/kernels/native").glob("*.cpp"))),
+            depends=sorted(map(str, Path("pretrain/model/kernels/native").glob("*.h"))),
+            extra_compile_args=[
+                "-O3",
+                "-std=c++17",
+                "-fopenmp",
+                "-ffp-contract=fast",
+                "-fno-math-errno",
+                "-fno-exceptions",
+                "-fvisibility=hidden",
+            ],
+            optional=True,
+        ),
     ],
     classifiers=["Programming Language :: Python :: 3.11"],  # tested; README says what is known of later ones
     python_requires=">=3.11",

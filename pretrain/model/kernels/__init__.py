@@ -8,13 +8,15 @@ so are their gradients' sums. Statistics, scores and softmax are float32, of flo
 
 from __future__ import annotations
 
+import os
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
+from pretrain.common.errors import UserError
 from pretrain.model.attention import PackedLayout
-from pretrain.model.kernels import plain
+from pretrain.model.kernels import compiled, native, plain
 from pretrain.model.kernels.dropout import Dropout
 
 
@@ -64,5 +66,22 @@ class Kernels(Protocol):
 
 
 def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
-    """Choose the implementation for activations of this type on this device."""
+    """Choose the implementation for activations of this type on this device.
+
+    Raises:
+        UserError: the environment variable CLEAR_KERNELS names another than plain or native, or asks for
+            native kernels that are not compiled.
+    """
+    chosen = os.environ.get(compiled.VARIABLE)
+    if chosen not in (None, "", "plain", "native"):
+        raise UserError(f"{compiled.VARIABLE}={chosen}: give plain or native, or nothing for the faster one.")
+    if device.type != "cpu" or dtype not in native.DTYPES or chosen == "plain":
+        return cast(Kernels, plain)
+    if compiled.available() is not None:
+        return cast(Kernels, native)
+    if chosen == "native":
+        raise UserError(
+            f"{compiled.VARIABLE}=native: the kernels are not compiled here; `pip install -e .` compiles "
+            "them where it finds GCC 12 or later."
+        )
     return cast(Kernels, plain)

@@ -1,0 +1,309 @@
+"""The encoder layer's operations as fused C++ kernels on a CPU, activations bfloat16 or float32.
+
+Each tensor is read and written once. Masks of dropout are computed again in the backward, from the keys, and
+so are attention's probabilities. The interface is described in `pretrain.model.kernels`; what the kernels do
+not take (float64, float16, another device) goes to `pretrain.model.kernels.plain`, which is also what they
+are compared with. `pretrain.model.kernels.compiled` loads and calls them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pretrain.model.attention import PackedLayout
+from pretrain.model.kernels import plain
+from pretrain.model.kernels.compiled import available, call
+from pretrain.model.kernels.dropout import Dropout
+
+_TYPES = {torch.bfloat16: 0, torch.float32: 1}
+_FLOAT32_RESIDUAL = 2  # activations are bfloat16
+DTYPES = tuple(_TYPES)
+"""Of activations that the kernels take."""
+
+
+def add_norm(
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    weight: Tensor,
+    norm_bias: Tensor | None,
+    eps: float,
+    dropout: Dropout | None,
+) -> tuple[Tensor, Tensor]:
+    kind = _TYPES.get(x.dtype)
+    if residual is not None and residual.dtype != x.dtype:
+        mixed = x.dtype == torch.bfloat16 and residual.dtype == torch.float32
+        kind = _FLOAT32_RESIDUAL if mixed else None
+    if kind is None or not _takes(x, bias, weight, norm_bias):
+        return plain.add_norm(x, bias, residual, weight, norm_bias, eps, dropout)
+    return _AddNorm.apply(x, bias, residual, weight, norm_bias, eps, _active(dropout), kind)
+
+
+def norm_dropout(
+    x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
+) -> Tensor:
+    if not _takes(x, weight, norm_bias):
+        return plain.norm_dropout(x, weight, norm_bias, eps, dropout)
+    return _NormDropout.apply(x, weight, norm_bias, eps, _active(dropout))
+
+
+def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
+    if not _takes(x, bias):
+        return plain.bias_gelu(x, bias)
+    return _BiasGelu.apply(x, bias)
+
+
+def gelu_gate(x: Tensor) -> Tensor:
+    if not _takes(x):
+        return plain.gelu_gate(x)
+    return _GeluGate.apply(x)
+
+
+def attention(
+    qkv: Tensor, layout: PackedLayout, scale: float, half_window: int | None, dropout: Dropout | None
+) -> Tensor:
+    if not _takes(qkv):
+        return plain.attention(qkv, layout, scale, half_window, dropout)
+    return _Attention.apply(qkv, layout, scale, half_window, _active(dropout))
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        weight: Tensor,
+        norm_bias: Tensor | None,
+        eps: float,
+        dropout: Dropout | None,
+        kind: int,
+    ) -> tuple[Tensor, Tensor]:
+        x = x.contiguous()
+        residual = None if residual is None else residual.contiguous()
+        added = torch.empty_like(x if residual is None else residual)
+        normed = torch.empty_like(added)
+        statistics = x.new_empty((len(x), 2), dtype=torch.float32)
+        call(
+            "add_norm_forward",
+            kind,
+            *x.shape,
+            x,
+            bias,
+            residual,
+            weight,
+            norm_bias,
+            eps,
+            *_dropout(dropout, x),
+            added,
+            normed,
+            statistics,
+        )
+        ctx.save_for_backward(added, statistics, weight, bias, norm_bias)
+        ctx.dropout, ctx.kind, ctx.has_residual, ctx.dtype = dropout, kind, residual is not None, x.dtype
+        ctx.set_materialize_grads(False)
+        return added, normed
+
+    @staticmethod
+    def backward(ctx: Any, added_gradient: Tensor | None, normed_gradient: Tensor | None) -> tuple[Any, ...]:
+        added, statistics, weight, bias, norm_bias = ctx.saved_tensors
+        added_gradient, normed_gradient = _contiguous(added_gradient), _contiguous(normed_gradient)
+        x_gradient = torch.empty_like(added, dtype=ctx.dtype)
+        residual_gradient = torch.empty_like(added) if ctx.has_residual else None
+        bias_gradient = None if bias is None else torch.empty_like(bias)
+        norm_gradients = weight.new_empty((2, len(weight)))
+        call(
+            "add_norm_backward",
+            ctx.kind,
+            *added.shape,
+            added,
+            statistics,
+            weight,
+            *_dropout(ctx.dropout, added),
+            added_gradient,
+            normed_gradient,
+            x_gradient,
+            residual_gradient,
+            bias_gradient,
+            norm_gradients,
+        )
+        return (
+            x_gradient,
+            bias_gradient,
+            residual_gradient,
+            norm_gradients[0],
+            None if norm_bias is None else norm_gradients[1],
+            None,
+            None,
+            None,
+        )
+
+
+class _NormDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
+    ) -> Tensor:
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        statistics = x.new_empty((len(x), 2), dtype=torch.float32)
+        call(
+            "norm_dropout_forward",
+            _TYPES[x.dtype],
+            *x.shape,
+            x,
+            weight,
+            norm_bias,
+            eps,
+            *_dropout(dropout, x),
+            y,
+            statistics,
+        )
+        ctx.save_for_backward(x, statistics, weight, norm_bias)
+        ctx.dropout = dropout
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        x, statistics, weight, norm_bias = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        x_gradient = torch.empty_like(x)
+        norm_gradients = weight.new_empty((2, len(weight)))
+        call(
+            "norm_dropout_backward",
+            _TYPES[x.dtype],
+            *x.shape,
+            x,
+            statistics,
+            weight,
+            *_dropout(ctx.dropout, x),
+            gradient,
+            x_gradient,
+            norm_gradients,
+        )
+        return x_gradient, norm_gradients[0], None if norm_bias is None else norm_gradients[1], None, None
+
+
+class _BiasGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None) -> Tensor:
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        call("bias_gelu_forward", _TYPES[x.dtype], *x.shape, x, bias, y)
+        ctx.save_for_backward(x, bias)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        x, bias = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        x_gradient = torch.empty_like(x)
+        bias_gradient = None if bias is None else torch.empty_like(bias)
+        call("bias_gelu_backward", _TYPES[x.dtype], *x.shape, x, bias, gradient, x_gradient, bias_gradient)
+        return x_gradient, bias_gradient
+
+
+class _GeluGate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        rows, columns = x.shape[0], x.shape[1] // 2
+        y = x.new_empty((rows, columns))
+        call("gelu_gate_forward", _TYPES[x.dtype], rows, columns, x, y)
+        ctx.save_for_backward(x)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        x_gradient = torch.empty_like(x)
+        call("gelu_gate_backward", _TYPES[x.dtype], *gradient.shape, x, gradient, x_gradient)
+        return x_gradient
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        qkv: Tensor,
+        layout: PackedLayout,
+        scale: float,
+        half_window: int | None,
+        dropout: Dropout | None,
+    ) -> Tensor:
+        qkv = qkv.contiguous()
+        tokens, _, heads, size = qkv.shape
+        offsets = _offsets(layout)
+        ctx.task = (
+            _TYPES[qkv.dtype],
+            tokens,
+            len(offsets) - 1,
+            layout.max_length,
+            offsets,
+            heads,
+            size,
+            scale,
+            -1 if half_window is None else half_window,
+        )
+        ctx.dropout = dropout
+        output = qkv.new_empty((tokens, heads, size))
+        log_sums = qkv.new_empty((heads, tokens), dtype=torch.float32)
+        call("attention_forward", *ctx.task, qkv, *_dropout(dropout, qkv), output, log_sums)
+        ctx.save_for_backward(qkv, log_sums)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        qkv, log_sums = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        qkv_gradient = torch.empty_like(qkv)
+        call(
+            "attention_backward",
+            *ctx.task,
+            qkv,
+            *_dropout(ctx.dropout, qkv),
+            log_sums,
+            gradient,
+            qkv_gradient,
+        )
+        return qkv_gradient, None, None, None, None
+
+
+def _takes(x: Tensor, *parameters: Tensor | None) -> bool:
+    return (
+        x.dtype in _TYPES
+        and x.device.type == "cpu"
+        and all(p is None or p.dtype == torch.float32 for p in parameters)
+        and available() is not None
+    )
+
+
+def _active(dropout: Dropout | None) -> Dropout | None:
+    return dropout if dropout is not None and dropout.rate else None
+
+
+def _dropout(dropout: Dropout | None, x: Tensor) -> tuple[Tensor | None, int, float]:
+    if dropout is None:
+        return None, 0, 0.0
+    if dropout.keys.shape != x.shape[:1] or dropout.keys.dtype != torch.int64:
+        raise ValueError(
+            f"dropout takes int64[{len(x)}] keys, one a token, not {dropout.keys.dtype} "
+            f"{tuple(dropout.keys.shape)}"
+        )
+    return dropout.keys.contiguous(), dropout.site, dropout.rate
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+def _offsets(layout: PackedLayout) -> Tensor:
+    counts, lengths = torch.tensor(layout.groups, dtype=torch.int64).view(-1, 2).unbind(1)
+    offsets = torch.zeros(int(counts.sum()) + 1, dtype=torch.int32)
+    offsets[1:] = lengths.repeat_interleave(counts).cumsum(0)
+    return offsets
