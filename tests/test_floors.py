@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "pretrain.trainer": "pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data "
     "pretrain.step pretrain.start",
     "pretrain.run": "pretrain finetune",
-    "pretrain.main": "pretrain.config pretrain.run",
+    "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.inspect": "augment pretrain",
     "pretrain.demo": "",
     "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "

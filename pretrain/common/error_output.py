@@ -9,6 +9,9 @@ import traceback
 from augment.core.errors import AugmentationError
 from pretrain.common.errors import UserError
 
+LOCAL_RANKS = "CLEAR_LOCAL_RANKS"
+"""Variable of ranks that a plain command has started: how many there are (`pretrain.start.local_ranks`)."""
+
 # gloo's and NCCL's texts; their errors have no class of their own
 _LOST_CONNECTION = (
     "Connection closed by peer",
@@ -19,11 +22,16 @@ _LOST_CONNECTION = (
 
 
 def print_error(error: Exception) -> None:
-    """Print an error's message, with the rank where there are several; do nothing if it is marked printed."""
-    if is_printed(error):
+    """Print an error's message, with the rank where a launcher started several.
+
+    Do nothing if it is marked printed, or where this rank was started by rank 0 with the same command line
+    (`LOCAL_RANKS`) and has not met the others: then rank 0 prints the same.
+    """
+    rank, same_command = int(os.environ.get("RANK", 0)), LOCAL_RANKS in os.environ
+    if is_printed(error) or (rank and same_command and not _has_process_group()):
         return
-    rank = int(os.environ.get("RANK", 0))
-    where = f"[rank {rank}] " if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ""
+    several = int(os.environ.get("WORLD_SIZE", 1)) > 1 and (rank or not same_command)
+    where = f"[rank {rank}] " if several else ""
     print(f"\n{where}error: {error}", file=sys.stderr, flush=True)
 
 

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.errors import UserError
 
-_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", LOCAL_RANKS)
 
 
 def python_path() -> str:

@@ -205,7 +205,9 @@ class TrainConfig(Section):
         None,
         ge=1,
         description="CPU threads a rank; none: OMP_NUM_THREADS where it is set, else "
-        "cores / ranks on this machine. torchrun itself sets OMP_NUM_THREADS=1 for several ranks, so a 1 "
+        "cores / ranks on this machine. Without either, and without a number of ranks from a launcher, a "
+        "machine without a GPU runs one rank a core. torchrun itself sets OMP_NUM_THREADS=1 for several "
+        "ranks, so a 1 "
         "there counts as not set: for one thread say --train.threads 1",
     )
     rendezvous_seconds: int = Field(

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
+from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config, Precision
+from pretrain.start.local_ranks import ranks_here, threads_of_user
 from pretrain.telemetry.throughput import choose_precision as measure_precision
 
 SECONDS_FOR_ANOTHER = 600.0
 """How long to wait for another run that measures; it takes a second or two."""
-
-
-def _ranks_here() -> int:
-    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
-
-
-def threads_of_user() -> int | None:
-    """Return the number of threads that the user has set in OMP_NUM_THREADS; None: none.
-
-    torchrun sets 1 for two or more ranks where the user has set nothing, so a 1 under torchrun counts as not
-    set.
-    """
-    # OpenMP's own form is a list, one number for each level of nesting; torch has one level.
-    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if not value.isdecimal() or not int(value):
-        return None
-    by_torchrun = int(value) == 1 and "TORCHELASTIC_RUN_ID" in os.environ and _ranks_here() > 1
-    return None if by_torchrun else int(value)
 
 
 def set_threads(config: Config) -> int:
@@ -44,9 +27,7 @@ def set_threads(config: Config) -> int:
     It is `train.threads`, else OMP_NUM_THREADS (`threads_of_user`), else an equal share of this machine's
     cores for each of its ranks.
     """
-    threads = (
-        config.train.threads or threads_of_user() or max(1, len(os.sched_getaffinity(0)) // _ranks_here())
-    )
+    threads = config.train.threads or threads_of_user() or max(1, usable_cores() // ranks_here())
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # denormal gradients are hundreds of times slower on some CPUs
     return threads

@@ -24,9 +24,9 @@ from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
-from pretrain.start.devices import threads_of_user
 from pretrain.start.inputs import Inputs
 from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
+from pretrain.start.local_ranks import describe_choice, threads_of_user
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
@@ -100,13 +100,14 @@ def print_summary(
     device = (
         torch.cuda.get_device_name()
         if torch.cuda.is_available()
-        else f"CPU, {threads} threads a rank{from_user}"
+        else f"CPU, threads a rank: {threads}{from_user}"
     )
+    chosen = f" ({reason})" if (reason := describe_choice()) else ""
     epochs = train.steps * train.global_batch / max(1, data.train.num_sequences)
     start = f", resumed from {resumed} at step {progress.step}" if resumed else ""
     lines = [
         f"run        {config.run_folder}{start}",
-        f"devices    {world} x {device}; ZeRO {train.zero}, {train.precision}",
+        f"devices    {world} x {device}; ZeRO {train.zero}, {train.precision}{chosen}",
         f"data       {data.train.folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} "
         f"tokens, unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "

@@ -78,7 +78,7 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(devices, "usable_cores", lambda: 8)
     counts = []
     monkeypatch.setattr(torch, "set_num_threads", counts.append)
     config = load_config(None, {} if flag is None else {"train.threads": flag})
@@ -90,6 +90,7 @@ import sys
 from pretrain.start import devices
 from pretrain.config.recipe import load_config
 flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
+devices.usable_cores = lambda: 8
 print("threads", devices.set_threads(load_config(None, flags)), devices.threads_of_user(), flush=True)
 """
 
@@ -100,9 +101,7 @@ print("threads", devices.set_threads(load_config(None, flags)), devices.threads_
 )
 def test_one_thread_that_torchrun_has_set_is_not_the_users(tmp_path, asked, flag, ranks, expected):
     """torchrun sets OMP_NUM_THREADS=1 for several ranks where the user has not set it."""
-    (tmp_path / "threads.py").write_text(
-        f"import os\nos.sched_getaffinity = lambda pid: set(range(8))\n{THREADS}"
-    )
+    (tmp_path / "threads.py").write_text(THREADS)
     environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"} | {
         "PYTHONPATH": str(ROOT)
     }

@@ -1,0 +1,212 @@
+"""One rank for each core, where there is no GPU and nobody has chosen the number of ranks.
+
+A step consists of many kernels of a millisecond or less, and the threads of one rank wait for each other at
+each of them; ranks meet once a step. The plain command therefore starts further processes of itself, on this
+machine, and is rank 0 of them. The order of the data and the global batches do not depend on the number of
+ranks.
+
+The number is chosen by whoever sets train.threads, OMP_NUM_THREADS, or a number of processes by a launcher.
+DeepSpeed's launcher without such a flag starts a process for each NUMA node, which is no choice.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pretrain.common.cores import usable_cores
+from pretrain.common.error_output import LOCAL_RANKS
+from pretrain.config.run import Config
+
+_CHOOSE_RANKS = {
+    "-H",
+    "--hostfile",
+    "-i",
+    "--include",
+    "-e",
+    "--exclude",
+    "--num_nodes",
+    "--num_gpus",
+    "--num_accelerators",
+    "--launcher",
+    "--force_multi",
+    "--bind_cores_to_rank",
+}
+"""Flags of DeepSpeed's launcher by which its user chooses the ranks."""
+_BYTES_A_PARAMETER = 16  # float32: weight, gradient, two moments
+_BYTES_OF_A_PROCESS = 2 << 30  # libraries, and the activations of a micro-batch
+_SECONDS_TO_END = 60.0
+_PR_SET_PDEATHSIG = 1
+
+
+def ranks_here() -> int:
+    """Return the number of ranks on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+
+
+def threads_of_user() -> int | None:
+    """Return the number of threads that the user has set in OMP_NUM_THREADS; None: none.
+
+    torchrun sets 1 for two or more ranks where the user has set nothing, so a 1 under torchrun counts as not
+    set.
+    """
+    # OpenMP's own form is a list, one number for each level of nesting; torch has one level.
+    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if not value.isdecimal() or not int(value):
+        return None
+    by_torchrun = int(value) == 1 and "TORCHELASTIC_RUN_ID" in os.environ and ranks_here() > 1
+    return None if by_torchrun else int(value)
+
+
+def choose_ranks(config: Config) -> int:
+    """Return how many ranks this process shall be: 1 where the user has chosen, or a GPU is there.
+
+    Otherwise the largest number of which each has a core and an equal share of the lanes, and which fit into
+    half of the free memory. With negatives of the same rank only (`scope: local`) it is 1, too.
+    """
+    import torch  # a second: not where only flags are read
+
+    if torch.cuda.is_available() or config.train.threads or threads_of_user() or _launcher_chose():
+        return 1
+    if _has_local_negatives(config):
+        return 1
+    processes = int(os.environ.get("WORLD_SIZE", 1))  # of DeepSpeed's launcher, one for each NUMA node
+    most = min(usable_cores() // processes, _fitting_memory(config) // processes)
+    return next(n for n in range(max(1, most), 0, -1) if n == 1 or not config.data.lanes % (n * processes))
+
+
+def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
+    """Start the other ranks of this process's share, with its own command line; this one becomes the first.
+
+    They end when this process does. Returns them.
+    """
+    if ranks == 1:
+        return []
+    index, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    world = str(ranks * processes)
+    os.environ.update(WORLD_SIZE=world, LOCAL_WORLD_SIZE=world, LOCAL_SIZE=world)
+    os.environ[LOCAL_RANKS] = world
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", str(_free_port()))
+
+    def as_rank(number: int) -> dict[str, str]:
+        return {"RANK": str(number), "LOCAL_RANK": str(number)}
+
+    parent = os.getpid()
+    others = [
+        subprocess.Popen(
+            [sys.executable, *sys.orig_argv[1:]],
+            env=os.environ | as_rank(number),
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: _die_with(parent),
+        )
+        for number in range(index * ranks + 1, (index + 1) * ranks)
+    ]
+    os.environ.update(as_rank(index * ranks))
+    threading.Thread(target=_end_with_any, args=(others,), daemon=True).start()
+    atexit.register(_wait_for_end, others)
+    return others
+
+
+def describe_choice() -> str:
+    """Return why there are so many ranks, for the summary of a run: "" where they were not chosen here."""
+    return (
+        "one rank a core; --train.threads or a launcher decides otherwise"
+        if LOCAL_RANKS in os.environ
+        else ""
+    )
+
+
+def _has_local_negatives(config: Config) -> bool:
+    """Return whether a loss compares sequences of the same rank only, so that ranks decide what it is."""
+    terms = (getattr(config.objective, name) for name in type(config.objective).model_fields)
+    return any(getattr(term, "scope", "") == "local" for term in terms)
+
+
+def _launcher_chose() -> bool:
+    """Return whether somebody has chosen the number of processes, and this is one of them."""
+    if "WORLD_SIZE" not in os.environ:
+        return False
+    if "TORCHELASTIC_RUN_ID" in os.environ or LOCAL_RANKS in os.environ:
+        return True
+    words = _words_of_ancestors()
+    launcher = next((command for command in words if any("deepspeed" in word for word in command[:3])), None)
+    return launcher is None or any(
+        word.split("=")[0] in _CHOOSE_RANKS for command in words for word in command
+    )
+
+
+def _words_of_ancestors() -> list[list[str]]:
+    """Return the command lines of DeepSpeed's launcher and its starter, up to the script that they run."""
+    found, process = [], os.getppid()
+    for _ in range(3):
+        try:
+            words = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            break
+        if any("deepspeed" in word for word in words[:3]):
+            own = next((i for i, word in enumerate(words) if word.endswith("main.py")), len(words))
+            found.append(words[:own])
+    return found
+
+
+def _fitting_memory(config: Config) -> int:
+    """Return how many ranks fit into half of the free memory."""
+    try:
+        found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        found = None
+    if found is None:
+        return 1
+    model = config.model
+    if model.init:
+        parameters = sum(file.stat().st_size for file in Path(model.init).glob("*.safetensors")) / 4
+    else:
+        vocabulary = config.data.prepare.vocabulary
+        parameters = model.hidden_size * (12 * model.layers * model.hidden_size + vocabulary)
+    return int(int(found[1]) * 1024 / 2 / (parameters * _BYTES_A_PARAMETER + _BYTES_OF_A_PROCESS))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _end_with_any(others: Sequence[subprocess.Popen]) -> None:
+    """End this process soon after another rank has failed: it would wait for it in a collective."""
+    while True:
+        time.sleep(0.5)
+        if ended := next((rank for rank in others if rank.poll()), None):
+            time.sleep(10)  # mostly this rank meets the same error, or hears of it
+            print(f"error: a rank ended with status {ended.returncode}", file=sys.stderr, flush=True)
+            os._exit(1)
+        if all(rank.poll() == 0 for rank in others):
+            return
+
+
+def _wait_for_end(others: Sequence[subprocess.Popen]) -> None:
+    end = time.monotonic() + _SECONDS_TO_END
+    for rank in others:
+        try:
+            rank.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()
