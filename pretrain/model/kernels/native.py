@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import plain
@@ -109,11 +110,13 @@ class _AddNorm(torch.autograd.Function):
         return added, normed
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, added_gradient: Tensor | None, normed_gradient: Tensor | None) -> tuple[Any, ...]:
         added, statistics, weight, bias, norm_bias = ctx.saved_tensors
         added_gradient, normed_gradient = _contiguous(added_gradient), _contiguous(normed_gradient)
-        x_gradient = torch.empty_like(added, dtype=ctx.dtype)
         residual_gradient = torch.empty_like(added) if ctx.has_residual else None
+        shared = ctx.has_residual and ctx.dropout is None and ctx.dtype == added.dtype
+        x_gradient = None if shared else torch.empty_like(added, dtype=ctx.dtype)
         bias_gradient = None if bias is None else torch.empty_like(bias)
         norm_gradients = weight.new_empty((2, len(weight)))
         call(
@@ -132,7 +135,7 @@ class _AddNorm(torch.autograd.Function):
             norm_gradients,
         )
         return (
-            x_gradient,
+            residual_gradient if shared else x_gradient,
             bias_gradient,
             residual_gradient,
             norm_gradients[0],
@@ -168,6 +171,7 @@ class _NormDropout(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         x, statistics, weight, norm_bias = ctx.saved_tensors
         gradient = gradient.contiguous()
@@ -198,6 +202,7 @@ class _BiasGelu(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         x, bias = ctx.saved_tensors
         gradient = gradient.contiguous()
@@ -218,6 +223,7 @@ class _GeluGate(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         gradient = gradient.contiguous()
@@ -258,6 +264,7 @@ class _Attention(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         qkv, log_sums = ctx.saved_tensors
         gradient = gradient.contiguous()

@@ -275,6 +275,22 @@ def test_inputs_need_not_be_contiguous():
     compare("norm_dropout", (x, bias, None), [normal(12, 30)], 1e-5, Dropout(0.5, keys[::2], 3), blur=1e-4)
 
 
+def test_a_second_derivative_is_refused():
+    x = normal(4, 8).requires_grad_()
+    (gradient,) = torch.autograd.grad(native.bias_gelu(x, None).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_a_tensor_may_be_input_and_residual():
+    leaves, gradients = (normal(20, 32), normal(32)), [normal(20, 32)] * 2
+    outputs, own = run(lambda x, w: native.add_norm(x, None, x, w, None, 1e-5, None), leaves, gradients)
+    wide = [leaf.double() for leaf in leaves]
+    expected, reference = run(lambda x, w: plain.add_norm(x, None, x, w, None, 1e-5, None), wide, gradients)
+    for found, right in zip([*outputs, *own], [*expected, *reference]):
+        assert_near(found, right, torch.float32)
+
+
 def test_dropout_keys_of_another_row_are_refused():
     with pytest.raises(ValueError, match=r"int64\[12\] keys"):
         native.norm_dropout(normal(12, 8), normal(8), None, 1e-5, make_dropout(11, 0.5))
