@@ -85,7 +85,7 @@ def embed_poolings(
     vectors = {name: np.empty((len(rows), encoder.hidden_size), np.float32) for name in poolings}
     device = next(encoder.parameters()).device
     passes = _passes(poolings)
-    with evaluation_mode(encoder):
+    with evaluation_mode(encoder), encoder.weights_unchanged():
         for batch in _batches(rows, token_budget):
             ids = torch.from_numpy(np.concatenate([rows[n] for n in batch])).to(device)
             lengths = torch.tensor([len(rows[n]) for n in batch])

@@ -87,8 +87,9 @@ def logits_of(model: Classifier, data: Encoded, token_budget: int, precision: st
     lengths = data.tokens.lengths
     logits = np.empty((len(data), model.output.out_features), np.float32)
     model.eval()
-    for part in cut(lengths, count_micro_batches(lengths, token_budget)):
-        logits[part] = forward(model, data, part, precision).float().cpu().numpy()
+    with model.encoder.weights_unchanged():
+        for part in cut(lengths, count_micro_batches(lengths, token_budget)):
+            logits[part] = forward(model, data, part, precision).float().cpu().numpy()
     return logits
 
 

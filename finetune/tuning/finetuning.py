@@ -198,12 +198,13 @@ class FineTuning:
         self.model.train()
         lengths = self.train_set.tokens.lengths[rows]
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for part in cut(lengths, count_micro_batches(lengths, self.token_budget)):
-            logits = forward(self.model, self.train_set, rows[part], self.precision)
-            targets = torch.from_numpy(self.train_set.known_targets[rows[part]]).to(self.device)
-            loss = loss_of(logits, targets, self.regression) / len(rows)
-            loss.backward()
-            total += loss.detach()
+        with self.model.encoder.weights_unchanged():
+            for part in cut(lengths, count_micro_batches(lengths, self.token_budget)):
+                logits = forward(self.model, self.train_set, rows[part], self.precision)
+                targets = torch.from_numpy(self.train_set.known_targets[rows[part]]).to(self.device)
+                loss = loss_of(logits, targets, self.regression) / len(rows)
+                loss.backward()
+                total += loss.detach()
         if recipe.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimizer.step()

@@ -86,6 +86,16 @@ class ModelConfig(Section):
         description="sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding "
         "output and last; of the last two",
     )
+    layer_code: Literal["own", "library"] = Field(
+        "own",
+        description="who computes the layers: pretrain/model/layer.py, whose dropout does not depend on "
+        "micro-batches and ranks, or transformers. Weights are the same",
+    )
+    residual: Literal["bf16", "fp32"] = Field(
+        "fp32",
+        description="type of the residual stream under train.precision bf16, in own layers; transformers' "
+        "keep fp32. bf16 halves its memory, and rounds every sum",
+    )
 
     @field_validator("init")
     @classmethod

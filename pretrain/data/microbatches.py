@@ -27,8 +27,9 @@ class MicroBatch:
     rows: int64[n], on the device: the number of each sequence among those that were cut.
     positions, labels: int64[P], on the device, of a masking: the places in `ids` of the tokens to predict,
         and the tokens; else None.
-    keys: uint64[n], one for each sequence, for draws that depend on nothing else (`augment.core.keys`).
-    seed: of the random state (dropout) in which every pass over it runs; None: as the state happens to be.
+    keys: uint64[n], one for each sequence, for dropout and other draws that depend on nothing else
+        (`augment.core.keys`).
+    seed: of torch's random state in which every pass over it runs; None: as the state happens to be.
     """
 
     ids: Tensor

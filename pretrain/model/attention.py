@@ -113,11 +113,13 @@ def packed_attention(
             "pretrain.model.encoder.SentenceEncoder, or load its folder with another attn_implementation."
         )
     half_window = None if sliding_window is None else sliding_window - 1
-    kernel = _variable_length_kernel(query, dropout)
+    kernel = variable_length_kernel(query, dropout)
     if kernel is not None and packed_layout.num_tokens:
-        return _attend_variable_length(
-            kernel, query, key, value, packed_layout, scaling, dropout, half_window, bool(deterministic)
-        ), None
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        output = attend_variable_length(
+            kernel, q, k, v, packed_layout, scaling, dropout, half_window, bool(deterministic)
+        )
+        return output.unsqueeze(0), None
     if query.device.type == "cpu" and query.dtype in _HALF and module.training and not dropout:
         # The fused CPU kernel's bfloat16 backward takes 2.7 times as long as its float32 one at sentence
         # lengths (8k
@@ -158,7 +160,7 @@ def _attend_by_length(
     return torch.cat(outputs).unsqueeze(0)
 
 
-def _attend_variable_length(
+def attend_variable_length(
     kernel: Callable[..., Tensor],
     query: Tensor,
     key: Tensor,
@@ -169,16 +171,20 @@ def _attend_variable_length(
     half_window: int | None,
     deterministic: bool,
 ) -> Tensor:
+    """Attend within each sequence by a `variable_length_kernel`: three [T, heads, D] -> [T, heads, D]."""
     window = (-1, -1) if half_window is None else (half_window, half_window)
-    q, k, v = (x[0].transpose(0, 1)[: layout.num_tokens] for x in (query, key, value))
+    q, k, v = (x[: layout.num_tokens] for x in (query, key, value))
     output = kernel(q, k, v, layout.cumulative, layout.max_length, scaling, dropout, window, deterministic)
     if layout.filler:
         output = torch.cat([output, output.new_zeros(layout.filler, *output.shape[1:])])
-    return output.unsqueeze(0)
+    return output
 
 
-def _variable_length_kernel(query: Tensor, dropout: float) -> Callable[..., Tensor] | None:
-    """Choose the fastest kernel that computes what was asked; None: dense attention by length."""
+def variable_length_kernel(query: Tensor, dropout: float) -> Callable[..., Tensor] | None:
+    """Choose the fastest kernel that computes what was asked; None: dense attention by length.
+
+    query: [..., D], for its type and device. A kernel draws its dropout from torch's generator on the device.
+    """
     if query.device.type != "cuda" or query.dtype not in _HALF or query.shape[-1] > 256:
         return None
     if dropout > 0.0:

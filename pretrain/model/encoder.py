@@ -7,28 +7,33 @@ Face folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 from augment.core.pretrained import pretrained, pretrained_model
 from pretrain.common.errors import UserError
-from pretrain.common.memory import limit_kernel_cache, rounded_rows
+from pretrain.common.memory import limit_kernel_cache
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
-from pretrain.model.attention import ATTENTION_NAME, PackedLayout, sort_order
+from pretrain.model.attention import ATTENTION_NAME
+from pretrain.model.kernels import kernels_for
+from pretrain.model.layer import Copies, Pass, install, rotations, run_layers
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
+from pretrain.model.rows import EditEmbeddings, PackedRow
 
 logger = logging.getLogger(__name__)
 limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
 
-EditEmbeddings = Callable[[Tensor], Tensor]
-"""[T, H] -> [T, H]: replaces what the embedding block gives (adversarial noise, a sentence vector in the
-first place)."""
+LAYER_CODES = ("own", "library")
+"""Who computes the layers: `pretrain.model.layer`, or transformers. Weights and results are the same."""
+RESIDUALS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+"""`model.residual` -> type of the residual stream under bfloat16 products."""
 
 
 class SentenceEncoder(nn.Module):
@@ -40,12 +45,23 @@ class SentenceEncoder(nn.Module):
     `torch.autocast` for bfloat16 or float16: sentence vectors and losses are float32 all the same.
     """
 
-    def __init__(self, lm: PreTrainedModel, pooling: str = "mean", head: nn.Module | None = None):
+    def __init__(
+        self,
+        lm: PreTrainedModel,
+        pooling: str = "mean",
+        head: nn.Module | None = None,
+        layer_code: str = "own",
+        residual: str = "fp32",
+    ):
         """
         Args:
-            lm: a masked language model of a supported family, loaded with attn_implementation="packed".
+            lm: a masked language model of a supported family, loaded with attn_implementation="packed". With
+                own layers its embedding block and layers are replaced in place; weights and names stay.
             head: what sentence vectors [N, H] by `pooling` go through, of an export that keeps one. (Heads in
                 training are the objective's.)
+            layer_code: who computes the layers, of `LAYER_CODES`.
+            residual: type of the residual stream under bfloat16 products, of `RESIDUALS`. The library's
+                layers keep float32.
         """
         super().__init__()
         self.family = family_of(lm.config.model_type)
@@ -60,6 +76,14 @@ class SentenceEncoder(nn.Module):
         self.lm = lm
         self.pooling = check_pooling(pooling)
         self.head = head
+        if layer_code not in LAYER_CODES or residual not in RESIDUALS:
+            raise ValueError(
+                f"layer_code {layer_code!r} of {LAYER_CODES}, residual {residual!r} of {list(RESIDUALS)}"
+            )
+        self.layer_code, self.residual = layer_code, residual
+        if layer_code == "own":
+            install(lm)
+        self._copies: Copies | None = None
         self._first_position = self.family.first_position(lm.config)
         self._pad_id = lm.config.pad_token_id or 0
 
@@ -76,27 +100,44 @@ class SentenceEncoder(nn.Module):
         """The longest sequence that the encoder takes, special tokens included."""
         return self.family.usable_positions(self.lm.config)
 
+    @contextmanager
+    def weights_unchanged(self) -> Iterator[None]:
+        """Make working copies of weights once for all forward passes inside; the weights must not change."""
+        before = self._copies
+        self._copies = {} if before is None else before
+        try:
+            yield
+        finally:
+            self._copies = before
+
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """`forward_packed`."""
         return self.forward_packed(ids, lengths)
 
-    def forward_packed(self, ids: Tensor, lengths: Tensor) -> Tensor:
+    def forward_packed(self, ids: Tensor, lengths: Tensor, keys: np.ndarray | None = None) -> Tensor:
         """Last hidden states [T, H] of the packed batch, in the order of `ids`.
+
+        keys: as in `states`.
 
         Raises:
             UserError: a sequence is empty or longer than `max_positions`.
         """
-        return self.states(ids, lengths, None).last
+        return self.states(ids, lengths, None, keys=keys).last
 
     def embed(
-        self, ids: Tensor, lengths: Tensor, pooling: str | None = None, edit: EditEmbeddings | None = None
+        self,
+        ids: Tensor,
+        lengths: Tensor,
+        pooling: str | None = None,
+        edit: EditEmbeddings | None = None,
+        keys: np.ndarray | None = None,
     ) -> Tensor:
         """Return sentence vectors [N, H], float32 (float64 from a float64 model).
 
-        pooling: None for the encoder's own. edit: as in `states`.
+        pooling: None for the encoder's own. edit, keys: as in `states`.
         """
         pooling = check_pooling(pooling or self.pooling)
-        return self.vectors(self.states(ids, lengths, SECOND_STATE[pooling], edit=edit), pooling)
+        return self.vectors(self.states(ids, lengths, SECOND_STATE[pooling], edit=edit, keys=keys), pooling)
 
     def vectors(self, states: PackedStates, pooling: str) -> Tensor:
         """Pool hidden states into sentence vectors [N, H].
@@ -122,6 +163,7 @@ class SentenceEncoder(nn.Module):
         second: int | None,
         token_types: Tensor | None = None,
         edit: EditEmbeddings | None = None,
+        keys: np.ndarray | None = None,
     ) -> PackedStates:
         """Return the last hidden states and, where `second` is given, those of that layer.
 
@@ -129,75 +171,68 @@ class SentenceEncoder(nn.Module):
         int64[T], for models that have them; all 0 when not given. edit: changes the output [T, H] of the
         embedding block (words and positions, after norm and dropout), in the order of `ids`.
 
-        On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand
-        lengths have a few dozen shapes (see `pretrain.common.memory`). An empty batch is a row of filler,
-        which still reaches every parameter (with a zero gradient): a rank without work takes part in the
-        collectives of those that have some.
+        keys: uint64[N], one for each sequence: in training mode its dropout depends on its key alone (a
+        flash kernel's, and that of the library's layers, on torch's generator). None: drawn from torch's
+        generator.
+
+        An empty batch is a row of filler, which still reaches every parameter (with a zero gradient): a rank
+        without work takes part in the collectives of those that have some.
         """
         self._check(ids, lengths)
-        order = sort_order(lengths)
-        token_order = None
-        if order is not None:
-            token_order = _token_order(lengths, order).to(ids.device)
-            ids = ids.index_select(0, token_order)
-            if token_types is not None:
-                token_types = token_types.index_select(0, token_order.to(token_types.device))
-            lengths_in_row = lengths.index_select(0, order)
-        else:
-            lengths_in_row = lengths
-        device = self.lm.device
-        tokens = ids.numel()
-        filler = max(rounded_rows(tokens) if device.type == "cpu" else tokens, 1) - tokens
-        positions = torch.full((tokens + filler,), self._first_position, dtype=torch.long)
-        positions[:tokens] += _positions(lengths_in_row)
-        row = torch.nn.functional.pad(ids.to(device, torch.long), (0, filler), value=self._pad_id)
-        more: dict[str, Any] = {} if second is None else {"output_hidden_states": [second]}
-        if token_types is not None:
-            types = torch.nn.functional.pad(token_types.to(device, torch.long), (0, filler))
-            more["token_type_ids"] = types.unsqueeze(0)
-        restore = None
-        if token_order is not None:
-            restore = torch.empty_like(token_order)
-            restore[token_order] = torch.arange(tokens, device=token_order.device)
-            restore, token_order = restore.to(device), token_order.to(device)
-        with self._embeddings_edited(edit, tokens, restore, token_order):
-            output = self.lm.base_model(
-                input_ids=row.unsqueeze(0),
-                position_ids=positions.to(device, non_blocking=True).unsqueeze(0),
-                packed_layout=PackedLayout.build(lengths_in_row, device, filler),
-                **more,
-            )
-
-        def in_input_order(state: Tensor) -> Tensor:
-            state = state[0, :tokens]
-            return state if restore is None else state.index_select(0, restore)
-
+        if not (self.training and self.layer_code == "own"):
+            keys = None
+        elif keys is None:
+            keys = torch.randint(-(2**63), 2**63 - 1, (len(lengths),)).numpy().view(np.uint64)
+        row = PackedRow.build(
+            ids, lengths, self.lm.device, self._pad_id, self._first_position, token_types, keys
+        )
+        last, other = (self._own if self.layer_code == "own" else self._by_library)(row, second, edit)
         return PackedStates(
-            last=in_input_order(output.last_hidden_state),
-            second=None if second is None else in_input_order(output.hidden_states[second]),
+            last=row.in_input_order(last),
+            second=None if other is None else row.in_input_order(other),
             lengths=lengths,
         )
 
-    @contextmanager
-    def _embeddings_edited(
-        self, edit: EditEmbeddings | None, tokens: int, restore: Tensor | None, token_order: Tensor | None
-    ) -> Iterator[None]:
-        """Pass the embedding block's output [1, tokens + filler, H] through `edit`, in the input's order."""
-        if edit is None:
-            yield
-            return
+    def _own(
+        self, row: PackedRow, second: int | None, edit: EditEmbeddings | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[T + filler, H], twice: the last states, and those of another layer."""
+        device, base = row.ids.device, self.lm.base_model
+        dtype = self.lm.dtype
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        residual = dtype
+        if dtype in (torch.bfloat16, torch.float16):  # float16 would overflow where the stream has grown
+            residual = RESIDUALS[self.residual] if dtype == torch.bfloat16 else torch.float32
+        run = Pass(row.layout, kernels_for(device, dtype), row.keys, dtype, residual, self._copies)
+        with torch.autocast(device.type, enabled=False):
+            hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
+            hidden = row.edited(hidden, edit)
+            if hasattr(base, "embeddings_project"):  # ELECTRA's, where embeddings are narrower
+                hidden = base.embeddings_project(hidden.to(self.lm.dtype)).to(residual)
+            if hasattr(base, "rotary_emb"):
+                run.rotary.update(rotations(base.rotary_emb, hidden, row.positions))
+            return run_layers(self.lm, hidden, run, second)
 
-        def hook(module: nn.Module, inputs: tuple, row: Tensor) -> Tensor:
-            real = row[0, :tokens]
-            edited = edit(real if restore is None else real.index_select(0, restore))
-            edited = edited if token_order is None else edited.index_select(0, token_order)
-            return torch.cat([edited.to(row.dtype), row[0, tokens:]]).unsqueeze(0)
-
-        handle = self.lm.base_model.embeddings.register_forward_hook(hook)
+    def _by_library(
+        self, row: PackedRow, second: int | None, edit: EditEmbeddings | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """`_own`, by the library's code."""
+        more: dict[str, Any] = {} if second is None else {"output_hidden_states": [second]}
+        if row.token_types is not None:
+            more["token_type_ids"] = row.token_types.unsqueeze(0)
+        embeddings = self.lm.base_model.embeddings
+        handle = embeddings.register_forward_hook(lambda *given: row.edited(given[2][0], edit).unsqueeze(0))
         try:
-            yield
+            output = self.lm.base_model(
+                input_ids=row.ids.unsqueeze(0),
+                position_ids=row.positions.unsqueeze(0),
+                packed_layout=row.layout,
+                **more,
+            )
         finally:
             handle.remove()
+        return output.last_hidden_state[0], None if second is None else output.hidden_states[second][0]
 
     def _check(self, ids: Tensor, lengths: Tensor) -> None:
         if self.lm.config._attn_implementation != ATTENTION_NAME:
@@ -224,14 +259,20 @@ class SentenceEncoder(nn.Module):
             )
 
 
-def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str = "mean") -> SentenceEncoder:
+def build_encoder(
+    architecture: Mapping[str, Any],
+    tokenizer: Any,
+    pooling: str = "mean",
+    layer_code: str = "own",
+    residual: str = "fp32",
+) -> SentenceEncoder:
     """Build a randomly initialised encoder of the given sizes (keys: `architectures.config_from`).
 
     Draws from torch's global generator: seed it first. Parameters are float32.
     """
     config = config_from(architecture, tokenizer)
     lm = AutoModelForMaskedLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=torch.float32)
-    return SentenceEncoder(lm, pooling)
+    return SentenceEncoder(lm, pooling, None, layer_code, residual)
 
 
 def load_encoder(
@@ -240,6 +281,8 @@ def load_encoder(
     pooling: str = "mean",
     dropout: float | None = None,
     attention_dropout: float | None = None,
+    layer_code: str = "own",
+    residual: str = "fp32",
 ) -> SentenceEncoder:
     """Load the encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`.
 
@@ -277,7 +320,7 @@ def load_encoder(
     _check_loaded(lm, report, source)
     check_tokenizer(lm.config.vocab_size, tokenizer, source)
     _grow_vocabulary(lm, len(tokenizer))
-    return SentenceEncoder(lm, pooling)
+    return SentenceEncoder(lm, pooling, None, layer_code, residual)
 
 
 def _check_loaded(lm: PreTrainedModel, report: Mapping[str, Any], source: str | Path) -> None:
@@ -351,16 +394,3 @@ def _grow_vocabulary(lm: PreTrainedModel, size: int) -> None:
     with torch.no_grad():
         for table in tables.values():
             table[old:] = table[:old].mean(0)
-
-
-def _positions(lengths: Tensor) -> Tensor:
-    """int64[T]: position of every token inside its sequence."""
-    starts = lengths.cumsum(0) - lengths
-    return torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
-
-
-def _token_order(lengths: Tensor, order: Tensor) -> Tensor:
-    """int64[T]: the token indices that lay the sequences out in the given order."""
-    starts = (lengths.cumsum(0) - lengths).index_select(0, order)
-    chosen = lengths.index_select(0, order)
-    return torch.repeat_interleave(starts, chosen) + _positions(chosen)

@@ -166,8 +166,9 @@ class Objective(nn.Module):
         ids: int64[T]. lengths: int64[n], on the CPU.
 
         condition: [n, c], the sequences' rows of `conditions()[role]`, or None. keys: uint64[n], for draws
-        that depend on the sequence and step alone (`augment.core.keys`). seed: of the random state (dropout)
-        in which the micro-batch runs; seed it again for a second pass with the same dropout.
+        that depend on the sequence and step alone (`augment.core.keys`): hand them to the encoder, whose
+        dropout goes by them; `derive` others for a second pass with other dropout. seed: of torch's random
+        state in which the micro-batch runs; seed it again for a second pass with the same draws.
         """
         raise NotImplementedError
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 import sys
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM
 
-from augment.core.keys import token_bits, uniform
-from augment.core.pretrained import pretrained_model
+from augment.core.keys import derive, token_bits, uniform
+from augment.core.pretrained import pretrained, pretrained_model
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.replaced_token import replaced_token_loss
 from pretrain.model.architectures import FAMILIES
+from pretrain.model.attention import ATTENTION_NAME
 from pretrain.model.encoder import SentenceEncoder, check_tokenizer
 from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import BatchContext, Objective, Views, running_statistics_kept
@@ -30,8 +32,10 @@ class Diffcse(Objective):
     token's embedding it reads the projected sentence vector.
 
     As in the public code: the generator's dropout is on; with `replacement: argmax` every position may
-    change. Padding counts nowhere (in the code it does, so that its loss depends on the padding's width). The
-    gradient that reaches the sentence vector is that of the whole global batch, batch norm included, whatever
+    change. (A generator of a type that own layers do not know draws its dropout from torch's generator:
+    another split is then another sample.) Padding counts nowhere (in the code it does, so that its loss
+    depends on the padding's width). The gradient that reaches the sentence vector is that of the whole global
+    batch, batch norm included, whatever
     the number of micro-batches and ranks.
     """
 
@@ -46,6 +50,7 @@ class Diffcse(Objective):
         self.sequence_roles = ("anchor", "positive")
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
         self._generator = [_load_generator(settings.generator, tokenizer, encoder)]
+        generator_config = _config(self._generator[0])
         self.discriminator = copy.deepcopy(encoder)
         base = {id(parameter) for parameter in self.discriminator.lm.base_model.parameters()}
         for parameter in self.discriminator.lm.parameters():
@@ -54,8 +59,8 @@ class Diffcse(Objective):
         self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         # Tokens that both models have a row for. A published generator knows none that was added since, such
         # as [DEL].
-        self.vocabulary = min(len(tokenizer), self._generator[0].config.vocab_size, encoder.vocab_size)
-        self.most_positions = _positions(self._generator[0])
+        self.vocabulary = min(len(tokenizer), generator_config.vocab_size, encoder.vocab_size)
+        self.most_positions = _positions(generator_config)
         self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
 
     def require_positions(self, longest: int) -> None:
@@ -103,7 +108,11 @@ class Diffcse(Objective):
         edited = self.edit(ids, lengths, keys)
         first = lengths.cumsum(0).to(ids.device) - lengths.to(ids.device)
         hidden = self.discriminator.states(
-            edited, lengths, None, edit=lambda words: words.index_copy(0, first, condition.to(words.dtype))
+            edited,
+            lengths,
+            None,
+            edit=lambda words: words.index_copy(0, first, condition.to(words.dtype)),
+            keys=keys,
         ).last
         return replaced_token_loss(
             self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids, lengths
@@ -148,25 +157,28 @@ class Diffcse(Objective):
             chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids)
         )
         masked = torch.where(known, masked, self.mask_id)
+        logits = self._fill_in(masked, lengths, keys)[:, : self.vocabulary].float()
+        if settings.replacement == "argmax":
+            first = torch.zeros_like(known).index_fill_(0, (lengths.cumsum(0) - lengths).to(ids.device), True)
+            return torch.where(first | ~known, ids, logits.argmax(1))
+        # inverse of the distribution function: one draw a token
+        draws = torch.from_numpy(uniform(keys, counts, 3)).to(logits)
+        edited = (logits.softmax(1).cumsum(1) < draws[:, None]).sum(1).clamp(max=logits.shape[1] - 1)
+        return torch.where(chosen & known, edited, ids)
+
+    def _fill_in(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
+        """Return the generator's logits [T, V] of packed ids."""
+        generator = self._generator[0].to(ids.device).train(self.training)
+        if isinstance(generator, SentenceEncoder):
+            hidden = generator.forward_packed(ids, lengths, derive(keys, "generator"))
+            return generator.mlm_logits(hidden)
         rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         columns = torch.arange(len(ids)) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
         rows, columns = rows.to(ids.device), columns.to(ids.device)
         padded = ids.new_full((len(lengths), int(lengths.max())), self.pad_id)
         attention = torch.zeros_like(padded)
-        padded[rows, columns], attention[rows, columns] = masked, 1
-        generator = self._generator[0].to(ids.device).train(self.training)
-        logits = (
-            generator(input_ids=padded, attention_mask=attention)
-            .logits[rows, columns, : self.vocabulary]
-            .float()
-        )
-        if settings.replacement == "argmax":
-            edited = logits.argmax(1)
-            return torch.where((columns == 0) | ~known, ids, edited)
-        # inverse of the distribution function: one draw a token
-        draws = torch.from_numpy(uniform(keys, counts, 3)).to(logits)
-        edited = (logits.softmax(1).cumsum(1) < draws[:, None]).sum(1).clamp(max=logits.shape[1] - 1)
-        return torch.where(chosen & known, edited, ids)
+        padded[rows, columns], attention[rows, columns] = ids, 1
+        return generator(input_ids=padded, attention_mask=attention).logits[rows, columns]
 
 
 def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> nn.Module:
@@ -177,7 +189,9 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
             "will do)"
         )
     try:
-        generator = pretrained_model(AutoModelForMaskedLM, source, dtype=torch.float32)
+        config = pretrained(AutoConfig, source)
+        known = {"attn_implementation": ATTENTION_NAME} if config.model_type in FAMILIES else {}
+        generator = pretrained_model(AutoModelForMaskedLM, source, dtype=torch.float32, **known)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load objective.diffcse.generator={source}: {error}") from error
     if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
@@ -186,12 +200,16 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
             f"vocabulary {encoder.vocab_size:,}: both must read the same token ids"
         )
     check_tokenizer(generator.config.vocab_size, tokenizer, source, "generator")
-    return generator.requires_grad_(False)
+    generator.requires_grad_(False)
+    return SentenceEncoder(generator, layer_code=encoder.layer_code) if known else generator
 
 
-def _positions(generator: nn.Module) -> int:
+def _config(generator: nn.Module) -> Any:
+    return generator.lm.config if isinstance(generator, SentenceEncoder) else generator.config
+
+
+def _positions(config: Any) -> int:
     """Return the longest sequence that the generator takes, special tokens included."""
-    config = generator.config
     if config.model_type in FAMILIES:
         return FAMILIES[config.model_type].usable_positions(config)
     return getattr(config, "max_position_embeddings", sys.maxsize)

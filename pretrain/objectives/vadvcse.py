@@ -72,7 +72,9 @@ class Vadvcse(Objective):
 
         def output(noise: Tensor | None) -> Tensor:
             torch.manual_seed(seed)
-            vectors = encoder.embed(ids, lengths, edit=None if noise is None else lambda words: words + noise)
+            vectors = encoder.embed(
+                ids, lengths, edit=None if noise is None else lambda words: words + noise, keys=keys
+            )
             if settings.distribution == "vector":
                 return vectors
             with self.head.with_statistics(self._statistics):

@@ -50,6 +50,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     Raises:
         UserError: a setting differs that must not change. The message names both values, and what may change.
     """
+    _keep_layer_code(config, state["config"])
     before = dict(_leaves(_completed(state["config"], Config().model_dump(mode="json"))))
     allowed = set(MAY_CHANGE) | set(config.objective.steadier)
     if config.train.steps < state["step"]:
@@ -83,6 +84,16 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
             )
         changes.append({"step": state["step"], "key": key, "from": before.get(key), "to": value})
     state["progress"]["changes"] = [*state["progress"].get("changes", []), *changes]
+
+
+def _keep_layer_code(config: Config, made_with: dict[str, Any]) -> None:
+    """Let a run go on with the layers that it began with, where this command does not say which.
+
+    Settings that do not say it are of a time when there were the library's alone.
+    """
+    before = made_with["model"].setdefault("layer_code", "library")
+    if "layer_code" not in config.model.model_fields_set:
+        config.model.layer_code = before
 
 
 def print_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry) -> None:

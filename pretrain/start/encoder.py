@@ -41,7 +41,13 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     if model.init is not None:
         given = {key: getattr(model, key) for key in (*SIZES, *DROPOUTS) if key in model.model_fields_set}
         encoder = load_encoder(
-            model.init, tokenizer, model.pooling, given.get("dropout"), given.get("attention_dropout")
+            model.init,
+            tokenizer,
+            model.pooling,
+            given.get("dropout"),
+            given.get("attention_dropout"),
+            model.layer_code,
+            model.residual,
         )
         built = architecture_of(encoder.lm.config)
         if wrong := [key for key in SIZES if given.get(key) is not None and given[key] != built[key]]:
@@ -53,9 +59,10 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             )
         config.model = model.model_copy(update=built)
     else:
-        architecture = model.model_dump(exclude={"init", "pooling"}, exclude_none=True)
+        ours = {"init", "pooling", "layer_code", "residual"}
+        architecture = model.model_dump(exclude=ours, exclude_none=True)
         architecture["intermediate_size"] = model.intermediate_size or 4 * model.hidden_size
-        encoder = build_encoder(architecture, tokenizer, model.pooling)
+        encoder = build_encoder(architecture, tokenizer, model.pooling, model.layer_code, model.residual)
     # now, rather than on one rank at some step
     if config.train.micro_batch_tokens < encoder.max_positions:
         raise UserError(

@@ -121,13 +121,21 @@ def print_summary(
         telemetry.say(line)
 
 
+def _layers(config: Config) -> str:
+    if config.model.layer_code == "library":
+        return "layers by transformers: other micro-batches or ranks draw other dropout"
+    of_stream = f", residual stream {config.model.residual}" if config.train.precision == "bf16" else ""
+    return f"own layers{of_stream}"
+
+
 def _encoder_lines(config: Config, encoder: SentenceEncoder) -> list[str]:
     model = config.model
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
     lines = [
         f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling "
         f"{encoder.pooling}, dropout {model.dropout:g} ({model.attention_dropout:g} on attention)"
-        + (f"; from {model.init}" if model.init else "")
+        + (f"; from {model.init}" if model.init else ""),
+        f"           {_layers(config)}",
     ]
     policy = (read_policy(model.init) if model.init else None) or {}
     if weights := describe_export(policy):

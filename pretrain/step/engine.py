@@ -19,6 +19,7 @@ from torch import nn
 from pretrain.common.errors import UserError
 from pretrain.common.rendezvous import join
 from pretrain.config.run import Config
+from pretrain.model.layer import PostNormLayer, PreNormLayer
 from pretrain.step.engine_options import check_options
 from pretrain.step.optimizer import build_optimizer
 
@@ -163,8 +164,12 @@ def build_engine(module: nn.Module, config: Config):
     `engine.step()` skips an update that is not finite.
     """
     import deepspeed
+    from deepspeed.utils import set_z3_leaf_modules
 
     module.to(device())
+    if config.train.zero == 3:
+        # They read their submodules' weights themselves, past the hooks that would gather them.
+        set_z3_leaf_modules(module, [PostNormLayer, PreNormLayer], raise_if_not_found=False)
     optimizer = build_optimizer(module, config.train, device())
     engine, *_ = deepspeed.initialize(
         model=module,

@@ -106,7 +106,8 @@ class Heldout:
             partner is found.
         partner_among: how many second views there were.
         """
-        with evaluation_mode(engine.module), torch.no_grad():
+        model = engine.module
+        with evaluation_mode(model), torch.no_grad(), model.weights_unchanged():
             result = (
                 {"heldout_mlm_loss": self._masked_loss(engine)}
                 if engine.module.objective.masked_copies

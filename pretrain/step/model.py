@@ -7,7 +7,8 @@ parameters. A request says what to compute and of what; its class says how, and 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,9 +27,10 @@ Answer = TypeVar("Answer")
 class SentenceModel(nn.Module):
     """Encoder and objective.
 
-    Parameters stay float32; the encoder's forward runs under autocast in `precision`. (Measured against
-    bfloat16 weights the recast costs little, and ZeRO then accumulates and reduces in float32 at every
-    stage.) Heads and losses run in float32 with autocast off.
+    Parameters stay float32; the encoder's forward runs under autocast in `precision`, and own layers take
+    working copies of their weights, one for all passes of a step. (Measured against bfloat16 weights the copy
+    costs little, and ZeRO then accumulates and reduces in float32 at every stage.) Heads and losses run in
+    float32 with autocast off.
     """
 
     def __init__(self, encoder: SentenceEncoder, objective: WholeObjective, precision: str = "fp32"):
@@ -45,10 +47,20 @@ class SentenceModel(nn.Module):
     def forward(self, request: Request[Answer]) -> Answer:
         return request.answer(self)
 
+    @contextmanager
+    def weights_unchanged(self) -> Iterator[None]:
+        """Let all encoders make working copies of weights once inside; the weights must not change."""
+        with ExitStack() as encoders:
+            for module in self.modules():
+                if isinstance(module, SentenceEncoder):
+                    encoders.enter_context(module.weights_unchanged())
+            yield
+
     def autocast(self, row: MicroBatch) -> AbstractContextManager:
         """Return the encoder's precision for a packed row, and seed the row's random state.
 
-        A second pass over the row then meets the same dropout.
+        A second pass over the row then draws the same from torch's generator: dropout of the library's
+        layers and of flash kernels, and what a loss draws. Own layers' dropout goes by the row's keys.
         """
         if row.seed is not None:
             torch.manual_seed(row.seed)
@@ -73,7 +85,7 @@ class Embed(Request[Tensor]):
 
     def answer(self, model: SentenceModel) -> Tensor:
         with model.autocast(self.row):
-            vectors = model.encoder.embed(self.row.ids, self.row.lengths)
+            vectors = model.encoder.embed(self.row.ids, self.row.lengths, keys=self.row.keys)
         return vectors if vectors.dtype == torch.float64 else vectors.float()
 
 
@@ -108,7 +120,7 @@ class MaskedLoss(Request[Tensor]):
     def answer(self, model: SentenceModel) -> Tensor:
         row = self.row
         with model.autocast(row):
-            hidden = model.encoder.forward_packed(row.ids, row.lengths)
+            hidden = model.encoder.forward_packed(row.ids, row.lengths, row.keys)
             return masked_lm_loss(model.encoder, hidden, row.positions, row.labels)
 
 

@@ -16,7 +16,7 @@ from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_
 from pretrain.objectives import WholeObjective
 
 VIEWS, MOMENTUM = "views", "momentum"  # names of passes; others are those of a masking or a sequence loss
-_VIEWS, _MASKED, _SEQUENCE = 0, 1, 16  # what tells the passes' random states apart
+_VIEWS, _MASKED, _SEQUENCE = 0, 1, 16  # what tells apart torch's random states in the passes
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,22 +50,26 @@ def passes_of(
 ) -> dict[str, Pass]:
     """Return the passes of a step by name: the same names on every rank.
 
-    Losses whose weight is 0 at this step have none. A sequence loss keeps two graphs where others keep one,
-    so its micro-batches have half the budget.
+    The keys of a pass say run, step, sequence and view: dropout by them is that of any split into
+    micro-batches and ranks. Losses whose weight is 0 at this step have no pass. A sequence loss keeps two
+    graphs where others keep one, so its micro-batches have half the budget.
     """
-    step = batch.step
+    step, ids = batch.step, batch.sequence_ids
     tokens = {role: view.tokens for role, view in batch.views.items()}
     passes = {}
     if objective.needs_views(step):
         views = Ragged.concatenate([tokens[role] for role in objective.roles])
-        passes[VIEWS] = Pass(views, budget, (seed, step, rank, _VIEWS))
+        numbers = range(len(objective.roles))
+        keys = np.concatenate([sequence_keys(seed, step, ids, number, "view") for number in numbers])
+        passes[VIEWS] = Pass(views, budget, (seed, step, rank, _VIEWS), keys)
         if objective.momentum_role:
             passes[MOMENTUM] = Pass(tokens[objective.momentum_role], budget)
     if objective.weights(step).get("mlm", 0) > 0:
         for copy, masked in enumerate(batch.masked):
-            passes[masking(copy)] = Pass(masked, budget, (seed, step, rank, _MASKED + copy))
+            keys = sequence_keys(seed, step, ids, copy, "masking")
+            passes[masking(copy)] = Pass(masked, budget, (seed, step, rank, _MASKED + copy), keys)
     for number, (term, role) in enumerate(objective.sequence_passes(step)):
-        keys = sequence_keys(seed, step, batch.sequence_ids, number, "sequence-loss")
+        keys = sequence_keys(seed, step, ids, number, "sequence-loss")
         seeds = (seed, step, rank, _SEQUENCE + number)
         passes[sequence_loss(term, role)] = Pass(tokens[role], max(1, budget // 2), seeds, keys)
     return passes

@@ -123,7 +123,8 @@ class WholeBatch:
         measures: dict[str, float] = {}
         gathered = None
         coalesce = self.reduction == "coalesce"
-        with self.engine.coalesce_grad_reduction() if coalesce else nullcontext():
+        reduction = self.engine.coalesce_grad_reduction() if coalesce else nullcontext()
+        with self.engine.module.weights_unchanged(), reduction:
             if VIEWS in rows:
                 gathered, losses, measures = self._sentence_level(batch, rows, plan, weights, not maskings)
             elif self.objective.roles:

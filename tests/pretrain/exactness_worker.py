@@ -1,6 +1,6 @@
 """One rank of an exactness run: gradients of the engine against a padded single-device float64 reference.
 
-Run as `python exactness_worker.py OUT.json STAGE CASE,CASE...` with RANK, WORLD_SIZE, MASTER_ADDR and
+Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT` with RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT set. The reference shares nothing with the system but the weights and the token ids: the library's
 padded model, full similarity matrices, one backward.
 """
@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -25,7 +26,7 @@ from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch
-from pretrain.data.microbatches import count_micro_batches, cut_and_pack
+from pretrain.data.microbatches import count_micro_batches
 from pretrain.losses import sharing
 from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.model.encoder import build_encoder
@@ -33,11 +34,12 @@ from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import Embed, MaskedLoss, Relate, SentenceModel
+from pretrain.step.plan import passes_of
 from pretrain.step.whole_batch import WholeBatch
 
 # isort: split
 from exactness_cases import CASES, CLS, LABELS, MASK, PAD, SEED, SEP, VOCABULARY, WIDTH, N, make_batch, share
-from objective_references import SYSTEMS, Reference, double
+from objective_references import SYSTEMS, KeyedReference, Reference, double
 
 
 class FakeTokenizer:
@@ -53,14 +55,19 @@ class FakeTokenizer:
 
 
 def reference_gradients(
-    model: SentenceModel, whole: dict, config, world: int, systems: tuple[str, ...]
+    model: SentenceModel, whole: dict, config, world: int, systems: tuple[str, ...], dropout: bool
 ) -> tuple[dict, dict]:
     """(losses, gradients by name) of the formulae, in float64, from padded batches on one device."""
-    ref, weights = Reference(model, PAD), model.objective.weights(0)
+    ref, weights = (KeyedReference if dropout else Reference)(model, PAD), model.objective.weights(0)
+
+    def keyed(rows, purpose, number):
+        if dropout:
+            ref.assign(rows, purpose, number, SEED)
+        return rows
+
     losses = {}
-    for rows, positions in whole["masked"]:
-        ids, attention = ref.padded(rows)
-        logits = ref.lm(input_ids=ids, attention_mask=attention).logits
+    for copy, (rows, positions) in enumerate(whole["masked"]):
+        logits = ref.logits(keyed(rows, "masking", copy))
         picked = [(i, p) for i, chosen in enumerate(positions) for p in chosen]
         target = torch.tensor([whole["originals"][i][p] for i, p in picked])
         losses["mlm"] = losses.get("mlm", 0) + F.cross_entropy(
@@ -79,7 +86,9 @@ def reference_gradients(
             "groups": torch.arange(world).repeat_interleave(N // world),
             "generator": lambda purpose: BatchContext(0, 0.0, None, None, {}, None, SEED).generator(purpose),
         }
-        vectors = {role: ref.vectors(of) for role, of in rows.items()}
+        vectors = {
+            role: ref.vectors(keyed(of, "view", number)) for number, (role, of) in enumerate(rows.items())
+        }
         numbers = {"vadvcse": ("anchor",), "diffcse": ("anchor", "positive")}
         keys = {
             (system, role): sequence_keys(SEED, 0, np.arange(N, dtype=np.uint64), i, "sequence-loss")
@@ -88,18 +97,21 @@ def reference_gradients(
         }
         if "vadvcse" in systems:
             lengths = torch.tensor([len(r) for r in rows["anchor"]])
+            keyed(rows["anchor"], "sequence-loss", 0)
             context["noise"] = sequence_noise(keys["vadvcse", "anchor"], lengths, WIDTH)
         if "diffcse" in systems:
             term, context["edited"] = model.objective.terms["diffcse"], {}
-            for role in ("anchor", "positive"):
+            for number, role in enumerate(("anchor", "positive")):
                 lengths = torch.tensor([len(r) for r in rows[role]])
                 edited = term.edit(
                     torch.tensor([token for row in rows[role] for token in row]),
                     lengths,
                     keys["diffcse", role],
                 )
-                context["edited"][role] = [part.tolist() for part in edited.split(lengths.tolist())]
-            context["discriminator"] = discriminator = double(term.discriminator.lm)
+                replaced = [part.tolist() for part in edited.split(lengths.tolist())]
+                context["edited"][role] = keyed(replaced, "sequence-loss", number)
+            discriminator = ref.add(term.discriminator) if dropout else double(term.discriminator.lm)
+            context["discriminator"] = discriminator
         if "esimcse" in systems:
             term = model.objective.terms["esimcse"]
             filled = int(term.filled) if term.momentum_role else 0
@@ -196,7 +208,7 @@ def build(case: str, stage: int, precision: str, dropout: float):
         objective = build_objective(config, encoder, FakeTokenizer(), LABELS)
     for module in objective.modules():
         if isinstance(module, torch.nn.Dropout):
-            module.p = dropout
+            module.p = 0.0  # the references have none in heads
     with torch.no_grad():
         for name, parameter in objective.named_parameters():
             if parameter.ndim == 2 and ".head." in name:
@@ -219,7 +231,8 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     vectors = torch.zeros(len(batch.views) * N, WIDTH)
     views = Ragged.concatenate([view.tokens for view in batch.views.values()])
     count = count_micro_batches(views.lengths, budget)
-    for row in cut_and_pack(views, count, engine.device, seeds=(seed, batch.step, 0, 0)):
+    passes = passes_of(batch, model.objective, budget, seed, 0)
+    for row in passes["views"].micro_batches(count, engine.device):
         vectors = vectors.index_put((row.rows,), model(Embed(row)))
     same = {role: torch.from_numpy(view.identities) for role, view in batch.views.items()}
     context = BatchContext(batch.step, 0.0, torch.zeros(N, dtype=torch.long), same, {}, None, seed)
@@ -227,7 +240,7 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     total = model(Relate(by_role, context))["contrastive"] * config.objective.contrastive.weight
     masked = batch.masked[0]
     count = count_micro_batches(masked.lengths, budget)
-    for row in cut_and_pack(masked, count, engine.device, seeds=(seed, batch.step, 0, 1)):
+    for row in passes["masking 0"].micro_batches(count, engine.device):
         total = total + model(MaskedLoss(row)) / len(masked.positions)
     total.backward()
     return {n: p.grad.double().clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -250,6 +263,7 @@ def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
     engine = build_engine(model, config)
     engine.train()
     same = share(make_batch(5, 1, ("anchor", "positive")), 0, world, 4)
+    same = replace(same, sequence_ids=same.sequence_ids + np.uint64(rank * N))
     views = WholeBatch(engine, SEED, 10**6).compute(same).views
     engine.destroy()
     return views
@@ -257,16 +271,17 @@ def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
 
 def main() -> None:
     out, stage, cases = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
+    rate = float(sys.argv[4])
     torch.set_num_threads(1)
     start_processes()
     rank, world = dist.get_rank(), dist.get_world_size()
     report = []
     for case in cases:
-        for precision in ("fp16",) if case.startswith("faint") else ("fp32", "bf16"):
-            config, model = build(case, stage, precision, 0.0)
+        for precision in ("fp32",) if rate else ("fp16",) if case.startswith("faint") else ("fp32", "bf16"):
+            config, model = build(case, stage, precision, rate)
             whole = make_batch(5, model.objective.masked_copies, model.objective.roles)
             systems = () if case == "not_yet" else tuple(model.objective.terms)
-            expected_losses, expected = reference_gradients(model, whole, config, world, systems)
+            expected_losses, expected = reference_gradients(model, whole, config, world, systems, rate > 0)
             engine = build_engine(model, config)
             batch = share(whole, rank, world, 0)
             shares = [share(whole, other, world, 0) for other in range(world)]
@@ -304,11 +319,11 @@ def main() -> None:
                 engine.step()  # clears gradients; at learning rate 0 the weights stay
             engine.destroy()
     dropout = {}
-    if world > 1:
+    if world > 1 and not rate:
         first, second = vectors_of_equal_shares(stage, rank, world).unflatten(1, (world, -1)).unbind(1)[:2]
         cosine = F.cosine_similarity(first, second, dim=-1)
         dropout = {"largest_cosine_between_ranks": float(cosine.max()), "sequences": cosine.numel()}
-    if world == 1 and stage == 0:
+    if world == 1 and stage == 0 and not rate:
         config, model = build("clear_mean", 0, "fp32", 0.2)
         engine = build_engine(model, config)
         engine.train()

@@ -5,10 +5,14 @@ start of an adversarial direction, what a generator is asked to fill in). `Refer
 as autograd sees it.
 """
 
+import copy
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+
+from augment.core.keys import sequence_keys
 
 SPECIAL = 5  # token ids below are special
 
@@ -42,6 +46,11 @@ class Reference:
             if handle:
                 handle.remove()
 
+    def logits(self, rows):
+        """Logits [N, L, V] of the masked-language head."""
+        ids, attention = self.padded(rows)
+        return self.lm(input_ids=ids, attention_mask=attention).logits
+
     def vectors(self, rows, edit=None):
         hidden, attention = self.hidden(rows, edit=edit)
         keep = attention.unsqueeze(-1).double()
@@ -72,6 +81,49 @@ class Reference:
                 F.relu(self.batch_norm(fixed, f"{name}.layers.1")), f"{name}.layers.3"
             ).detach()
         return self.batch_norm(second, f"{name}.layers.4", fixed)
+
+
+class KeyedReference(Reference):
+    """The same with dropout: hidden states by own layers in float64, all sequences in one packed row.
+
+    (Own layers' dropout is held against the library's code in tests/pretrain/model/test_layer.py.)
+    """
+
+    def __init__(self, model, pad: int):
+        super().__init__(model, pad)
+        self.encoders, self.keys = {}, {}
+        self.lm = self.add(model.encoder)
+
+    def add(self, encoder):
+        """Take a float64 copy of an encoder; return its model, by which `hidden` knows it."""
+        mine = copy.deepcopy(encoder).double().train()
+        self.encoders[id(mine.lm)] = mine
+        return mine.lm
+
+    def assign(self, rows, purpose: str, number: int, seed: int):
+        """Let the dropout of these rows go by the keys of a pass at step 0."""
+        ids = np.arange(len(rows), dtype=np.uint64)
+        self.keys[id(rows)] = sequence_keys(seed, 0, ids, number, purpose)
+
+    def hidden(self, rows, lm=None, edit=None):
+        _, attention = self.padded(rows)
+        real = attention.bool()
+
+        def padded(states):
+            return states.new_zeros(*real.shape, states.shape[1]).masked_scatter(real[..., None], states)
+
+        states = self.encoders[id(lm or self.lm)].states(
+            torch.tensor([token for row in rows for token in row]),
+            attention.sum(1),
+            None,
+            edit=None if edit is None else lambda words: edit(padded(words))[real],
+            keys=self.keys[id(rows)],
+        )
+        return padded(states.last), attention
+
+    def logits(self, rows):
+        hidden, _ = self.hidden(rows)
+        return self.encoders[id(self.lm)].mlm_logits(hidden)
 
 
 def double(lm):

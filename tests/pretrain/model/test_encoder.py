@@ -6,17 +6,27 @@ import dataclasses
 import pytest
 import torch
 from encoder_helpers import MAX_POSITIONS, SIZES, make_encoder, make_tokenizer, random_ids
-from transformers import (
-    AutoModelForMaskedLM,
-)
+from transformers import AutoModelForMaskedLM
+from transformers.models.modernbert import modeling_modernbert
 
 from pretrain.common.errors import UserError
-from pretrain.model import attention
-from pretrain.model.encoder import SentenceEncoder, build_encoder
+from pretrain.model import attention, layer
+from pretrain.model.encoder import LAYER_CODES, SentenceEncoder, build_encoder
 from pretrain.model.pooling import SECOND_STATE
 
 LENGTHS = torch.tensor([5, 1, 2, MAX_POSITIONS, 7, 7, 1, 19, MAX_POSITIONS, 5])
 FAMILIES = ["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"]
+
+
+@pytest.fixture(autouse=True)
+def rotation_in_full_precision(monkeypatch):
+    """The library's rotation rounds queries and keys to float32, of a float64 model as well."""
+
+    def rotated(q, k, cos, sin, unsqueeze_dim=1):
+        cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+        return tuple(x * cos + modeling_modernbert.rotate_half(x) * sin for x in (q, k))
+
+    monkeypatch.setattr(modeling_modernbert, "apply_rotary_pos_emb", rotated)
 
 
 def padded_twin(encoder: SentenceEncoder) -> torch.nn.Module:
@@ -34,10 +44,11 @@ def pad(ids: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return rows, (torch.arange(rows.shape[1]) < lengths[:, None])
 
 
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("order", ["mixed", "sorted"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_forward_and_gradients_equal_the_padded_model(family, order):
-    encoder = make_encoder(family).double()
+def test_forward_and_gradients_equal_the_padded_model(family, order, layer_code):
+    encoder = make_encoder(family, layer_code=layer_code).double()
     twin = padded_twin(encoder)
     lengths = LENGTHS if order == "mixed" else LENGTHS.sort().values
     ids = random_ids(lengths)
@@ -57,10 +68,11 @@ def test_forward_and_gradients_equal_the_padded_model(family, order):
         torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-10, atol=1e-10, msg=name)
 
 
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
 @pytest.mark.parametrize("pooling", list(SECOND_STATE))
-def test_poolings_equal_their_definition(family, pooling):
-    encoder = make_encoder(family, pooling).double()
+def test_poolings_equal_their_definition(family, pooling, layer_code):
+    encoder = make_encoder(family, pooling, layer_code=layer_code).double()
     ids = random_ids(LENGTHS)
     rows, mask = pad(ids, LENGTHS)
     states = (
@@ -107,9 +119,10 @@ def test_a_sequence_does_not_depend_on_its_batch(family):
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(family):
-    encoder = make_encoder(family)
+def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(family, layer_code):
+    encoder = make_encoder(family, layer_code=layer_code)
     none = torch.zeros(0, dtype=torch.long)
     hidden = encoder.forward_packed(none, none)
     vectors = encoder.embed(none, none)
@@ -119,8 +132,9 @@ def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(family):
         assert parameter.grad is not None and not parameter.grad.any(), name
 
 
-def test_attention_dropout_acts_in_training_only_and_replays_with_the_seed():
-    encoder = make_encoder("bert", attention_dropout=0.5)
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
+def test_attention_dropout_acts_in_training_only_and_replays_with_the_seed(layer_code):
+    encoder = make_encoder("bert", layer_code=layer_code, attention_dropout=0.5)
     ids = random_ids(LENGTHS)
 
     def run(seed):
@@ -188,10 +202,11 @@ def plain_variable_length(q, k, v, cumulative, longest, scaling, dropout, window
     return torch.cat(parts)
 
 
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_the_variable_length_path_gives_its_kernel_the_right_arguments(family, monkeypatch):
+def test_the_variable_length_path_gives_its_kernel_the_right_arguments(family, layer_code, monkeypatch):
     """The path that CUDA takes, with the kernel written out in torch, against the dense one."""
-    encoder = make_encoder(family).double()
+    encoder = make_encoder(family, layer_code=layer_code).double()
     ids = random_ids(LENGTHS)
     dense = encoder.forward_packed(ids, LENGTHS)
     build = attention.PackedLayout.build
@@ -201,7 +216,8 @@ def test_the_variable_length_path_gives_its_kernel_the_right_arguments(family, m
         return dataclasses.replace(build(lengths, device, filler), cumulative=ends)
 
     monkeypatch.setattr(attention.PackedLayout, "build", with_cumulative)
-    monkeypatch.setattr(attention, "_variable_length_kernel", lambda query, dropout: plain_variable_length)
+    for module in (attention, layer):
+        monkeypatch.setattr(module, "variable_length_kernel", lambda query, dropout: plain_variable_length)
     torch.testing.assert_close(encoder.forward_packed(ids, LENGTHS), dense, rtol=0, atol=1e-10)
 
 
@@ -246,8 +262,9 @@ def test_an_empty_sequence_is_an_error():
         make_encoder("bert").embed(torch.tensor([5, 6]), torch.tensor([1, 0, 1]))
 
 
-def test_a_padded_call_is_an_error_that_says_what_to_do():
-    encoder = make_encoder("bert")
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
+def test_a_padded_call_is_an_error_that_says_what_to_do(layer_code):
+    encoder = make_encoder("bert", layer_code=layer_code)
     with pytest.raises(UserError, match="SentenceEncoder"):
         encoder.lm(torch.ones(2, 4, dtype=torch.long))
     with pytest.raises(UserError, match="attention_mask"):

@@ -45,8 +45,8 @@ def test_every_token_stays_within_both_models(tmp_path, replacement):
     discriminator's."""
     term = diffcse(tmp_path, replacement=replacement, mask_rate=0.9)
     read = []
-    term._generator[0].register_forward_pre_hook(
-        lambda _, __, inputs: read.append(inputs["input_ids"]), with_kwargs=True
+    term._generator[0].lm.get_input_embeddings().register_forward_pre_hook(
+        lambda _, inputs: read.append(inputs[0][: 200 * 50])
     )
     generator = torch.Generator().manual_seed(1)
     lengths = torch.full((200,), 50)

@@ -91,6 +91,8 @@ def test_what_may_change_is_what_the_documentation_lists():
         ("objective.contrastive.projection_layers", "1"),
         ("objective.mask_duplicates", "false"),
         ("model.dropout", "0"),
+        ("model.layer_code", "library"),
+        ("model.residual", "bf16"),
     ],
 )
 def test_what_makes_a_run_another_is_refused_by_name(key, value):
@@ -99,6 +101,21 @@ def test_what_makes_a_run_another_is_refused_by_name(key, value):
         resumed(zero, zero | {key: value})
     full = {"aug": "augment.spec", "objective": "objective.name"}.get(key, key)
     assert f"made with {full}=" in str(caught.value)
+
+
+@pytest.mark.parametrize("recorded", [None, "library", "own"])
+def test_a_run_goes_on_with_the_layers_that_it_began_with(recorded):
+    """None: a checkpoint from before there were own layers."""
+    state = {"config": load_config(None, {}).model_dump(mode="json"), "step": 100, "progress": {}}
+    del state["config"]["model"]["layer_code"]
+    if recorded is not None:
+        state["config"]["model"]["layer_code"] = recorded
+    config = load_config(None, {})
+    record_changes(config, state, Path("step-00000100"))
+    assert config.model.layer_code == (recorded or "library") and not state["progress"]["changes"]
+    other = "own" if recorded != "own" else "library"
+    with pytest.raises(UserError, match=r"made with model.layer_code=.*another run"):
+        record_changes(load_config(None, {"model.layer_code": other}), state, Path("step-00000100"))
 
 
 def test_a_size_that_is_given_as_none_is_not_given(tiny_data, tmp_path):

@@ -21,11 +21,12 @@ PARTITIONED = (
 )
 
 FEW = "double_mlm,vascl,diffcse"
+DROPPED = "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,diffcse,clear+vadvcse"
 
 
-def launch(tmp_path: Path, world: int, stage: int, cases: str) -> dict:
+def launch(tmp_path: Path, world: int, stage: int, cases: str, dropout: float = 0.0) -> dict:
     out = tmp_path / "report.json"
-    finish(start([str(WORKER), str(out), str(stage), cases], world), timeout=1800)
+    finish(start([str(WORKER), str(out), str(stage), cases, str(dropout)], world), timeout=1800)
     return json.loads(out.read_text())
 
 
@@ -47,7 +48,7 @@ def check(report: dict, world: int) -> None:
                 value
             ), row
     assert len({tuple(row["micro_batches"]) for row in rows}) > 2  # the splits really were different
-    if world > 1:  # equal sequences on two ranks meet different dropout
+    if report["dropout"]:  # equal sequences on two ranks meet different dropout
         dropout = report["dropout"]
         assert dropout["sequences"] > 8 and dropout["largest_cosine_between_ranks"] < 0.9999, dropout
 
@@ -65,6 +66,27 @@ def check(report: dict, world: int) -> None:
 )
 def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases), world)
+
+
+@pytest.mark.parametrize(
+    "world,stage,cases",
+    [
+        (1, 0, DROPPED),
+        (2, 1, DROPPED),
+        (2, 3, f"{FEW},clear+vadvcse"),
+        (2, 0, "clear_mean"),
+        (2, 2, "clear_mean"),
+    ],
+)
+def test_with_dropout_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
+    check(launch(tmp_path, world, stage, cases, 0.1), world)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_with_dropout_gradients_for_every_world_and_stage(tmp_path, world, stage):
+    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{SWITCHES}", 0.1), world)
 
 
 @pytest.mark.slow

@@ -1,0 +1,379 @@
+"""The encoder's layers: what BERT, RoBERTa, ELECTRA, DistilBERT and ModernBERT compute, on packed rows.
+
+    post-norm (Vaswani et al. 2017; Devlin et al. 2019)     pre-norm (ModernBERT, Warner et al. 2024)
+
+    x = norm(x + dropout(attend(x) Wo + bo))                x = x + dropout(attend(norm(x)) Wo)
+    x = norm(x + dropout(gelu(x W1 + b1) W2 + b2))          x = x + dropout(gelu(norm(x) W1) * (norm(x) V)) W2
+
+A layer takes over the modules of the library's layer under the same names, so that parameters, checkpoints
+and exports are the library's. It differs in how it computes: queries, keys and values in one product; bias,
+activation, dropout, residual and norm in one operation each (`pretrain.model.kernels`); dropout by hash
+(`pretrain.model.kernels.dropout`); products in a working type, from copies of the float32 weights that are
+made once for as long as the weights stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from pretrain.common.errors import UserError
+from pretrain.model.attention import PackedLayout, attend_variable_length, variable_length_kernel
+from pretrain.model.kernels import Kernels
+from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
+
+Copies = dict[tuple[object, ...], Tensor]
+"""Working copies of weights, by the parameters that they are made of and their type."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """What all layers know of one forward pass over a packed row of T tokens, filler included.
+
+    layout: where its sequences lie.
+    keys: int64[T], `dropout.token_keys`; None: no dropout.
+    dtype: of products and activations. residual: of the residual stream.
+    copies: where working copies of weights are kept; None: they are not.
+    rotary: kind of layer -> cosines and sines [T, 1, 1, head size] of the tokens' positions (ModernBERT).
+    """
+
+    layout: PackedLayout
+    kernels: Kernels
+    keys: Tensor | None
+    dtype: torch.dtype
+    residual: torch.dtype
+    copies: Copies | None
+    rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def dropout(self, rate: float, layer: int, place: int) -> Dropout | None:
+        if self.keys is None or not rate:
+            return None
+        return Dropout(rate, self.keys, site_of(layer, place))
+
+    def attend(
+        self, qkv: Tensor, half_window: int | None, dropout: Dropout | None, deterministic: bool = False
+    ) -> Tensor:
+        """Attend within each sequence: qkv [T, 3, heads, D] -> [T, heads * D]."""
+        scale = qkv.shape[-1] ** -0.5
+        rate = 0.0 if dropout is None else dropout.rate
+        kernel = variable_length_kernel(qkv, rate)
+        if kernel is not None and self.layout.num_tokens:
+            q, k, v = qkv.unbind(1)
+            attended = attend_variable_length(
+                kernel, q, k, v, self.layout, scale, rate, half_window, deterministic
+            )
+        else:
+            attended = self.kernels.attention(qkv, self.layout, scale, half_window, dropout)
+        return attended.flatten(1)
+
+    def product(self, x: Tensor, *maps: nn.Linear, bias: bool = True) -> Tensor:
+        """Apply linear maps side by side, as one product in the working type: [T, in] -> [T, sum of outs]."""
+        weight = self._working([part.weight for part in maps])
+        biases = [part.bias for part in maps if bias and part.bias is not None]
+        return functional.linear(x.to(self.dtype), weight, self._working(biases) if biases else None)
+
+    def _working(self, masters: list[Tensor]) -> Tensor:
+        if len(masters) == 1 and masters[0].dtype == self.dtype:
+            return masters[0]
+        return _WorkingCopy.apply(self.copies, self.dtype, *masters)
+
+
+class _WorkingCopy(torch.autograd.Function):
+    """Parameters one under the other, in the working type; their gradients come back in their own types."""
+
+    @staticmethod
+    def forward(ctx, copies: Copies | None, dtype: torch.dtype, *masters: Tensor) -> Tensor:
+        ctx.rows, ctx.dtypes = [len(part) for part in masters], [part.dtype for part in masters]
+        if copies is None or hasattr(masters[0], "ds_id"):  # ZeRO-3 holds a weight for the time of its layer
+            return torch.cat([part.to(dtype) for part in masters])
+        key = (dtype, *((id(part), part._version) for part in masters))
+        if key not in copies:
+            copies[key] = torch.cat([part.to(dtype) for part in masters])
+        return copies[key].detach()  # what is returned becomes a node of this graph
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        parts = gradient.split(ctx.rows)
+        return None, None, *(part.to(dtype) for part, dtype in zip(parts, ctx.dtypes))
+
+
+def _wide(parameter: Tensor | None) -> Tensor | None:
+    """Return a bias or a norm's parameter in float32 at least, as the kernels take them."""
+    if parameter is None or parameter.dtype not in (torch.bfloat16, torch.float16):
+        return parameter
+    return parameter.float()
+
+
+def _take_over(mine: nn.Module, library: nn.Module) -> None:
+    """Make the library module's children this one's, in their order, under their names."""
+    for name, child in library.named_children():
+        mine.add_module(name, child)
+
+
+class EmbeddingNorm(nn.Module):
+    """The embedding block's norm and dropout; it holds its parameters itself, so ZeRO-3 gathers them."""
+
+    def __init__(self, library: nn.LayerNorm):
+        super().__init__()
+        self.weight, self.bias, self.eps = library.weight, library.bias, library.eps
+
+    def forward(self, x: Tensor, dropout: Dropout | None, run: Pass) -> Tensor:
+        x = run.kernels.norm_dropout(x, _wide(self.weight), _wide(self.bias), self.eps, dropout)
+        return x.to(run.residual)
+
+
+class Embeddings(nn.Module):
+    """The embedding block: dropout(norm(word + position + token type)); ModernBERT has words alone."""
+
+    def __init__(self, library: nn.Module, rate: float):
+        super().__init__()
+        _take_over(self, library)
+        self.norm_name = "norm" if hasattr(library, "norm") else "LayerNorm"
+        setattr(self, self.norm_name, EmbeddingNorm(getattr(library, self.norm_name)))
+        self.rate = rate
+
+    def forward(
+        self,
+        ids: Tensor | None = None,
+        positions: Tensor | None = None,
+        token_types: Tensor | None = None,
+        run: Pass | None = None,
+        **of_library: object,
+    ) -> Tensor:
+        """ids, positions, token_types: int64[T]; token_types None: all 0. Returns [T, H].
+
+        Raises:
+            UserError: the library's model was called itself, which would hand on what own layers don't take.
+        """
+        if run is None:
+            raise UserError(
+                "a model with own layers takes packed rows, without attention_mask: call it through "
+                "pretrain.model.encoder.SentenceEncoder, or load its folder with another attn_implementation."
+            )
+        x = (self.tok_embeddings if hasattr(self, "tok_embeddings") else self.word_embeddings)(ids)
+        if hasattr(self, "token_type_embeddings"):
+            x = x + self.token_type_embeddings(torch.zeros_like(ids) if token_types is None else token_types)
+        if hasattr(self, "position_embeddings"):
+            x = x + self.position_embeddings(positions)
+        return getattr(self, self.norm_name)(x, run.dropout(self.rate, 0, EMBEDDING), run)
+
+
+@dataclass(frozen=True)
+class PostNormNames:
+    """What a family calls the parts of a post-norm layer, and its dropouts in the config."""
+
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    attention_output: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    inner: str = "intermediate.dense"
+    outer: str = "output.dense"
+    norm: str = "output.LayerNorm"
+    heads: str = "num_attention_heads"
+    activation: str = "hidden_act"
+    dropout: str = "hidden_dropout_prob"
+    attention_dropout: str = "hidden_dropout_prob"
+    probability_dropout: str = "attention_probs_dropout_prob"
+
+
+BERT = PostNormNames()
+DISTILBERT = PostNormNames(
+    query="attention.q_lin",
+    key="attention.k_lin",
+    value="attention.v_lin",
+    attention_output="attention.out_lin",
+    attention_norm="sa_layer_norm",
+    inner="ffn.lin1",
+    outer="ffn.lin2",
+    norm="output_layer_norm",
+    heads="n_heads",
+    activation="activation",
+    dropout="dropout",
+    attention_dropout="",  # DistilBERT drops nothing between attention and its norm
+    probability_dropout="attention_dropout",
+)
+
+
+class PostNormLayer(GradientCheckpointingLayer):
+    """A layer of BERT's kind: norms come after the residual connections."""
+
+    def __init__(self, library: nn.Module, config: PreTrainedConfig, number: int, names: PostNormNames):
+        super().__init__()
+        _take_over(self, library)
+        self.names, self.number = names, number
+        self.is_last = number == config.num_hidden_layers - 1
+        self.heads = getattr(config, names.heads)
+        self.activation = _activation(getattr(config, names.activation))
+        self.rate = getattr(config, names.dropout)
+        self.attention_rate = getattr(config, names.attention_dropout) if names.attention_dropout else 0.0
+        self.probability_rate = getattr(config, names.probability_dropout)
+
+    def forward(self, hidden: Tensor, run: Pass) -> Tensor:
+        """[T, H] -> [T, H], both in the residual's type; the last layer's result is float32 at least."""
+        part, names = self.get_submodule, self.names
+        qkv = run.product(hidden, part(names.query), part(names.key), part(names.value))
+        dropout = run.dropout(self.probability_rate, self.number, PROBABILITIES)
+        attended = run.attend(qkv.unflatten(1, (3, self.heads, -1)), None, dropout)
+        dropout = run.dropout(self.attention_rate, self.number, ATTENTION)
+        hidden = self._connect(
+            attended, part(names.attention_output), hidden, part(names.attention_norm), dropout, run
+        )
+        inner = run.product(hidden, part(names.inner), bias=False)
+        if self.activation is None:
+            inner = run.kernels.bias_gelu(inner, _wide(part(names.inner).bias))
+        else:
+            inner = self.activation(inner + part(names.inner).bias.to(inner.dtype))
+        dropout = run.dropout(self.rate, self.number, MLP)
+        if self.is_last and hidden.dtype != torch.float64:
+            hidden = hidden.float()  # sentence vectors and losses are made of float32 states
+        return self._connect(inner, part(names.outer), hidden, part(names.norm), dropout, run)
+
+    @staticmethod
+    def _connect(
+        x: Tensor, outwards: nn.Linear, hidden: Tensor, norm: nn.LayerNorm, dropout: Dropout | None, run: Pass
+    ) -> Tensor:
+        """norm(hidden + dropout(x outwards))."""
+        x = run.product(x, outwards, bias=False)
+        weight, norm_bias = _wide(norm.weight), _wide(norm.bias)
+        return run.kernels.add_norm(x, _wide(outwards.bias), hidden, weight, norm_bias, norm.eps, dropout)[1]
+
+
+class PreNormLayer(GradientCheckpointingLayer):
+    """A layer of ModernBERT: norms come before attention and MLP, positions by rotation.
+
+    What a layer's MLP gives is added to the residual stream by the next layer, whose norm reads the sum: one
+    operation. So the stream is a pair, (sum so far, what is still to be added).
+    """
+
+    def __init__(self, library: nn.Module, config: PreTrainedConfig, number: int):
+        super().__init__()
+        _take_over(self, library)
+        self.number, self.heads = number, config.num_attention_heads
+        self.kind = config.layer_types[number]
+        self.half_window = config.sliding_window if self.kind == "sliding_attention" else None
+        self.deterministic = config.deterministic_flash_attn
+        self.activation = _activation(config.hidden_activation)
+        self.rate, self.attention_rate = config.mlp_dropout, config.attention_dropout
+
+    def forward(self, hidden: Tensor, added: Tensor | None, run: Pass) -> tuple[Tensor, Tensor]:
+        """[T, H] pairs -> [T, H] pairs: in the residual's type, and in the working type."""
+        attention, mlp = self.attn, self.mlp
+        hidden, normed = self._add(hidden, added, self.attn_norm, None, run)
+        qkv = run.product(normed, attention.Wqkv).unflatten(1, (3, self.heads, -1))
+        qkv = torch.cat([rotate(qkv[:, :2], *run.rotary[self.kind]), qkv[:, 2:]], 1)
+        dropout = run.dropout(self.attention_rate, self.number, PROBABILITIES)
+        attended = run.attend(qkv, self.half_window, dropout, self.deterministic)
+        added = run.product(attended, attention.Wo)
+        dropout = run.dropout(self.attention_rate, self.number, ATTENTION)
+        hidden, normed = self._add(hidden, added, self.mlp_norm, dropout, run)
+        inner = run.product(normed, mlp.Wi)
+        if self.activation is None:
+            inner = run.kernels.gelu_gate(inner)
+        else:
+            values, gate = inner.chunk(2, dim=1)
+            inner = self.activation(values) * gate
+        inner = apply(inner, run.dropout(self.rate, self.number, MLP))
+        return hidden, run.product(inner, mlp.Wo)
+
+    @staticmethod
+    def _add(
+        hidden: Tensor, added: Tensor | None, norm: nn.Module, dropout: Dropout | None, run: Pass
+    ) -> tuple[Tensor, Tensor]:
+        """(hidden + dropout(added), its norm); the first layer adds nothing and has no norm."""
+        if added is None:
+            return hidden, norm(hidden)
+        weight, bias = _wide(norm.weight), _wide(norm.bias)
+        return run.kernels.add_norm(added, None, hidden, weight, bias, norm.eps, dropout)
+
+
+def rotations(library: nn.Module, hidden: Tensor, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the cosines and sines [T, 1, 1, D] of positions int64[T], for each kind of layer."""
+    wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+    both = {kind: library(wide, positions.unsqueeze(0), kind) for kind in library.layer_types}
+    return {kind: (cos[0, :, None, None], sin[0, :, None, None]) for kind, (cos, sin) in both.items()}
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate each pair (channel, channel + D/2) by its position's angle (Su et al. 2021): x [..., D]."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+def _activation(name: str) -> Callable[[Tensor], Tensor] | None:
+    """Return a config's activation; None for the exact GELU, which the kernels have."""
+    return None if name == "gelu" else ACT2FN[name]
+
+
+POST_NORM = {
+    "bert": BERT,
+    "roberta": BERT,
+    "xlm-roberta": BERT,
+    "camembert": BERT,
+    "electra": BERT,
+    "distilbert": DISTILBERT,
+}
+"""transformers' `config.model_type` -> names of the parts of its layers; "modernbert" is pre-norm."""
+
+
+def layers_of(lm: PreTrainedModel) -> nn.ModuleList:
+    """Return the model's list of layers."""
+    base = lm.base_model
+    for holder in ("encoder.layer", "transformer.layer", "layers"):
+        try:
+            return base.get_submodule(holder)
+        except AttributeError:
+            continue
+    raise ValueError(f"no list of layers in {type(base).__name__}")
+
+
+def install(lm: PreTrainedModel) -> None:
+    """Replace the library's embedding block and layers by ours, in place; parameters keep their names."""
+    config, layers = lm.config, layers_of(lm)
+    if config.model_type not in (*POST_NORM, "modernbert"):
+        raise ValueError(
+            f"own layers do not know the parts of '{config.model_type}'; add a row to POST_NORM."
+        )
+    names = POST_NORM.get(config.model_type)
+    rate = config.embedding_dropout if names is None else getattr(config, names.dropout)
+    lm.base_model.embeddings = Embeddings(lm.base_model.embeddings, rate)
+    for number, layer in enumerate(layers):
+        layers[number] = (
+            PreNormLayer(layer, config, number)
+            if names is None
+            else PostNormLayer(layer, config, number, names)
+        )
+
+
+def run_layers(
+    lm: PreTrainedModel, hidden: Tensor, run: Pass, second: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Pass the embedding block's output [T, H] through all layers: the last states, and those of one more.
+
+    second: as in `SentenceEncoder.states`.
+    """
+    base, layers = lm.base_model, layers_of(lm)
+    wanted = None if second is None else second % (len(layers) + 1)
+    states = hidden if wanted == 0 else None
+    if lm.config.model_type in POST_NORM:
+        for number, layer in enumerate(layers, 1):
+            hidden = layer(hidden, run)
+            states = hidden if wanted == number else states
+        return hidden, states
+    stream: tuple[Tensor, Tensor | None] = (hidden, None)
+    for number, layer in enumerate(layers, 1):
+        stream = layer(*stream, run)
+        states = stream[0] + stream[1] if wanted == number else states
+    last = stream[0] if stream[1] is None else stream[0] + stream[1]
+    last = base.final_norm(last.to(base.final_norm.weight.dtype))
+    return last, last if wanted == len(layers) else states

@@ -1,0 +1,116 @@
+"""A packed batch as the encoder runs it: one row of sequences in an order, with positions and filler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from augment.core.keys import derive
+from pretrain.common.memory import rounded_rows
+from pretrain.model.attention import PackedLayout, sort_order
+from pretrain.model.kernels.dropout import token_keys
+
+EditEmbeddings = Callable[[Tensor], Tensor]
+"""[T, H] -> [T, H]: replaces what the embedding block gives (adversarial noise, a sentence vector in the
+first place)."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedRow:
+    """Sequences end to end, equal lengths next to each other, and filler that belongs to none.
+
+    ids, positions, token_types: int64[T + filler], on the device; positions count from the model's first,
+        token_types is None where none were given.
+    keys: int64[T + filler], a dropout key for every token, or None.
+    order, restore: int64[T], on the device: the tokens' places in the input, and the inverse; None where the
+        row is in the input's order.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    token_types: Tensor | None
+    keys: Tensor | None
+    layout: PackedLayout
+    order: Tensor | None
+    restore: Tensor | None
+
+    @classmethod
+    def build(
+        cls,
+        ids: Tensor,
+        lengths: Tensor,
+        device: torch.device,
+        pad_id: int,
+        first_position: int,
+        token_types: Tensor | None = None,
+        keys: np.ndarray | None = None,
+    ) -> PackedRow:
+        """Lay out `ids` int64[T], sequences of `lengths` int64[N] (on the CPU).
+
+        On CPU the row is filled up with padding, so that rows of a thousand lengths have a few dozen shapes
+        (see `pretrain.common.memory`). An empty batch is a row of filler. keys: uint64[N], one for each
+        sequence.
+        """
+        tokens, token_order, restore = ids.numel(), None, None
+        sequence_keys = None
+        if keys is not None:
+            # whatever else the caller draws by these keys, dropout is independent of it
+            sequence_keys = torch.from_numpy(derive(keys, "dropout").view(np.int64))
+        order = sort_order(lengths)
+        if order is not None:
+            token_order = _token_order(lengths, order)
+            restore = torch.empty_like(token_order)
+            restore[token_order] = torch.arange(tokens)
+            token_order, restore = token_order.to(device), restore.to(device)
+            lengths = lengths.index_select(0, order)
+            sequence_keys = None if sequence_keys is None else sequence_keys.index_select(0, order)
+        filler = max(rounded_rows(tokens) if device.type == "cpu" else tokens, 1) - tokens
+
+        def padded(values: Tensor, value: int = 0) -> Tensor:
+            values = values.to(device, torch.long, non_blocking=True)
+            return torch.nn.functional.pad(values, (0, filler), value=value)
+
+        def in_row(values: Tensor, value: int = 0) -> Tensor:
+            values = values.to(device, torch.long)
+            values = values if token_order is None else values.index_select(0, token_order)
+            return padded(values, value)
+
+        return cls(
+            in_row(ids, pad_id),
+            padded(_positions(lengths) + first_position, first_position),
+            None if token_types is None else in_row(token_types),
+            None if sequence_keys is None else padded(token_keys(sequence_keys, lengths)),
+            PackedLayout.build(lengths, device, filler),
+            token_order,
+            restore,
+        )
+
+    def in_input_order(self, state: Tensor) -> Tensor:
+        """Return the row's states [T + filler, H] as [T, H], in the order of the input."""
+        state = state[: self.layout.num_tokens]
+        return state if self.restore is None else state.index_select(0, self.restore)
+
+    def edited(self, embedded: Tensor, edit: EditEmbeddings | None) -> Tensor:
+        """Pass the row's embeddings [T + filler, H] through `edit`, in the order of the input."""
+        if edit is None:
+            return embedded
+        changed = edit(self.in_input_order(embedded))
+        changed = changed if self.order is None else changed.index_select(0, self.order)
+        return torch.cat([changed.to(embedded.dtype), embedded[self.layout.num_tokens :]])
+
+
+def _positions(lengths: Tensor) -> Tensor:
+    """int64[T]: position of every token inside its sequence."""
+    starts = lengths.cumsum(0) - lengths
+    return torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
+
+
+def _token_order(lengths: Tensor, order: Tensor) -> Tensor:
+    """int64[T]: the token indices that lay the sequences out in the given order."""
+    starts = (lengths.cumsum(0) - lengths).index_select(0, order)
+    chosen = lengths.index_select(0, order)
+    return torch.repeat_interleave(starts, chosen) + _positions(chosen)

@@ -1,0 +1,266 @@
+"""Own layers: dropout against the library's layers under the same masks, precision, copies of weights."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from encoder_helpers import MAX_POSITIONS, make_encoder, random_ids
+from transformers import AttentionInterface
+from transformers.models.modernbert import modeling_modernbert
+
+from augment.core.keys import derive
+from pretrain.model import attention, layer
+from pretrain.model.kernels import dropout as hashing
+from pretrain.model.kernels.dropout import Dropout, site_of
+from pretrain.model.layer import layers_of
+
+LENGTHS = torch.tensor([5, 1, 2, MAX_POSITIONS, 7, 7, 19, 5])
+KEYS = np.arange(100, 108, dtype=np.uint64)
+DROPOUT = {"dropout": 0.2, "attention_dropout": 0.3}
+
+
+def rotated_in_full_precision(q, k, cos, sin, unsqueeze_dim=1):
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return tuple(x * cos + modeling_modernbert.rotate_half(x) * sin for x in (q, k))
+
+
+def library_twin(encoder, keys, monkeypatch):
+    """The same model by the library's code, whose dropouts keep what the hash says."""
+    twin = make_encoder(encoder.lm.config.model_type, encoder.pooling, "library").double().train()
+    twin.lm.load_state_dict(encoder.lm.state_dict())
+
+    def hook(rate, place, number):
+        dropout = Dropout(rate, keys, site_of(number, place))
+        return lambda module, inputs, output: hashing.apply(inputs[0][0], dropout).unsqueeze(0)
+
+    base = twin.lm.base_model
+    kind = twin.lm.config.model_type
+    name = "drop" if kind == "modernbert" else "dropout"
+    getattr(base.embeddings, name).register_forward_hook(hook(0.2, hashing.EMBEDDING, 0))
+    for number, part in enumerate(layers_of(twin.lm)):
+        if kind == "modernbert":
+            part.attn.out_drop.register_forward_hook(hook(0.3, hashing.ATTENTION, number))
+            part.mlp.drop.register_forward_hook(hook(0.2, hashing.MLP, number))
+        else:
+            if kind != "distilbert":
+                part.attention.output.dropout.register_forward_hook(hook(0.2, hashing.ATTENTION, number))
+            last = part.ffn if kind == "distilbert" else part.output
+            last.dropout.register_forward_hook(hook(0.2, hashing.MLP, number))
+        inner = part.attn if kind == "modernbert" else part.attention
+        (inner if kind in ("modernbert", "distilbert") else inner.self).number = number
+
+    def attend(module, query, key, value, mask, scaling=None, sliding_window=None, packed_layout=None, **_):
+        query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, D]
+        dropout = Dropout(0.3, keys, site_of(module.number, hashing.PROBABILITIES))
+        outputs, start = [], 0
+        for length in [n for count, n in packed_layout.groups for _ in range(count)]:
+            part = slice(start, start + length)
+            scores = torch.einsum("ihd,jhd->hij", query[part], key[part]) * scaling
+            if sliding_window is not None:
+                place = torch.arange(length)
+                far = (place[:, None] - place).abs() >= sliding_window
+                scores = scores.masked_fill(far, -torch.inf)
+            kept = hashing.kept_probabilities(keys[None, part], dropout, query.shape[1])[0]
+            outputs.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1) * kept / 0.7, value[part]))
+            start += length
+        outputs.append(torch.zeros_like(query[start:]))
+        return torch.cat(outputs).unsqueeze(0), None
+
+    monkeypatch.setattr(modeling_modernbert, "apply_rotary_pos_emb", rotated_in_full_precision)
+    AttentionInterface.register(attention.ATTENTION_NAME, attend)
+    return twin
+
+
+@pytest.fixture(autouse=True)
+def attention_restored():
+    yield
+    AttentionInterface.register(attention.ATTENTION_NAME, attention.packed_attention)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "electra", "distilbert"])
+def test_dropout_is_the_librarys_under_the_same_masks(family, monkeypatch):
+    encoder = make_encoder(family, **DROPOUT).double().train()
+    lengths = LENGTHS.sort().values
+    ids = random_ids(lengths)
+    sequence_keys = torch.from_numpy(derive(KEYS, "dropout").view(np.int64))
+    keys = torch.nn.functional.pad(hashing.token_keys(sequence_keys, lengths), (0, 1024))
+    ours = encoder.states(ids, lengths, 1, keys=KEYS)
+    twin = library_twin(encoder, keys[: attention_rows(len(ids))], monkeypatch)
+    theirs = twin.states(ids, lengths, 1)
+    torch.testing.assert_close(ours.last, theirs.last, rtol=0, atol=1e-10)
+    torch.testing.assert_close(ours.second, theirs.second, rtol=0, atol=1e-10)
+    weights = torch.randn(ours.last.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    for states in (ours, theirs):
+        (states.last * weights).sum().backward()
+    for (name, parameter), other in zip(encoder.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-10, atol=1e-10, msg=name)
+
+
+def attention_rows(tokens):
+    from pretrain.common.memory import rounded_rows
+
+    return rounded_rows(tokens)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_dropout_of_a_sequence_does_not_depend_on_its_batch(family):
+    encoder = make_encoder(family, **DROPOUT).double().train()
+    ids = random_ids(LENGTHS)
+    together = encoder.embed(ids, LENGTHS, keys=KEYS)
+    alone = torch.cat(
+        [
+            encoder.embed(sequence, torch.tensor([len(sequence)]), keys=KEYS[number : number + 1])
+            for number, sequence in enumerate(ids.split(LENGTHS.tolist()))
+        ]
+    )
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
+    assert not torch.allclose(together, encoder.embed(ids, LENGTHS, keys=KEYS + np.uint64(1)), atol=1e-3)
+    encoder.eval()
+    clean = encoder.embed(ids, LENGTHS)
+    assert torch.equal(clean, encoder.embed(ids, LENGTHS, keys=KEYS))
+    assert not torch.allclose(together, clean, atol=1e-3)
+
+
+def test_without_keys_torchs_generator_decides():
+    encoder = make_encoder("bert", **DROPOUT).train()
+    ids = random_ids(LENGTHS)
+
+    def run(seed):
+        torch.manual_seed(seed)
+        return encoder.embed(ids, LENGTHS)
+
+    assert torch.equal(run(1), run(1))
+    assert not torch.allclose(run(1), run(2), atol=1e-3)
+
+
+def test_gradient_checkpointing_meets_the_same_dropout():
+    encoder = make_encoder("bert", **DROPOUT).double().train()
+    ids = random_ids(LENGTHS)
+    encoder.embed(ids, LENGTHS, keys=KEYS).square().sum().backward()
+    before = {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+    encoder.zero_grad()
+    encoder.lm.gradient_checkpointing_enable({"use_reentrant": False})
+    encoder.embed(ids, LENGTHS, keys=KEYS).square().sum().backward()
+    for name, parameter in encoder.named_parameters():
+        if name in before:
+            torch.testing.assert_close(parameter.grad, before[name], rtol=1e-12, atol=1e-12)
+
+
+# ---- precision --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "distilbert", "electra"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("residual", ["bf16", "fp32"])
+def test_half_precision_is_near_float32_and_as_near_as_the_librarys(family, dtype, residual):
+    ids = random_ids(LENGTHS)
+    found = {}
+    for code in ("own", "library"):
+        encoder = make_encoder(family, "first-last", code, residual).train()
+        encoder.embed(ids, LENGTHS).square().sum().backward()
+        exact = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
+        encoder.zero_grad()
+        with torch.autocast("cpu", dtype):
+            states = encoder.states(ids, LENGTHS, 1)
+            vectors = encoder.vectors(states, "first-last")
+        assert vectors.dtype == torch.float32
+        if code == "own":
+            assert states.last.dtype == torch.float32
+            bf16 = residual == "bf16" and dtype == torch.bfloat16
+            assert states.second.dtype == (torch.bfloat16 if bf16 else torch.float32)
+        vectors.square().sum().backward()
+        difference = norm = 0.0
+        for name, parameter in encoder.named_parameters():
+            if name in exact:
+                assert parameter.grad.dtype == torch.float32
+                difference += float((parameter.grad - exact[name]).square().sum())
+                norm += float(exact[name].square().sum())
+        found[code] = (difference / norm) ** 0.5
+    in_bf16 = residual == "bf16" and dtype == torch.bfloat16  # each sum of the stream is rounded
+    assert found["own"] < (0.02 if in_bf16 else 2 * found["library"] + 1e-3), found
+
+
+def test_a_half_precision_model_runs_without_autocast():
+    encoder = make_encoder("bert", **DROPOUT).to(torch.bfloat16).train()
+    vectors = encoder.embed(random_ids(LENGTHS), LENGTHS)
+    vectors.square().sum().backward()
+    assert all(p.grad.dtype == torch.bfloat16 for p in encoder.parameters() if p.grad is not None)
+
+
+# ---- working copies of weights ----------------------------------------------------------------------
+
+
+def test_working_copies_are_made_once_while_weights_stay_and_again_after(monkeypatch):
+    encoder = make_encoder("bert").train()
+    ids = random_ids(LENGTHS)
+    made = []
+    original = layer._WorkingCopy.apply
+
+    def run():
+        with torch.autocast("cpu", torch.bfloat16):
+            return encoder.embed(ids, LENGTHS)
+
+    once = run()
+    once.sum().backward()
+    single = {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+    encoder.zero_grad()
+    monkeypatch.setattr(
+        layer._WorkingCopy, "apply", lambda copies, *more: made.append(copies) or original(copies, *more)
+    )
+    with encoder.weights_unchanged():
+        for _ in range(2):
+            assert torch.equal(run(), once)
+            run().sum().backward()
+        held = encoder._copies
+        assert held
+        assert len(made) == 4 * len(held)  # four passes, a copy each
+    for name, gradient in single.items():  # accumulated in float32
+        torch.testing.assert_close(encoder.get_parameter(name).grad, 2 * gradient, rtol=1e-6, atol=1e-6)
+    assert encoder._copies is None
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.data.mul_(1.5)  # as DeepSpeed updates: no version tells of it
+    with encoder.weights_unchanged():
+        assert not torch.allclose(run(), once, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_other_activations_than_the_exact_gelu(family):
+    name = "hidden_activation" if family == "modernbert" else "hidden_act"
+    own, library = (
+        make_encoder(family, layer_code=code, **{name: "silu"}).double() for code in ("own", "library")
+    )
+    ids = random_ids(LENGTHS)
+    torch.testing.assert_close(own.embed(ids, LENGTHS), library.embed(ids, LENGTHS), rtol=0, atol=1e-7)
+    gelu = make_encoder(family, layer_code="own").double().embed(ids, LENGTHS)
+    assert not torch.allclose(gelu, own.embed(ids, LENGTHS), atol=1e-5)
+
+
+def test_biases_of_modernbert_are_used():
+    biased = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
+    ids = random_ids(LENGTHS)
+    vectors = []
+    for code in ("own", "library"):
+        encoder = make_encoder("modernbert", layer_code=code, **biased).double()
+        with torch.no_grad():
+            for name, parameter in encoder.named_parameters():
+                if name.endswith("bias"):
+                    parameter.fill_(0.1)
+        vectors.append(encoder.embed(ids, LENGTHS))
+    torch.testing.assert_close(*vectors, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "electra", "distilbert"])
+def test_names_and_order_of_parameters_are_the_librarys(family):
+    own, library = (make_encoder(family, layer_code=code) for code in ("own", "library"))
+    assert list(own.lm.state_dict()) == list(library.lm.state_dict())
+    assert [n for n, _ in own.named_parameters()] == [n for n, _ in library.named_parameters()]
+    ids = random_ids(LENGTHS)
+    again = copy.deepcopy(own)
+    assert torch.equal(again.embed(ids, LENGTHS), own.embed(ids, LENGTHS))
+
+
+def test_unknown_layer_codes_are_refused():
+    with pytest.raises(ValueError, match="layer_code 'mine'"):
+        make_encoder("bert", layer_code="mine")

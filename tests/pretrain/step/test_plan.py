@@ -1,0 +1,43 @@
+"""The keys of a step's passes: of the run, the step, the sequence and the view, and of nothing else."""
+
+import numpy as np
+import torch
+from exactness_cases import SEED, N, make_batch, share
+from exactness_worker import build
+
+from pretrain.step.plan import passes_of
+
+
+def keys_of(world: int, step: int = 3, seed: int = SEED) -> dict[str, np.ndarray]:
+    """Pass -> uint64[roles, N], all ranks' together."""
+    _, model = build("clear+vadvcse", 0, "fp32", 0.1)
+    whole = make_batch(5, model.objective.masked_copies, model.objective.roles)
+    shares = [
+        passes_of(share(whole, rank, world, step), model.objective, 90, seed, rank) for rank in range(world)
+    ]
+    return {
+        name: np.concatenate([of[name].keys.reshape(-1, N // world) for of in shares], axis=1)
+        for name in shares[0]
+    }
+
+
+def test_keys_do_not_depend_on_ranks():
+    alone, together = keys_of(1), keys_of(4)
+    assert set(alone) == {"views", "masking 0", "vadvcse anchor"}
+    assert all(np.array_equal(alone[name], together[name]) for name in alone)
+
+
+def test_every_view_masking_and_loss_of_a_sequence_has_a_key_of_its_own_at_every_step_and_seed():
+    runs = [keys_of(1), keys_of(1, step=4), keys_of(1, seed=SEED + 1)]
+    keys = np.concatenate([keys.ravel() for run in runs for keys in run.values()])
+    assert len(np.unique(keys)) == len(keys) == 3 * 4 * N
+
+
+def test_a_sequences_key_stays_with_it_in_its_micro_batch():
+    _, model = build("clear_mean", 0, "fp32", 0.1)
+    batch = share(make_batch(5, 1, model.objective.roles), 0, 1, 0)
+    views = passes_of(batch, model.objective, 90, SEED, 0)["views"]
+    rows = views.micro_batches(4, torch.device("cpu"))
+    for row in rows:
+        assert np.array_equal(row.keys, views.keys[row.rows.numpy()])
+    assert sum(len(row.keys) for row in rows) == 2 * N
