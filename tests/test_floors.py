@@ -47,6 +47,9 @@ MAY_IMPORT = {
     "pretrain.step pretrain.start",
     "pretrain.run": "pretrain finetune",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
+    "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "
+    "pretrain.objectives pretrain.step pretrain.start.local_ranks",
+    "pretrain.plan": "pretrain.config pretrain.estimate",
     "pretrain.inspect": "augment pretrain",
     "pretrain.demo": "",
     "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "

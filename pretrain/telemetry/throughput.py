@@ -188,13 +188,13 @@ def measure_peak_flops(device: torch.device | str, dtype: torch.dtype, seconds: 
 
 
 def _time_products(left: torch.Tensor, right: torch.Tensor, repeats: int, device: torch.device) -> float:
-    started = _work_clock(device)
+    started = work_clock(device)
     for _ in range(repeats):
         torch.mm(left, right)
-    return max(_work_clock(device) - started, 1e-9)
+    return max(work_clock(device) - started, 1e-9)
 
 
-def _work_clock(device: torch.device) -> float:
+def work_clock(device: torch.device) -> float:
     """Return the seconds of work so far.
 
     On a GPU that is wall time after a synchronisation. On a CPU it is the CPU time of this process over the
@@ -229,11 +229,11 @@ def choose_precision(
     batch = torch.randn(tokens, width, device=device)
 
     def run(bf16: bool) -> float:
-        started = _work_clock(device)
+        started = work_clock(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             output = block(batch)
         output.float().square().mean().backward()
-        return _work_clock(device) - started
+        return work_clock(device) - started
 
     run(True), run(False)  # warm up
     slow, fast = float("inf"), float("inf")

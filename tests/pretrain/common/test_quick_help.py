@@ -23,6 +23,7 @@ COMMANDS = (
     "pretrain.prepare",
     "pretrain.cache",
     "pretrain.inspect",
+    "pretrain.plan",
     "pretrain.export",
     "pretrain.sweep",
     "pretrain.sweep plan",

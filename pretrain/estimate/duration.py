@@ -1,0 +1,94 @@
+"""Seconds of a step and of a run, and what it costs, by formula."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretrain.estimate.communication import FLOAT, Collective, collectives, replays
+from pretrain.estimate.devices import Device
+from pretrain.estimate.memory import MOMENTS
+from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
+
+BACKWARD = 2.0
+"""FLOPs of a backward pass for each of its forward's (`pretrain.telemetry.throughput.BACKWARD_COST`)."""
+SEQUENCE_PASSES = 2.0
+"""Forward and backward passes of the encoder for each token of a loss of one sequence at a time: such a loss
+reads the row twice (a generator or a clean pass, and the one that is trained)."""
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds of a step: compute, communication, and a checkpoint's stall spread over steps.
+
+    tokens: of a step. model_flops: that the model needs for them, of all ranks together.
+    """
+
+    compute: float
+    communication: float
+    checkpoint: float
+    tokens: float
+    model_flops: float
+
+    @property
+    def step(self) -> float:
+        return self.compute + self.communication + self.checkpoint
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / (self.compute + self.communication)
+
+    def mfu(self, peak: float) -> float:
+        """Return the model FLOPs utilisation of devices that together have `peak` FLOP/s."""
+        return self.model_flops / (self.compute + self.communication) / peak
+
+
+def model_flops(model: ModelSize, batch: BatchSize) -> float:
+    """Return the FLOPs that the model needs for a step: each token forward and backward, once."""
+    forward = model.token_flops * batch.tokens + model.masked_flops * batch.predicted
+    return (1 + BACKWARD) * forward
+
+
+def step_flops(model: ModelSize, batch: BatchSize, layout: Layout) -> float:
+    """Return the FLOPs of a step with all that is computed again, of all ranks together."""
+    again = batch.momentum_tokens + (batch.view_tokens if replays(batch, layout) else 0.0)
+    again += (1 + BACKWARD) * (SEQUENCE_PASSES - 1) * batch.sequence_tokens
+    return model_flops(model, batch) + model.token_flops * again
+
+
+def communication_seconds(parts: list[Collective], layout: Layout, device: Device) -> float:
+    """Return how long the exchanges of a step take over the slowest link of the ring.
+
+    None of it is hidden behind computation: DeepSpeed reduces gradients after the last backward pass, and
+    gathers weights after the optimizer's step (`overlap_comm` is off); vectors are gathered between passes.
+    Only stage 3 fetches the next layer's weights ahead, which is not counted in its favour.
+    """
+    return sum(part.sent(layout.ranks) for part in parts) / device.speed_between(layout.ranks)
+
+
+def checkpoint_bytes(model: ModelSize) -> float:
+    """Return the bytes of a checkpoint: weights and two moments, float32."""
+    return FLOAT * (model.trained + model.frozen + MOMENTS * model.trained)
+
+
+def duration(
+    model: ModelSize,
+    batch: BatchSize,
+    layout: Layout,
+    device: Device,
+    utilisation: float,
+    checkpoint_every: int,
+    disk: float,
+) -> Duration:
+    """Return the seconds of a step.
+
+    Args:
+        utilisation: share of the peak that the products of a step reach, repeated ones included.
+        checkpoint_every: steps between checkpoints; 0: none on the way.
+        disk: bytes/s of the disk, for all ranks together.
+    """
+    shares = FLOAT * model.trained / (1 if layout.zero == 0 else layout.ranks)
+    update = (3 + 2 * MOMENTS) * shares / device.bandwidth  # reads and writes of the optimizer's step
+    compute = step_flops(model, batch, layout) / (layout.ranks * device.peak * utilisation) + update
+    exchange = communication_seconds(collectives(model, batch, layout), layout, device)
+    stall = checkpoint_bytes(model) / disk / checkpoint_every if checkpoint_every else 0.0
+    return Duration(compute, exchange, stall, batch.tokens, model_flops(model, batch))

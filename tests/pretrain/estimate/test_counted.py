@@ -1,0 +1,57 @@
+"""A plan's bytes are those of a real engine: in memory, and between two ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from run_helpers import finish, start
+
+from pretrain.estimate.communication import collectives
+from pretrain.estimate.memory import memory
+from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
+
+WORKER = Path(__file__).with_name("counting_worker.py")
+SEQUENCES, BUDGET = 16, 96
+STAGE_3_EXCESS = 0.12
+"""DeepSpeed gathers the words once more for the head that is tied to them."""
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory) -> dict:
+    out = tmp_path_factory.mktemp("counted") / "counted.json"
+    finish(start([str(WORKER), str(out), "0123"], ranks=2, DS_ACCELERATOR="cpu"))
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_states_are_counted_exactly(counted, stage):
+    size, found = ModelSize(**counted["size"]), counted["stages"][str(stage)]
+    batch = BatchSize(SEQUENCES, 64, 0.0, 0.0, 2, 0.0)
+    plan = memory(size, batch, Layout(2, stage, BUDGET, reserved=False))
+    share = 4 * size.trained / 2
+    kept_whole = 4 * size.small if stage == 3 else 0
+    assert found["weights"] == plan.weights - kept_whole
+    assert found["optimizer"] == plan.optimizer
+    assert found["master"] == plan.master
+    assert found["local"] == 4 * size.trained
+    assert found["reduced"] == (0 if stage == 0 else share)
+    optimizers_own = share if stage == 3 else 0
+    assert plan.gradients == found["local"] + found["reduced"] + optimizers_own
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_bytes_on_the_wire_are_counted(counted, stage):
+    size, found = ModelSize(**counted["size"]), counted["stages"][str(stage)]
+    views, masked = found["micro_batches"]
+    # as many tokens as give the micro-batches that ran
+    batch = BatchSize(SEQUENCES, 64, 2 * BUDGET * masked, 0.0, 2, 2 * BUDGET * views)
+    planned: dict[str, float] = {}
+    for part in collectives(size, batch, Layout(2, stage, BUDGET)):
+        planned[part.kind] = planned.get(part.kind, 0) + part.payload
+    assert planned.keys() == found["sent"].keys() - ({"all-reduce"} if stage == 3 else set())
+    for kind, payload in planned.items():
+        small = 2000  # bytes of the step's plan, of losses' sums and of norms
+        excess = STAGE_3_EXCESS if (stage, kind) == (3, "all-gather") else 0.0
+        assert payload <= found["sent"][kind] <= payload * (1 + excess) + small

@@ -1,0 +1,108 @@
+"""The formulas of a plan, against cases computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pretrain.estimate import communication, duration, memory
+from pretrain.estimate.devices import DEVICES, device_named
+from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
+
+MODEL = ModelSize(
+    trained=1_000_000,
+    frozen=0,
+    small=10_000,
+    largest=400_000,
+    width=64,
+    vocabulary=1000,
+    copies=2e6,
+    token_bytes=5000.0,
+    masked_bytes=1000.0,
+    token_flops=2e6,
+    masked_flops=1e5,
+)
+BATCH = BatchSize(
+    sequences=100, longest=64, masked_tokens=2000.0, predicted=300.0, views=2, view_tokens=4000.0
+)
+FOUR = Layout(ranks=4, zero=0, micro_batch_tokens=500)
+
+
+@pytest.mark.parametrize(
+    "zero, weights, gradients, optimizer, master",
+    [(0, 4.0, 4.0, 8.0, 0.0), (1, 4.0, 5.0, 2.0, 1.0), (2, 4.0, 5.0, 2.0, 1.0), (3, 1.04, 6.0, 2.0, 0.0)],
+)
+def test_states_of_four_ranks(zero, weights, gradients, optimizer, master):
+    """A million parameters, 4 bytes each: MB of a rank."""
+    found = memory.memory(MODEL, BATCH, replace(FOUR, zero=zero))
+    assert (found.weights, found.gradients) == (weights * 1e6, gradients * 1e6)
+    assert (found.optimizer, found.master) == (optimizer * 1e6, master * 1e6)
+
+
+def test_a_micro_batch_is_bounded_by_its_budget_and_by_what_a_rank_has():
+    """500 tokens of at most 4000 / 4 a rank; 15% of 500 predicted; their logits before vectors and pairs."""
+    activations, loss = memory.micro_batch_bytes(MODEL, BATCH, FOUR)
+    assert activations == 5000 * 500 + 1000 * 75
+    assert loss == max(12 * 75 * 1000, 6 * 4 * 200 * 64 + 12 * 200**2)
+    activations, _ = memory.micro_batch_bytes(MODEL, BATCH, replace(FOUR, micro_batch_tokens=9000))
+    assert activations == 5000 * 1000 + 1000 * 75  # 500 masked tokens a rank
+
+
+def test_the_largest_micro_batch_fits_and_one_more_step_does_not():
+    big = replace(BATCH, view_tokens=4e6, masked_tokens=2e6, predicted=3e5)
+    one = Layout(ranks=1, zero=0, micro_batch_tokens=1)
+    available = memory.memory(MODEL, big, replace(one, micro_batch_tokens=10 * 1024)).peak
+    assert memory.largest_micro_batch(MODEL, big, one, available) == 10 * 1024
+    assert memory.largest_micro_batch(MODEL, big, one, available - 1) == 9 * 1024
+    assert memory.largest_micro_batch(MODEL, big, one, 1e6) is None
+
+
+def test_bytes_sent_by_stage():
+    """Ring over 4 ranks: an all-gather or reduce-scatter of B bytes sends 3/4 B, an all-reduce 3/2 B."""
+    vectors = 2 * 100 * 64 * 4 * 0.75
+
+    def sent(zero: int) -> float:
+        parts = communication.collectives(MODEL, BATCH, replace(FOUR, zero=zero))
+        return sum(part.sent(4) for part in parts)
+
+    assert sent(0) == 1.5 * 4e6 + vectors
+    assert sent(1) == sent(2) == 1.5 * 4e6 + 0.75 * 4e6 + vectors
+    # two micro-batches of views and one of maskings: 2 without gradients, 3 forward, 3 backward
+    gathered = 4 * (990_000 * 8 + 10_000)
+    assert sent(3) == 0.75 * 4e6 + 0.75 * gathered + vectors
+    assert communication.collectives(MODEL, BATCH, replace(FOUR, ranks=1)) == []
+
+
+def test_a_shared_loss_sums_gradients_of_vectors_over_ranks():
+    many = replace(BATCH, sequences=512)
+    parts = {part.name: part for part in communication.collectives(MODEL, many, FOUR)}
+    assert parts["loss"].payload == 2 * parts["vectors"].payload == 2 * 2 * 512 * 64 * 4
+    assert "loss" not in {part.name for part in communication.collectives(MODEL, BATCH, FOUR)}
+
+
+def test_a_replay_costs_one_more_forward_of_the_views():
+    needed = 3 * (2e6 * 6000 + 1e5 * 300)
+    assert duration.model_flops(MODEL, BATCH) == needed
+    assert duration.step_flops(MODEL, BATCH, FOUR) == needed + 2e6 * 4000
+    whole = replace(FOUR, micro_batch_tokens=1000)  # a rank's views at once: their graph is kept
+    assert duration.step_flops(MODEL, BATCH, whole) == needed
+
+
+def test_seconds_of_a_step():
+    device = DEVICES["a100-80"]
+    found = duration.duration(MODEL, BATCH, replace(FOUR, ranks=16), device, 0.5, 10, 1e9)
+    layout = replace(FOUR, ranks=16)
+    products = duration.step_flops(MODEL, BATCH, layout) / (16 * 312e12 * 0.5)
+    update = 7 * 4e6 / 2.039e12  # weights, gradient and both moments read, three of them written
+    assert found.compute == pytest.approx(products + update)
+    wire = (2 * 4e6 + 2 * 100 * 64 * 4) * 15 / 16 / 25e9  # 16 ranks: over the network
+    assert found.communication == pytest.approx(wire)
+    assert found.checkpoint == pytest.approx(12e6 / 1e9 / 10)
+    assert found.tokens_per_second == pytest.approx(6000 / (products + update + wire))
+
+
+def test_a_device_of_the_table_takes_what_the_user_knows():
+    device = device_named("h200", peak=700, memory=100, network=200)
+    assert (device.peak, device.memory, device.network) == (7e14, 1e11, 25e9)
+    assert device.link == DEVICES["h200"].link

@@ -1,0 +1,57 @@
+"""`python -m pretrain.plan`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pretrain import plan as planning
+from pretrain.common import cli
+from pretrain.config.recipe import flags
+
+SMALL = ["--model.layers=3", "--model.hidden_size=32", "--model.heads=2", "--data.prepare.vocabulary=500"]
+
+
+def run(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["plan", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.run(planning.plan, keys=flags)
+    captured = capsys.readouterr()
+    return left.value.code or 0, captured.out, captured.err
+
+
+def test_a_plan_says_what_a_run_needs(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)  # no prepared data here
+    code, out, err = run(monkeypatch, capsys, "--gpus=32", "--gpu=a100-80", "--price=2", *SMALL)
+    assert code == 0, err
+    assert "32 x a100-80: 312 TFLOP/s, 80.0 GB" in out and "mean length 24 (assumed" in out
+    assert "optimizer's moments" in out and "gradients (all-reduce)" in out
+    assert [line.split()[1] for line in out.splitlines() if line.split()[:1] == ["32*"]][:4] == list("0123")
+    assert "1,024*" in out and "does not divide data.lanes=16" in out and "cost" in out
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--gpu=h300"], "--gpu h300: give one of h200, h100"),
+        (["--mfu=0.4", "--measured=x"], "give one of them"),
+        (["--mfu=1.5"], "--mfu"),
+        (["--gpus=0"], "--gpus"),
+        (["--measured=nowhere"], "has no row with hfu"),
+        (["--data=nowhere"], "nowhere holds no prepared data"),
+    ],
+)
+def test_bad_input_is_one_message(monkeypatch, capsys, tmp_path, words, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(monkeypatch, capsys, *words, *SMALL)
+    assert code == 2 and said in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_measured_run_gives_its_share_of_the_peak(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    rows = ['{"step": 1, "hfu": 0.1}', '{"step": 2, "hfu": 0.41}', '{"step": 3, "hfu": 0.43}', '{"step": 4}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    code, out, err = run(monkeypatch, capsys, f"--measured={tmp_path}", *SMALL)
+    assert code == 0, err
+    assert "speed    42.0% of the peak" in out
