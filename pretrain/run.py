@@ -21,6 +21,7 @@ from pretrain.data.batch import BatchSpec
 from pretrain.data.lanes import require_divisible
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
+from pretrain.estimate.dry_run import whole_run
 from pretrain.export.folder import export
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
@@ -35,6 +36,7 @@ from pretrain.start.resume import resume_from
 from pretrain.step import engine as engines
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
+from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.trainer import save_checkpoint, train
 
@@ -58,6 +60,9 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
         if dry_run:
             empty_run_folder(config.run_folder)
         code = run(config, default_recipe, min(config.train.steps, 2) if dry_run else None)
+        if dry_run and dist.get_rank() == 0:
+            rows = read_metrics(config.run_folder / "metrics.jsonl")
+            print(*whole_run(rows, config.train.steps, dist.get_world_size()), sep="\n")
         dist.barrier()
     dist.destroy_process_group()
     return code

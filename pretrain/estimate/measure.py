@@ -59,7 +59,8 @@ def architecture(config: Config) -> dict[str, Any]:
     """Return the sizes of the run's encoder, those of its checkpoint where `model.init` names one."""
     if config.model.init is not None:
         return architecture_of(pretrained(AutoConfig, config.model.init))
-    sizes = config.model.model_dump(exclude={"init", "pooling"}, exclude_none=True)
+    ours = {"init", "pooling", "layer_code", "residual"}
+    sizes = config.model.model_dump(exclude=ours, exclude_none=True)
     sizes["intermediate_size"] = config.model.intermediate_size or 4 * config.model.hidden_size
     return sizes
 
@@ -75,7 +76,7 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
     """
     sizes = architecture(config)
     with torch.device("meta"):
-        encoder = build_encoder(sizes, tokenizer, config.model.pooling)
+        encoder = _encoder(config, sizes, tokenizer)
         model = SentenceModel(encoder, build_objective(_without_generator(config), encoder, tokenizer, 1))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     if _has_discriminator(config):  # a second encoder that is trained, without its masked-language head
@@ -99,6 +100,11 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         token_flops=flops_of_token(flops, length),
         masked_flops=flops.per_masked_token,
     )
+
+
+def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceEncoder:
+    model = config.model
+    return build_encoder(sizes, tokenizer, model.pooling, model.layer_code, model.residual)
 
 
 def flops_of_token(flops: ModelFlops, length: int) -> float:
@@ -140,7 +146,7 @@ def _activations(
     found = []
     for count in few:
         small = PlannedTokenizer(16)  # embeddings are looked up: their size is in no activation
-        encoder = build_encoder({**sizes, "layers": count}, small, config.model.pooling)
+        encoder = _encoder(config, {**sizes, "layers": count}, small)
         model = _model(config, encoder, precision).train()
         short, long = (saved_bytes(model, _row(length, tokens)) for tokens in (ROW, 3 * ROW))
         slope = (long[0] - short[0]) / (long[1] - short[1])
@@ -187,7 +193,7 @@ def measure_utilisation(config: Config, tokens: int, length: int, precision: str
 
     Measured in CPU time on a row of `tokens` tokens, the better of two after one to warm up.
     """
-    encoder = build_encoder(architecture(config), PlannedTokenizer(64), config.model.pooling)
+    encoder = _encoder(config, architecture(config), PlannedTokenizer(64))
     model, row = _model(config, encoder, precision).train(), _row(length, tokens)
     device = torch.device("cpu")
 

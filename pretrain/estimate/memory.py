@@ -27,13 +27,14 @@ class Memory:
     """Bytes of one rank.
 
     weights: as they lie between steps; at stage 3 this rank's share, and the small ones.
-    gradients: of this rank's own micro-batches, and the reduced share where that is kept apart.
+    gradients: of this rank's own micro-batches, and at stage 3 the reduced share.
     optimizer: two moments.
     master: DeepSpeed's second copy of this rank's share of the weights (stages 1 and 2).
     gathered: weights that stage 3 holds whole while a module runs.
     copies: working copies of weights in the precision of the encoder.
     activations: of one micro-batch. loss: a tile of logits, and the vectors of the global batch.
-    reduction: buckets of gradients. They are needed when activations are gone: of both the larger counts.
+    reduction: buckets of gradients, and at stages 1 and 2 the reduced share. They are needed when activations
+        are gone: of both the larger counts.
     reserved: buckets that lie there at all times.
     """
 
@@ -74,33 +75,43 @@ def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> Memory:
     return Memory(
         weights=weights,
         # at stage 3 a share in the accumulator, and one that the optimizer reads
-        gradients=trained + share * (0, 1, 1, 2)[zero],
+        gradients=trained + share * (0, 0, 0, 2)[zero],
         optimizer=MOMENTS * (trained if zero == 0 else share),
         master=share if zero in (1, 2) else 0.0,
         gathered=gathered,
         copies=model.copies,
         activations=activations,
         loss=loss,
-        reduction=flattened + (bucket if zero in (1, 2) else 0.0) if layout.ranks > 1 or zero else 0.0,
+        reduction=_reduction(layout, flattened, bucket, share),
         reserved=bucket if zero == 3 else 0.0,
     )
 
 
+def _reduction(layout: Layout, flattened: float, bucket: float, share: float) -> float:
+    """Return the bytes that the reduction of gradients takes."""
+    if layout.zero in (1, 2):
+        return flattened + bucket + share
+    return flattened if layout.ranks > 1 else 0.0
+
+
 def micro_batch_bytes(model: ModelSize, batch: BatchSize, layout: Layout) -> tuple[float, float]:
-    """Return the bytes of a micro-batch's activations, and those of its tile of logits or of the vectors."""
+    """Return the bytes of a micro-batch's activations, and those of its loss, of the pass that needs most.
+
+    A pass over views has the vectors of the global batch and a tile of their similarities beside it, one over
+    maskings a tile of logits.
+    """
     logits_bound, contrast_bound = TILES[layout.reserved]
-    tokens = min(layout.micro_batch_tokens, batch.largest_pass / layout.ranks)
-    activations = model.token_bytes * tokens
-    tile = 0.0
+    budget, ranks = layout.micro_batch_tokens, layout.ranks
+    vectors = batch.views * batch.sequences
+    of_views = model.token_bytes * min(budget, max(batch.view_tokens, batch.sequence_tokens) / ranks)
+    related = VECTOR_COPIES * FLOAT * vectors * model.width + LOGIT * min(float(vectors) ** 2, contrast_bound)
+    passes = [(of_views, related)]
     if batch.masked_tokens:
-        masked = min(layout.micro_batch_tokens, batch.masked_tokens / layout.ranks)
-        masked *= batch.predicted / batch.masked_tokens
-        activations += model.masked_bytes * masked
-        tile = LOGIT * min(masked * model.vocabulary, max(logits_bound, model.vocabulary))
-    anchors = batch.views * batch.sequences
-    vectors = VECTOR_COPIES * FLOAT * anchors * model.width
-    contrast = LOGIT * min(float(anchors) ** 2, contrast_bound)
-    return activations, max(tile, vectors + contrast)
+        tokens = min(budget, batch.masked_tokens / ranks)
+        predicted = tokens * batch.predicted / batch.masked_tokens
+        tile = LOGIT * min(predicted * model.vocabulary, max(logits_bound, model.vocabulary))
+        passes.append((model.token_bytes * tokens + model.masked_bytes * predicted, tile))
+    return max(passes, key=sum)
 
 
 def largest_micro_batch(

@@ -34,6 +34,7 @@ def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "2 x CPU" in done.stdout and "30 negatives per anchor" in done.stdout
+    assert done.stdout.count("whole run: 500 steps of ") == 1 and "GB for 2 ranks" in done.stdout
     run = tmp_path / "run.dry-run"
     assert not (tmp_path / "run").exists()
     assert [step for step, row in curve(run).items() if "loss" in row] == [1, 2]
