@@ -125,6 +125,7 @@ def test_a_best_whose_checkpoint_cannot_be_read_now_stays(tmp_path, alone):
     assert best_of_run(run, 5).best_score == -3.0 and read_policy(best)["step"] == 5
 
 
+@pytest.mark.slow
 def test_a_run_on_two_ranks_goes_on_with_a_best_that_was_lost(tiny_data, tmp_path):
     """The start was the best, and its export is lost: all ranks count the next evaluation as the best."""
     run = tmp_path / "run"

@@ -215,6 +215,7 @@ def test_a_finished_run_is_extended_and_a_setting_changed_with_its_step_on_recor
     assert [record for record in records(run) if "changed" in record] == changed
 
 
+@pytest.mark.slow
 def test_the_remedy_of_a_loss_that_is_not_finite_is_accepted(tiny_data, tmp_path):
     run = tmp_path / "run"
     simcse = {

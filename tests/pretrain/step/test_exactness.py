@@ -16,9 +16,7 @@ SWITCHES = (
     "simcse_symmetric,simcse_all,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_ball,vadvcse_two_steps,diffcse_sample,"
     "clear+vadvcse"
 )
-PARTITIONED = (
-    "clear_mean,not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_two_steps,diffcse,clear+vadvcse"
-)
+PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,diffcse"
 
 FEW = "double_mlm,vascl,diffcse"
 DROPPED = "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,diffcse,clear+vadvcse"

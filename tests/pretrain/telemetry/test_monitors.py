@@ -164,6 +164,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_rank_0_alone_measures_and_rows_do_not_notice_a_resume(tiny_data, tmp_path):
     """What only rank 0 writes only rank 0 computes; a checkpoint between two rows holds what it has
     computed."""
