@@ -1,0 +1,83 @@
+"""Which rank encodes which sequences: equal loads, few moves, the same on every rank."""
+
+import time
+
+import numpy as np
+import pytest
+
+from pretrain.step.balance import ABOVE, balance, home, imbalance
+
+
+def sentence_lengths(count: int, seed: int = 0) -> np.ndarray:
+    """Lengths like those of single Wikipedia sentences: log-normal, 27 tokens on average, 512 at most."""
+    draws = np.random.default_rng(seed).normal(3.1, 0.6, count)
+    return np.clip(np.exp(draws).astype(np.int64) + 2, 3, 512)
+
+
+def best_possible(lengths: np.ndarray, ranks: int) -> float:
+    """The least max/mean that the longest sequence allows."""
+    return max(1.0, lengths.max() * ranks / lengths.sum())
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 64, 256, 1024])
+@pytest.mark.parametrize("each", [8, 32, 128])
+@pytest.mark.parametrize("roles", [1, 2])
+def test_no_rank_has_over_5_percent_more_than_the_mean(ranks, each, roles):
+    lengths = sentence_lengths(roles * ranks * each, ranks + each)
+    drawn = home(ranks, each, roles)
+    for above in ABOVE.values():
+        owners = balance(lengths, drawn, ranks, above)
+        assert owners.shape == drawn.shape and owners.min() >= 0 and owners.max() < ranks
+        assert imbalance(lengths, owners, ranks) <= max(1.05, 1.002 * best_possible(lengths, ranks))
+        assert (owners is drawn) == (imbalance(lengths, drawn, ranks) <= above)
+
+
+@pytest.mark.parametrize("case", ["one long rank", "rising", "one long sequence", "two lengths"])
+def test_lengths_that_differ_systematically(case):
+    ranks, each = 16, 64
+    lengths = {
+        "one long rank": np.where(np.arange(ranks * each) < each, 500, 20),
+        "rising": np.repeat(np.arange(1, ranks + 1) * 10, each),
+        "one long sequence": np.where(np.arange(ranks * each) == 7, 500, 20),
+        "two lengths": np.where(np.arange(ranks * each) % (each + 1) < 9, 100, 10),
+    }[case]
+    owners = balance(lengths, home(ranks, each), ranks)
+    assert imbalance(lengths, owners, ranks) <= 1.05
+
+
+def test_each_rank_keeps_its_number_of_sequences_where_that_can_be_balanced():
+    lengths = sentence_lengths(8192)
+    owners = balance(lengths, home(256, 32), 256)
+    assert np.array_equal(np.bincount(owners), np.full(256, 32))
+
+
+def test_few_sequences_move():
+    lengths, drawn = sentence_lengths(8192), home(256, 32)
+    assert imbalance(lengths, drawn, 256) > 1.3
+    assert np.mean(balance(lengths, drawn, 256) != drawn) < 0.1
+
+
+def test_ranks_may_end_with_unequal_numbers_of_sequences():
+    lengths = np.array([90, 4, 4, 4, 20, 20, 20, 20])
+    owners = balance(lengths, home(2, 4), 2)
+    assert np.bincount(owners, lengths).tolist() == [90, 92]
+
+
+def test_what_cannot_be_balanced_stays():
+    for lengths in ([500, 3], [7, 7], [0, 0]):
+        assert balance(np.array(lengths), home(2, 1), 2).tolist() == [0, 1]
+
+
+def test_the_answer_is_a_function_of_the_lengths():
+    lengths, drawn = sentence_lengths(2048), home(64, 16, 2)
+    assert np.array_equal(balance(lengths, drawn, 64), balance(lengths.copy(), drawn.copy(), 64))
+
+
+@pytest.mark.slow
+def test_it_takes_less_than_50_milliseconds_for_131072_sequences_on_1024_ranks():
+    lengths, drawn, times = sentence_lengths(131072), home(1024, 128), []
+    for _ in range(10):
+        began = time.process_time()
+        balance(lengths, drawn, 1024)
+        times.append(time.process_time() - began)
+    assert min(times) < 0.05
