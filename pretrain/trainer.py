@@ -61,7 +61,13 @@ def train(
     if scale is not None and progress.loss_scale:
         scale.restore(progress.loss_scale)
     whole = WholeBatch(
-        engine, settings.seed, settings.micro_batch_tokens, scale, clock, config.objective.mask_duplicates
+        engine,
+        settings.seed,
+        settings.micro_batch_tokens,
+        scale,
+        clock,
+        config.objective.mask_duplicates,
+        settings.balance,
     )
     log = _StepLog(config, engine, telemetry, progress, clock)
     engine.train()

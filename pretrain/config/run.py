@@ -209,6 +209,12 @@ class TrainConfig(Section):
         description="where the first run writes what auto has chosen, for others to use "
         "the same; a sweep names one for its runs",
     )
+    balance: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="move sequences between ranks before a step, so that all have about equally many tokens: "
+        "auto, where one has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, "
+        "never. Changes no gradient",
+    )
     zero: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage")
     seed: int = Field(42, ge=0, description="seed of weights, data order, masks, augmentations and dropout")
     threads: int | None = Field(

@@ -24,6 +24,7 @@ FREE = {
     "data.workers": "changes no batch",
     "data.damaged": "what is replaced is recorded",
     "train.micro_batch_tokens": "changes no gradient",
+    "train.balance": "changes no gradient",
     "train.zero": "changes no gradient",
     "train.threads": "changes no gradient",
     "train.log_every": "changes what is written, not what is trained",

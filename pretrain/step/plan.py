@@ -23,11 +23,13 @@ _VIEWS, _MASKED, _SEQUENCE = 0, 1, 16  # what tells apart torch's random states 
 class Pass:
     """Sequences of this rank that one encoder reads, in micro-batches of at most `budget` tokens.
 
+    lengths_of: the names of their lengths in `StepPlan.sequences`, of each role one.
     keys, seeds: as `cut_and_pack` takes them.
     """
 
     sequences: Ragged | Masked
     budget: int
+    lengths_of: tuple[str, ...]
     seeds: tuple[int, ...] | None = None
     keys: np.ndarray | None = None
 
@@ -43,6 +45,11 @@ def masking(copy: int) -> str:
 def sequence_loss(term: str, role: str) -> str:
     """Return the name of the pass of a term's sequence loss over a view."""
     return f"{term} {role}"
+
+
+def length_of(role: str) -> str:
+    """Return the name of the lengths of a view."""
+    return f"length {role}"
 
 
 def passes_of(
@@ -61,17 +68,19 @@ def passes_of(
         views = Ragged.concatenate([tokens[role] for role in objective.roles])
         numbers = range(len(objective.roles))
         keys = np.concatenate([sequence_keys(seed, step, ids, number, "view") for number in numbers])
-        passes[VIEWS] = Pass(views, budget, (seed, step, rank, _VIEWS), keys)
+        lengths = tuple(map(length_of, objective.roles))
+        passes[VIEWS] = Pass(views, budget, lengths, (seed, step, rank, _VIEWS), keys)
         if objective.momentum_role:
-            passes[MOMENTUM] = Pass(tokens[objective.momentum_role], budget)
+            role = objective.momentum_role
+            passes[MOMENTUM] = Pass(tokens[role], budget, (length_of(role),))
     if objective.weights(step).get("mlm", 0) > 0:
         for copy, masked in enumerate(batch.masked):
-            keys = sequence_keys(seed, step, ids, copy, "masking")
-            passes[masking(copy)] = Pass(masked, budget, (seed, step, rank, _MASKED + copy), keys)
+            keys, seeds = sequence_keys(seed, step, ids, copy, "masking"), (seed, step, rank, _MASKED + copy)
+            passes[masking(copy)] = Pass(masked, budget, ("length",), seeds, keys)
     for number, (term, role) in enumerate(objective.sequence_passes(step)):
         keys = sequence_keys(seed, step, ids, number, "sequence-loss")
-        seeds = (seed, step, rank, _SEQUENCE + number)
-        passes[sequence_loss(term, role)] = Pass(tokens[role], max(1, budget // 2), seeds, keys)
+        seeds, half = (seed, step, rank, _SEQUENCE + number), max(1, budget // 2)
+        passes[sequence_loss(term, role)] = Pass(tokens[role], half, (length_of(role),), seeds, keys)
     return passes
 
 
@@ -84,8 +93,8 @@ class StepPlan:
     masked_tokens: tokens to predict, of each masking; merged the sums.
     request: to stop (`pretrain.common.shutdown`); merged the largest.
     substitutions: how many damaged chunks were replaced; merged the sum.
-    sequences: name -> int64[n], a number for each sequence: "length", "label", "identity ROLE",
-        "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
+    sequences: name -> int64[n], a number for each sequence: "length", "label", "length ROLE",
+        "identity ROLE", "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
 
     >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, {"length": torch.tensor([40, 50])})
     >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, {"length": torch.tensor([49, 50])})
@@ -111,6 +120,7 @@ class StepPlan:
         lengths = {name: part.sequences.lengths for name, part in passes.items()}
         sequences = {"length": batch.original.lengths}
         for role in objective.roles:
+            sequences[length_of(role)] = batch.views[role].tokens.lengths
             sequences[f"identity {role}"] = batch.views[role].identities
             sequences[f"present {role}"] = batch.views[role].present
         if batch.labels is not None:

@@ -23,7 +23,7 @@ heads saw the whole batch on every rank, so their mean over ranks is already the
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -35,7 +35,9 @@ from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
+from pretrain.step.balance import Balance
 from pretrain.step.model import Condition, Embed, EmbedByMomentum, Idle, MaskedLoss, Relate, SequenceLoss
+from pretrain.step.placement import Placement, place
 from pretrain.step.plan import MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
 from pretrain.telemetry.stopwatch import Stopwatch
 
@@ -82,6 +84,7 @@ class WholeBatch:
         loss_scale: LossScale | None = None,
         clock: Stopwatch | None = None,
         mask_duplicates: bool = True,
+        balance: Balance = "off",
     ):
         """
         Args:
@@ -91,11 +94,12 @@ class WholeBatch:
             loss_scale: scaling of what goes backward through float16.
             clock: where to book the time of encode, loss and backward.
             mask_duplicates: equal texts are no negatives of each other.
+            balance: when sequences change ranks before a pass (`pretrain.step.balance`).
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
         self.clock = clock or Stopwatch()
-        self.mask_duplicates = mask_duplicates
+        self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device = engine.device
         self.reduction = REDUCTION[int(engine.zero_optimization_stage())]
@@ -114,6 +118,8 @@ class WholeBatch:
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
         mine = StepPlan.of_rank(batch, self.objective, passes, request)
         plan = mine.merge(self._gather(mine.to_tensor()))
+        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world)
+        plan = replace(plan, micro_batches=counts)
         rows = {
             name: part.micro_batches(plan.micro_batches[name], self.device) for name, part in passes.items()
         }
@@ -126,7 +132,9 @@ class WholeBatch:
         reduction = self.engine.coalesce_grad_reduction() if coalesce else nullcontext()
         with self.engine.module.weights_unchanged(), reduction:
             if VIEWS in rows:
-                gathered, losses, measures = self._sentence_level(batch, rows, plan, weights, not maskings)
+                gathered, losses, measures = self._sentence_level(
+                    batch, rows, placements, plan, weights, not maskings
+                )
             elif self.objective.roles:
                 self._backward(self.engine(Idle(self.device)), final=not maskings)
             if maskings:
@@ -150,31 +158,34 @@ class WholeBatch:
         self,
         batch: RankBatch,
         rows: dict[str, list[MicroBatch]],
+        placements: dict[str, Placement],
         plan: StepPlan,
         weights: dict[str, float],
         last: bool,
     ) -> tuple[Tensor, dict[str, float], dict[str, float]]:
         """Run the three passes; return the vectors [views, N, d], losses and measures."""
-        views, count, objective = rows[VIEWS], len(batch), self.objective
+        views, placed, objective = rows[VIEWS], placements[VIEWS], self.objective
         single = len(views) == 1
         with self.clock("encode"), nullcontext() if single else torch.no_grad():
             parts = [self.engine(Embed(row)) for row in views]
-            vectors = parts[0].new_zeros((len(objective.roles) * count, parts[0].shape[1]))
+            vectors = parts[0].new_zeros((placed.most, parts[0].shape[1]))
             for row, part in zip(views, parts):
                 vectors[row.rows] = part.detach()
         with self.clock("loss"):
-            gathered = self._gather(vectors.unflatten(0, (-1, count)))  # [W, views, n, d]
-            whole = gathered.transpose(0, 1).flatten(1, 2)  # [views, N, d], rank-major = lane-major
+            whole = placed.in_order(self._gather(vectors))
+            whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
             context = self._context(batch, plan)
-        momentum = self._follow(batch, rows[MOMENTUM]) if MOMENTUM in rows else None
-        losses = self._sequence_level(batch.step, rows, whole, plan, weights, context)
+        momentum = (
+            self._follow(batch.step, rows[MOMENTUM], placements[MOMENTUM]) if MOMENTUM in rows else None
+        )
+        losses = self._sequence_level(batch.step, rows, placements, whole, plan, weights, context)
 
         with self.clock("loss"), shared_over(self.world):
             whole.requires_grad_()
             terms = self.engine(Relate(dict(zip(objective.roles, whole)), context))
             total = sum(weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
             self._backward(total, final=False)
-            mine = whole.grad.unflatten(1, (self.world, count))[:, self.rank].flatten(0, 1) * self.world
+            mine = placed.of_mine(whole.grad.flatten(0, 1)) * self.world
             if momentum is not None:
                 objective.remember(momentum, plan.sequences[f"identity {objective.momentum_role}"])
 
@@ -199,15 +210,15 @@ class WholeBatch:
             identities=identities if self.mask_duplicates else None,
         )
 
-    def _follow(self, batch: RankBatch, rows: list[MicroBatch]) -> Tensor:
+    def _follow(self, step: int, rows: list[MicroBatch], placed: Placement) -> Tensor:
         """Take a step of the momentum encoder; return its vectors of the global batch, float32[N, d]."""
-        if batch.step:
+        if step:
             self.objective.follow()
         with self.clock("encode"):
-            vectors = torch.zeros(len(batch), self.engine.module.encoder.hidden_size, device=self.device)
+            vectors = torch.zeros(placed.most, self.engine.module.encoder.hidden_size, device=self.device)
             for row in rows:
                 vectors[row.rows] = self.engine(EmbedByMomentum(row))
-        return self._gather(vectors).flatten(0, 1)
+        return placed.in_order(self._gather(vectors))
 
     # ---- losses of one sequence at a time, conditioned on the whole batch
 
@@ -215,6 +226,7 @@ class WholeBatch:
         self,
         step: int,
         rows: dict[str, list[MicroBatch]],
+        placements: dict[str, Placement],
         whole: Tensor,
         plan: StepPlan,
         weights: dict[str, float],
@@ -234,10 +246,10 @@ class WholeBatch:
             term = self.objective.terms[name]
             tokens = sum(plan.tokens[sequence_loss(name, other)] for other in term.sequence_roles)
             scale = term.sequence_scale(whole.shape[1] * len(term.sequence_roles), tokens)
-            condition = conditions[name].get(role)
+            placed, condition = placements[sequence_loss(name, role)], conditions[name].get(role)
             if condition is not None:
-                condition = condition.unflatten(0, (self.world, -1))[self.rank].clone()
-                gradient = torch.zeros_like(condition)
+                gradient = condition.new_zeros((placed.most, *condition.shape[1:]))
+                condition = placed.of_mine(condition)
             total = torch.zeros((), dtype=torch.float64, device=self.device)
             for row in rows[sequence_loss(name, role)]:
                 own = None if condition is None else condition[row.rows].requires_grad_()
@@ -252,7 +264,7 @@ class WholeBatch:
             dist.all_reduce(total)
             losses[term.sequence_term] = losses.get(term.sequence_term, 0.0) + float(total) * scale
             if condition is not None:
-                context.condition_gradients[role] = self._gather(gradient).flatten(0, 1)
+                context.condition_gradients[role] = placed.in_order(self._gather(gradient))
         return losses
 
     # ---- token level

@@ -129,19 +129,23 @@ CASES = {
 }
 
 
-def make_batch(seed: int, copies: int, roles: tuple[str, ...]) -> dict:
+def make_batch(seed: int, copies: int, roles: tuple[str, ...], uneven: bool = False) -> dict:
     """A global batch: every part as lists of token lists, views, identities and present by role.
 
-    Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches.
-    Maskings are uneven
-    too: each hides more tokens than the one before.
+    Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches;
+    three times as long on average where they are to be `uneven`. Maskings are uneven too: each hides more
+    tokens than the one before.
     """
     rng = np.random.default_rng(seed)
 
-    def sequence(length):
-        return [CLS, *rng.integers(5, VOCABULARY, length).tolist(), SEP]
+    def length(row, stop, more):
+        second = row >= N // 2
+        return rng.integers(1, stop if second or not uneven else 4) + (more if second else 0)
 
-    originals = [sequence(rng.integers(1, 14) + (6 if row >= N // 2 else 0)) for row in range(N)]
+    def sequence(tokens):
+        return [CLS, *rng.integers(5, VOCABULARY, tokens).tolist(), SEP]
+
+    originals = [sequence(length(row, 14, 6)) for row in range(N)]
     masked = []
     for copy in range(copies):
         rows, positions = [], []
@@ -159,10 +163,7 @@ def make_batch(seed: int, copies: int, roles: tuple[str, ...]) -> dict:
     return {
         "originals": originals,
         "masked": masked,
-        "views": {
-            role: [sequence(rng.integers(1, 9) + (5 if row >= N // 2 else 0)) for row in range(N)]
-            for role in roles
-        },
+        "views": {role: [sequence(length(row, 9, 5)) for row in range(N)] for role in roles},
         "identities": {role: same + 100 * (number > 1) for number, role in enumerate(roles)},
         "present": {
             role: np.ones(N, bool) if number < 2 else rng.random(N) < 0.7 for number, role in enumerate(roles)

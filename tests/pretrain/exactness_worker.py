@@ -1,8 +1,8 @@
 """One rank of an exactness run: gradients of the engine against a padded single-device float64 reference.
 
-Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT` with RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT set. The reference shares nothing with the system but the weights and the token ids: the library's
-padded model, full similarity matrices, one backward.
+Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT BALANCE` with RANK, WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT set. The reference shares nothing with the system but the weights and the token
+ids: the library's padded model, full similarity matrices, one backward.
 """
 
 import json
@@ -32,6 +32,7 @@ from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.model.encoder import build_encoder
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
+from pretrain.step.balance import ABOVE, balance, home, imbalance
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import Embed, MaskedLoss, Relate, SentenceModel
 from pretrain.step.plan import passes_of
@@ -246,15 +247,28 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     return {n: p.grad.double().clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def needed_micro_batches(batch: RankBatch, model: SentenceModel, budget: int) -> tuple[int, int]:
-    """How many micro-batches of views and of a masking a rank needs by itself to stay within the budget."""
-    masks = batch.masked if model.objective.weights(batch.step).get("mlm", 0) > 0 else []
-    used = batch.views.values() if model.objective.needs_views(batch.step) else ()
-    views = Ragged.concatenate([view.tokens for view in used])
+def needed_micro_batches(
+    shares: list[RankBatch], model: SentenceModel, budget: int, how: str
+) -> tuple[int, int]:
+    """How many micro-batches of views and of a masking the rank that needs the most has to make."""
+    step = shares[0].step
+    roles = model.objective.roles if model.objective.needs_views(step) else ()
+    masks = shares[0].masked if model.objective.weights(step).get("mlm", 0) > 0 else []
+    views = [[of.views[role].tokens.lengths for of in shares] for role in roles]
     return (
-        count_micro_batches(views.lengths, budget),
-        count_micro_batches(masks[0].batch.lengths, budget) if masks else 0,
+        _most_micro_batches(views, budget, how) if roles else 0,
+        _most_micro_batches([[of.masked[0].lengths for of in shares]], budget, how) if masks else 0,
     )
+
+
+def _most_micro_batches(lengths_by_role: list[list[np.ndarray]], budget: int, how: str) -> int:
+    lengths, world = np.array(lengths_by_role).ravel(), len(lengths_by_role[0])
+    owners = home(world, N // world, len(lengths_by_role))
+    if how != "off" and world > 1:
+        assert imbalance(lengths, owners, world) > 1.3
+        owners = balance(lengths, owners, world, ABOVE[how])
+        assert imbalance(lengths, owners, world) < 1.1
+    return max(count_micro_batches(lengths[owners == rank], budget) for rank in range(world))
 
 
 def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
@@ -271,7 +285,7 @@ def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
 
 def main() -> None:
     out, stage, cases = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
-    rate = float(sys.argv[4])
+    rate, how = float(sys.argv[4]), sys.argv[5]
     torch.set_num_threads(1)
     start_processes()
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -279,7 +293,7 @@ def main() -> None:
     for case in cases:
         for precision in ("fp32",) if rate else ("fp16",) if case.startswith("faint") else ("fp32", "bf16"):
             config, model = build(case, stage, precision, rate)
-            whole = make_batch(5, model.objective.masked_copies, model.objective.roles)
+            whole = make_batch(5, model.objective.masked_copies, model.objective.roles, how != "off")
             systems = () if case == "not_yet" else tuple(model.objective.terms)
             expected_losses, expected = reference_gradients(model, whole, config, world, systems, rate > 0)
             engine = build_engine(model, config)
@@ -296,11 +310,10 @@ def main() -> None:
                 sharing.SMALLEST = 2**20 if pieces == 2 else 0  # each rank the whole loss, or its share of it
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
                 scaled = pieces == 2 or precision == "fp16"
-                result = WholeBatch(engine, SEED, budget, scale if scaled else None).compute(batch)
+                computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how)
+                result = computes.compute(batch)
                 got = engine_gradients(engine)
-                needed = tuple(
-                    max(counts) for counts in zip(*(needed_micro_batches(of, model, budget) for of in shares))
-                )
+                needed = needed_micro_batches(shares, model, budget, how)
                 report.append(
                     {
                         "case": case,

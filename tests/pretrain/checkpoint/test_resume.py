@@ -127,6 +127,20 @@ def test_resumes_on_two_ranks_and_another_zero_stage_with_the_same_batches(tiny_
             assert got[step]["evaluation"] == pytest.approx(row["evaluation"], rel=1e-3, abs=1e-3)
 
 
+def test_on_two_balanced_ranks_resumed_equals_uninterrupted_bitwise(tiny_data, tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    finish(start(command(tiny_data, run, train__balance="on", checkpoint__keep=9), ranks=2))
+    shutil.copytree(run, other)
+    shutil.rmtree(other / "export")
+    for later in sorted((other / "checkpoints").glob("step-*"))[1:]:
+        shutil.rmtree(later)
+    resume = command(tiny_data, other, train__balance="on", checkpoint__resume="auto")
+    assert "resumed from" in finish(start(resume, ranks=2))
+    assert curve(other) == curve(run)
+    exported = [(r / "export" / "model.safetensors").read_bytes() for r in (run, other)]
+    assert exported[0] == exported[1]
+
+
 @pytest.mark.parametrize("how", ["SIGUSR1", "stop file"])
 def test_leaves_at_a_step_boundary_when_asked(tiny_data, whole, tmp_path, how):
     run = tmp_path / "run"

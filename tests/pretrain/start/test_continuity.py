@@ -165,6 +165,7 @@ def test_settings_of_the_users_own_objective_must_stay():
 def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
     free = {
         "train.micro_batch_tokens": "999",
+        "train.balance": "off",
         "train.zero": "0",
         "train.threads": "2",
         "train.log_every": "3",

@@ -20,11 +20,14 @@ PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,diffcse"
 
 FEW = "double_mlm,vascl,diffcse"
 DROPPED = "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,diffcse,clear+vadvcse"
+MOVED = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,diffcse,clear+vadvcse"
 
 
-def launch(tmp_path: Path, world: int, stage: int, cases: str, dropout: float = 0.0) -> dict:
+def launch(
+    tmp_path: Path, world: int, stage: int, cases: str, dropout: float = 0.0, balance: str = "off"
+) -> dict:
     out = tmp_path / "report.json"
-    finish(start([str(WORKER), str(out), str(stage), cases, str(dropout)], world), timeout=1800)
+    finish(start([str(WORKER), str(out), str(stage), cases, str(dropout), balance], world), timeout=1800)
     return json.loads(out.read_text())
 
 
@@ -85,6 +88,26 @@ def test_with_dropout_gradients_equal_the_whole_batch_on_one_device(tmp_path, wo
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_with_dropout_gradients_for_every_world_and_stage(tmp_path, world, stage):
     check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{SWITCHES}", 0.1), world)
+
+
+@pytest.mark.parametrize(
+    "stage,cases,dropout", [(1, MOVED, 0.1), (1, f"mlm,clear_mean,{LOCAL}", 0.0), (3, FEW, 0.1)]
+)
+def test_gradients_are_the_same_wherever_sequences_are_encoded(tmp_path, stage, cases, dropout):
+    check(launch(tmp_path, 2, stage, cases, dropout, "on"), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_gradients_are_the_same_wherever_sequences_are_encoded_for_all(tmp_path, world, stage, dropout):
+    cases = f"{CLEAR},{SYSTEMS},{SWITCHES}"
+    if (
+        world == 2 and not dropout
+    ):  # with 4, a rank's own lanes have fewer neighbours than VaSCL's reference takes
+        cases += f",{LOCAL}"
+    check(launch(tmp_path, world, stage, cases, dropout, "on"), world)
 
 
 @pytest.mark.slow

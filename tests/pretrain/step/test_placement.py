@@ -1,0 +1,137 @@
+"""Sequences arrive whole at the ranks that encode them, and their vectors come back in the batch's order."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+from augment.core.ragged import Ragged, offsets_of
+from pretrain.data.masking import Masked
+from pretrain.data.microbatches import count_micro_batches
+from pretrain.step.placement import Placement, from_words, place, to_words
+from pretrain.step.plan import Pass, StepPlan
+
+EACH, BUDGET = 6, 60
+
+
+def sequences(lengths: np.ndarray, start: int) -> Ragged:
+    """Sequences whose tokens are all different."""
+    return Ragged(np.arange(start, start + lengths.sum(), dtype=np.int32), offsets_of(lengths))
+
+
+def masked(tokens: Ragged) -> Masked:
+    """A masking of every third token; the first label is id 0, and the first token's is one of them."""
+    positions = np.arange(0, tokens.num_tokens, 3)
+    return Masked(tokens, positions, (2 * positions).astype(np.int32))
+
+
+def global_passes(ranks: int) -> dict[str, Pass]:
+    """Passes over a global batch: two views, one of them also by itself and without keys, and a masking."""
+    rng, count = np.random.default_rng(ranks), ranks * EACH
+    rising = np.repeat(np.arange(1, ranks + 1) * 4, EACH)  # the last rank has the longest sequences
+    views = sequences(np.concatenate([rising, rising]) + rng.integers(0, 5, 2 * count), 1000)
+    texts = sequences(rising + rng.integers(0, 3, count), 7)
+    keys = rng.integers(0, 2**64, 3 * count, dtype=np.uint64)
+    return {
+        "views": Pass(views, BUDGET, ("length a", "length b"), (1,), keys[: 2 * count]),
+        "momentum": Pass(views.slice(count, 2 * count), BUDGET, ("length b",)),
+        "masking 0": Pass(masked(texts), BUDGET, ("length",), (2,), keys[2 * count :]),
+    }
+
+
+def part_of(whole: Pass, rows: np.ndarray) -> Pass:
+    keys = None if whole.keys is None else whole.keys[rows]
+    return Pass(whole.sequences.take(rows), whole.budget, whole.lengths_of, whole.seeds, keys)
+
+
+def assert_equal(got: Pass, expected: Pass) -> None:
+    assert (got.budget, got.lengths_of, got.seeds) == (expected.budget, expected.lengths_of, expected.seeds)
+    assert (got.keys is None) == (expected.keys is None) and type(got.sequences) is type(expected.sequences)
+    if expected.keys is not None:
+        assert np.array_equal(got.keys, expected.keys)
+    if isinstance(expected.sequences, Masked):
+        assert got.sequences.batch == expected.sequences.batch
+        assert np.array_equal(got.sequences.positions, expected.sequences.positions)
+        assert np.array_equal(got.sequences.labels, expected.sequences.labels)
+        assert got.sequences.positions.dtype == np.int64 and got.sequences.labels.dtype == np.int32
+    else:
+        assert got.sequences == expected.sequences
+
+
+def drawn_by(rank: int, ranks: int, whole: Pass) -> np.ndarray:
+    numbers = np.arange(len(whole.sequences.lengths)).reshape(-1, ranks, EACH)
+    return numbers[:, rank].ravel()
+
+
+def plan_of(whole: dict[str, Pass]) -> StepPlan:
+    lengths = {name: torch.from_numpy(part.sequences.lengths) for name, part in whole.items()}
+    first, second = lengths["views"].chunk(2)
+    agreed = {"length a": first, "length b": second, "length": lengths["masking 0"]}
+    return StepPlan(dict.fromkeys(whole, 9), {}, [], 0, 0, agreed)
+
+
+def move_and_return(rank: int, ranks: int, meeting: str) -> None:
+    dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=ranks)
+    whole = global_passes(ranks)
+    plan = plan_of(whole)
+    mine = {name: part_of(part, drawn_by(rank, ranks, part)) for name, part in whole.items()}
+
+    passes, placements, counts = place(mine, plan, "off", rank, ranks)
+    assert passes is mine and counts == plan.micro_batches
+    assert not any(placed.moves for placed in placements.values())
+    check_order(placements, whole, ranks)
+
+    passes, placements, counts = place(mine, plan, "on", rank, ranks)
+    check_order(placements, whole, ranks)
+    for name, part in passes.items():
+        placed = placements[name]
+        assert placed.moves
+        assert_equal(part, part_of(whole[name], placed.mine))
+        loads = np.bincount(placed.owners, whole[name].sequences.lengths, ranks)
+        assert loads.max() / loads.mean() <= 1.05
+        assert counts[name] == needed(whole[name], placed, ranks)
+    dist.destroy_process_group()
+
+
+def needed(whole: Pass, placed: Placement, ranks: int) -> int:
+    parts = [whole.sequences.lengths[placed.owners == rank] for rank in range(ranks)]
+    return max(count_micro_batches(lengths, BUDGET) for lengths in parts)
+
+
+def check_order(placements: dict[str, Placement], whole: dict[str, Pass], ranks: int) -> None:
+    """Every rank gives its sequences' numbers as their vectors; all get the rising numbers."""
+    for name, placed in placements.items():
+        count = len(whole[name].sequences.lengths)
+        vectors = torch.full((placed.most, 2), -1.0)
+        vectors[: len(placed.mine)] = torch.from_numpy(placed.mine)[:, None].float()
+        gathered = torch.empty(ranks, placed.most, 2)
+        dist.all_gather_into_tensor(gathered.view(-1), vectors.view(-1))
+        in_order = placed.in_order(gathered)
+        assert torch.equal(in_order, torch.arange(count)[:, None].expand(-1, 2).float())
+        assert torch.equal(placed.of_mine(in_order), vectors[: len(placed.mine)])
+
+
+def test_sequences_move_with_all_that_is_theirs_and_vectors_come_back_in_order(tmp_path: Path):
+    torch.multiprocessing.spawn(move_and_return, (3, str(tmp_path / "meeting")), nprocs=3)
+
+
+@pytest.mark.parametrize("how", ["auto", "on", "off"])
+def test_on_one_rank_nothing_moves(how):
+    whole = global_passes(1)
+    passes, placements, counts = place(whole, plan_of(whole), how, 0, 1)
+    assert passes is whole and set(counts.values()) == {9}
+    for placed in placements.values():
+        vectors = torch.arange(len(placed.owners)).float()[:, None]
+        assert torch.equal(placed.in_order(vectors[None]), vectors)
+        assert torch.equal(placed.of_mine(vectors), vectors)
+
+
+@pytest.mark.parametrize("name", ["views", "momentum", "masking 0"])
+def test_words_hold_all_of_a_sequence(name):
+    whole = global_passes(2)[name]
+    assert_equal(from_words(to_words(whole), whole), whole)
+    nothing = part_of(whole, np.empty(0, np.int64))
+    assert_equal(from_words(to_words(nothing), nothing), nothing)
