@@ -19,6 +19,7 @@ from rich.console import Console
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
+from pretrain.data.manifest import MANIFEST
 from pretrain.estimate.devices import CPU, device_named, overridden
 
 Positive = Annotated[float, Field(gt=0)]
@@ -66,6 +67,10 @@ def plan(
         raise UserError("--mfu and --measured both say what share of the peak is reached: give one of them")
     device = None if gpu == CPU else device_named(gpu, peak, memory, network)
     settings = load_config(config or DEFAULT_RECIPE, overrides)
+    if {"data", "data.folder"} & overrides.keys() and not (settings.data_folder / MANIFEST).is_file():
+        raise UserError(
+            f"{settings.data_folder} holds no prepared data: leave out --data, or prepare it first"
+        )
     # these import torch and transformers: seconds, so not for --help and wrong flags
     from pretrain.estimate.machine import this_machine, utilisation_of
     from pretrain.estimate.measure import measure_utilisation

@@ -26,7 +26,7 @@ from pretrain.estimate.run_size import ModelSize
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder
 from pretrain.model.kernels.compiled import VARIABLE
-from pretrain.objectives import build_objective
+from pretrain.objectives import WholeObjective, build_objective
 from pretrain.step.model import Embed, SentenceModel
 from pretrain.telemetry.throughput import ModelFlops, model_flops, work_clock
 
@@ -75,9 +75,12 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         on_gpu: measure the kernels of a GPU.
     """
     sizes = architecture(config)
+    labels = max(2, (config.augment.augmented or "").count("|") + 1)
     with torch.device("meta"):
         encoder = _encoder(config, sizes, tokenizer)
-        model = SentenceModel(encoder, build_objective(_without_generator(config), encoder, tokenizer, 1))
+        model = SentenceModel(
+            encoder, build_objective(_without_generator(config), encoder, tokenizer, labels)
+        )
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     if _has_discriminator(config):  # a second encoder that is trained, without its masked-language head
         counts += [(p.numel(), True) for p in encoder.lm.base_model.parameters()]
@@ -159,9 +162,8 @@ def _activations(
 
 
 def _model(config: Config, encoder: SentenceEncoder, precision: str) -> SentenceModel:
-    mlm = config.model_copy(deep=True)
-    mlm.objective.name = "mlm"  # no heads: they see vectors, not tokens
-    return SentenceModel(encoder, build_objective(mlm, encoder), "bf16" if precision == "fp16" else precision)
+    objective = WholeObjective(config, {})  # no heads: they see vectors, not tokens
+    return SentenceModel(encoder, objective, "bf16" if precision == "fp16" else precision)
 
 
 def _row(length: int, tokens: int) -> MicroBatch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.manifest import MANIFEST
 from pretrain.data.shards import ShardReader
@@ -123,17 +122,12 @@ def open_scenario(
     """Measure a run's sizes, from its prepared data where there is some.
 
     length: mean tokens of a sequence; None: of the data, or assumed.
-
-    Raises:
-        UserError: --data names a folder without prepared data.
     """
     tokenizer: Any = PlannedTokenizer(config.data.prepare.vocabulary)
     reader = None
     if (config.data_folder / MANIFEST).is_file():
         reader = ShardReader(config.data_folder, "train")
         tokenizer = load_tokenizer(reader.tokenizer_path)
-    elif config.data.folder is not None:
-        raise UserError(f"{config.data.folder} holds no prepared data: leave out --data, or prepare it first")
     if length is None and reader is not None:
         batch, mean = sampled_batch(config, reader, tokenizer), reader.num_tokens // reader.num_sequences
     else:

@@ -8,7 +8,7 @@ import pytest
 
 from pretrain import plan as planning
 from pretrain.common import cli
-from pretrain.config.recipe import flags
+from pretrain.config.recipe import DEFAULT_RECIPE, flags
 
 SMALL = ["--model.layers=3", "--model.hidden_size=32", "--model.heads=2", "--data.prepare.vocabulary=500"]
 
@@ -55,3 +55,12 @@ def test_a_measured_run_gives_its_share_of_the_peak(monkeypatch, capsys, tmp_pat
     code, out, err = run(monkeypatch, capsys, f"--measured={tmp_path}", *SMALL)
     assert code == 0, err
     assert "speed    42.0% of the peak" in out
+
+
+@pytest.mark.parametrize("recipe", ["diffcse_micro", "augcse_micro", "esimcse_micro"])
+def test_second_encoders_and_heads_of_other_objectives_are_counted(monkeypatch, capsys, tmp_path, recipe):
+    words = [f"--config={DEFAULT_RECIPE.with_name(recipe + '.yaml')}", *SMALL]
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert code == 0, err
+    assert "parameters and " in out.splitlines()[0]  # the masked-language head, which nothing trains here
