@@ -23,7 +23,9 @@ except UserError as error:
 total = torch.ones(1)
 dist.all_reduce(total)
 backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-print("ranks", int(total), backend.options._timeout.total_seconds())
+print("ranks", int(total), backend.options._timeout.total_seconds(), flush=True)
+dist.barrier()
+dist.destroy_process_group()  # a process that ends with one aborts now and then
 """
 
 
