@@ -315,6 +315,6 @@ class Monitor:
         return (
             f"the contrastive loss has vanished since step {since}: {loss:.4f} of {chance:.2f} at chance. "
             "The views are too easy to match, so nothing more is learned from them (CLEAR saw this with "
-            "subs and reorder alone). Try a composition such as del-span,reorder, higher rates, or a larger "
-            "train.global_batch, in a new run."
+            "subs and reorder alone). In a new run, try --aug crop:rate=1:min_rate=0.7,del-span,reorder, "
+            "higher rates, or a larger train.global_batch."
         )
