@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "pretrain.run": "pretrain finetune",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "
-    "pretrain.objectives pretrain.step pretrain.start.local_ranks",
+    "pretrain.losses pretrain.objectives pretrain.step pretrain.start.local_ranks",
     "pretrain.plan": "pretrain.config pretrain.data pretrain.estimate",
     "pretrain.inspect": "augment pretrain",
     "pretrain.demo": "",

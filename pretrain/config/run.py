@@ -97,6 +97,11 @@ class ModelConfig(Section):
         "keep fp32. bf16 halves its memory, and rounds every sum",
     )
 
+    def architecture(self) -> dict[str, Any]:
+        """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""
+        sizes = self.model_dump(exclude={"init", "pooling", "layer_code", "residual"}, exclude_none=True)
+        return sizes | {"intermediate_size": self.intermediate_size or 4 * self.hidden_size}
+
     @field_validator("init")
     @classmethod
     def _export(cls, init: str | None) -> str | None:
@@ -168,6 +173,7 @@ class AugmentConfig(Section):
 
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Balance = Literal["auto", "on", "off"]
 
 
 class TrainConfig(Section):
@@ -209,7 +215,7 @@ class TrainConfig(Section):
         description="where the first run writes what auto has chosen, for others to use "
         "the same; a sweep names one for its runs",
     )
-    balance: Literal["auto", "on", "off"] = Field(
+    balance: Balance = Field(
         "auto",
         description="move sequences between ranks before a step, so that all have about equally many tokens: "
         "auto, where one has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, "

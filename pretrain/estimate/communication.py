@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
+from pretrain.losses import sharing
 
 FLOAT = 4
-SMALLEST_SHARED_LOSS = 2**20
-"""As `pretrain.losses.sharing.SMALLEST`, without its import of torch."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def collectives(model: ModelSize, batch: BatchSize, layout: Layout) -> list[Coll
     vectors = batch.views * batch.sequences * model.width * FLOAT
     if vectors:
         everyone.append(Collective("vectors", "all-gather", vectors))
-        if (batch.views * batch.sequences) ** 2 >= SMALLEST_SHARED_LOSS:
+        if (batch.views * batch.sequences) ** 2 >= sharing.SMALLEST:
             # each rank has the gradients of its own anchors' losses by all vectors, and needs their sum
             everyone.append(Collective("loss", "all-reduce", 2 * vectors))
     return everyone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from pathlib import Path
 
@@ -10,9 +9,10 @@ import torch
 
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
+from pretrain.common.memory import free_memory
 from pretrain.estimate.devices import Device
 from pretrain.model.precision import DTYPES
-from pretrain.start.local_ranks import threads_of_user
+from pretrain.start.local_ranks import threads_of_rank
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.throughput import measure_peak_flops
 
@@ -27,21 +27,11 @@ def this_machine(ranks: int, threads: int | None, precision: str) -> Device:
 
     threads: of a rank; None: as a run would have (OMP_NUM_THREADS, else cores / ranks).
     """
-    cores = usable_cores()
-    threads = threads or threads_of_user() or max(1, cores // ranks)
+    threads = threads_of_rank(threads, ranks)
     torch.set_num_threads(threads)
     peak = measure_peak_flops("cpu", DTYPES[precision])
-    peak *= min(1.0, cores / (ranks * threads))  # beyond the cores, ranks take turns
+    peak *= min(1.0, usable_cores() / (ranks * threads))  # beyond the cores, ranks take turns
     return Device(peak, free_memory() / ranks, MEMORY_BANDWIDTH, LINK, LINK, ranks)
-
-
-def free_memory() -> float:
-    """Return the bytes of memory that new processes may take; 0 where the system does not say."""
-    try:
-        found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
-    except OSError:
-        found = None
-    return float(found[1]) * 1024 if found else 0.0
 
 
 def utilisation_of(run: Path) -> float:

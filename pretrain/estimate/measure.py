@@ -59,10 +59,7 @@ def architecture(config: Config) -> dict[str, Any]:
     """Return the sizes of the run's encoder, those of its checkpoint where `model.init` names one."""
     if config.model.init is not None:
         return architecture_of(pretrained(AutoConfig, config.model.init))
-    ours = {"init", "pooling", "layer_code", "residual"}
-    sizes = config.model.model_dump(exclude=ours, exclude_none=True)
-    sizes["intermediate_size"] = config.model.intermediate_size or 4 * config.model.hidden_size
-    return sizes
+    return config.model.architecture()
 
 
 def measure_model(config: Config, tokenizer: Any, length: int, precision: str, on_gpu: bool) -> ModelSize:

@@ -45,8 +45,8 @@ class PackedLayout:
     filler: int
     """Tokens behind them that belong to none: nobody attends to them and their attention output is zero."""
     max_length: int
-    cumulative: Tensor | None
-    """int32[N+1] on the device, where a variable-length kernel may run; None on CPU."""
+    cumulative: Tensor
+    """int32[N+1] on the device: where each sequence begins, and the last one ends."""
     window_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     """(length, half window) -> bool[length, length], filled on first use, shared by the forward's layers."""
 
@@ -54,17 +54,14 @@ class PackedLayout:
     def build(cls, lengths: Tensor, device: torch.device, filler: int = 0) -> PackedLayout:
         """`lengths` int64[N] on the CPU (no device synchronisation is needed then), equal ones adjacent."""
         values, counts = torch.unique_consecutive(lengths, return_counts=True)
-        cumulative = None
-        if device.type != "cpu":
-            cumulative = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-            cumulative[1:] = lengths.cumsum(0)
-            cumulative = cumulative.to(device, non_blocking=True)
+        cumulative = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+        cumulative[1:] = lengths.cumsum(0)
         return cls(
             groups=tuple(zip(counts.tolist(), values.tolist(), strict=True)),
             num_tokens=int(lengths.sum()),
             filler=filler,
             max_length=int(values.max()) if len(values) else 0,
-            cumulative=cumulative,
+            cumulative=cumulative.to(device, non_blocking=True),
         )
 
     def window_mask(self, length: int, half_window: int, device: torch.device) -> Tensor | None:

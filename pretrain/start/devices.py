@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import torch
 
-from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config, Precision
-from pretrain.start.local_ranks import ranks_here, threads_of_user
+from pretrain.start.local_ranks import ranks_here, threads_of_rank
 from pretrain.telemetry.throughput import choose_precision as measure_precision
 
 SECONDS_FOR_ANOTHER = 600.0
@@ -22,12 +21,8 @@ SECONDS_FOR_ANOTHER = 600.0
 
 
 def set_threads(config: Config) -> int:
-    """Set the CPU threads of this rank, and return their number.
-
-    It is `train.threads`, else OMP_NUM_THREADS (`threads_of_user`), else an equal share of this machine's
-    cores for each of its ranks.
-    """
-    threads = config.train.threads or threads_of_user() or max(1, usable_cores() // ranks_here())
+    """Set the CPU threads of this rank, and return their number (`threads_of_rank`)."""
+    threads = threads_of_rank(config.train.threads, ranks_here())
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # denormal gradients are hundreds of times slower on some CPUs
     return threads

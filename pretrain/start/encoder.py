@@ -59,10 +59,9 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             )
         config.model = model.model_copy(update=built)
     else:
-        ours = {"init", "pooling", "layer_code", "residual"}
-        architecture = model.model_dump(exclude=ours, exclude_none=True)
-        architecture["intermediate_size"] = model.intermediate_size or 4 * model.hidden_size
-        encoder = build_encoder(architecture, tokenizer, model.pooling, model.layer_code, model.residual)
+        encoder = build_encoder(
+            model.architecture(), tokenizer, model.pooling, model.layer_code, model.residual
+        )
     # now, rather than on one rank at some step
     if config.train.micro_batch_tokens < encoder.max_positions:
         raise UserError(

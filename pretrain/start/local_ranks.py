@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from pretrain.common.cores import usable_cores
 from pretrain.common.error_output import LOCAL_RANKS
+from pretrain.common.memory import free_memory
 from pretrain.config.run import Config
 
 _CHOOSE_RANKS = {
@@ -66,6 +66,14 @@ def threads_of_user() -> int | None:
         return None
     by_torchrun = int(value) == 1 and "TORCHELASTIC_RUN_ID" in os.environ and ranks_here() > 1
     return None if by_torchrun else int(value)
+
+
+def threads_of_rank(asked: int | None, ranks: int) -> int:
+    """Return the threads of each of so many ranks on this machine.
+
+    They are those `asked` for, else OMP_NUM_THREADS (`threads_of_user`), else an equal share of the cores.
+    """
+    return asked or threads_of_user() or max(1, usable_cores() // ranks)
 
 
 def choose_ranks(config: Config) -> int:
@@ -163,19 +171,13 @@ def _words_of_ancestors() -> list[list[str]]:
 
 def _fitting_memory(config: Config) -> int:
     """Return how many ranks fit into half of the free memory."""
-    try:
-        found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
-    except OSError:
-        found = None
-    if found is None:
-        return 1
     model = config.model
     if model.init:
         parameters = sum(file.stat().st_size for file in Path(model.init).glob("*.safetensors")) / 4
     else:
         vocabulary = config.data.prepare.vocabulary
         parameters = model.hidden_size * (12 * model.layers * model.hidden_size + vocabulary)
-    return int(int(found[1]) * 1024 / 2 / (parameters * _BYTES_A_PARAMETER + _BYTES_OF_A_PROCESS))
+    return int(free_memory() / 2 / (parameters * _BYTES_A_PARAMETER + _BYTES_OF_A_PROCESS))
 
 
 def _free_port() -> int:

@@ -10,11 +10,7 @@ suffices, and gathers of vectors keep their shape. Few sequences move: with 32 a
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
-
-Balance = Literal["auto", "on", "off"]
 
 UNTIL = 1.02
 """Exchanges end where no rank has more than this share of the mean number of tokens."""

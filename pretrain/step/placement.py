@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from augment.core.ragged import Ragged, offsets_of
+from pretrain.config.run import Balance
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import count_micro_batches
-from pretrain.step.balance import ABOVE, Balance, balance, home
+from pretrain.step.balance import ABOVE, balance, home
 from pretrain.step.plan import Pass, StepPlan
 
 _KEY_WORDS = 2  # int32 words of a key

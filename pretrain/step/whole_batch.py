@@ -30,12 +30,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.config.run import Balance
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
-from pretrain.step.balance import Balance
 from pretrain.step.model import Condition, Embed, EmbedByMomentum, Idle, MaskedLoss, Relate, SequenceLoss
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss

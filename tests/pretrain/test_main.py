@@ -1,14 +1,13 @@
 """The command as users type it: through the launcher, as a dry run, with help, and from an export."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from run_helpers import ROOT, command, curve, finish, start
+from run_helpers import ROOT, command, curve, finish, free_port, start
 from safetensors.torch import load_file
 
 from pretrain.config.recipe import DEFAULT_RECIPE, load_config
@@ -18,9 +17,7 @@ from pretrain.step.heldout import find_partners
 
 def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):
     launcher = str(Path(sys.executable).with_name("deepspeed"))
-    with socket.socket() as probe:  # the launcher's own is one for all runs of a machine
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())  # the launcher's own is one for all runs of a machine
     words = [
         launcher,
         "--master_port",

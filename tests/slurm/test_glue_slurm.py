@@ -12,9 +12,10 @@ import sys
 import time
 
 import pytest
+from finetuning_helpers import save_model
+from glue_files import write_glue
 from slurm_cluster import ENVIRONMENT, ROOT, command, needs_a_cluster, states
 
-sys.path.insert(0, str(ROOT / "tests" / "finetune" / "glue"))
 SCRIPT = ROOT / "slurm" / "finetune_glue.sh"
 
 pytestmark = needs_a_cluster
@@ -23,9 +24,6 @@ pytestmark = needs_a_cluster
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
     """Model and data of all runs here: a tiny model, GLUE's files with a few rows."""
-    from finetuning_helpers import save_model
-    from glue_files import write_glue
-
     model = save_model(tmp_path_factory.mktemp("model"), "bert")
     data = write_glue(tmp_path_factory.mktemp("data"))
     return [model, "--eval-data", data, "--precision", "fp32"]

@@ -244,13 +244,12 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         qkv = qkv.contiguous()
         tokens, _, heads, size = qkv.shape
-        offsets = _offsets(layout)
         ctx.task = (
             _TYPES[qkv.dtype],
             tokens,
-            len(offsets) - 1,
+            len(layout.cumulative) - 1,
             layout.max_length,
-            offsets,
+            layout.cumulative,
             heads,
             size,
             scale,
@@ -307,10 +306,3 @@ def _dropout(dropout: Dropout | None, x: Tensor) -> tuple[Tensor | None, int, fl
 
 def _contiguous(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
-
-
-def _offsets(layout: PackedLayout) -> Tensor:
-    counts, lengths = torch.tensor(layout.groups, dtype=torch.int64).view(-1, 2).unbind(1)
-    offsets = torch.zeros(int(counts.sum()) + 1, dtype=torch.int32)
-    offsets[1:] = lengths.repeat_interleave(counts).cumsum(0)
-    return offsets

@@ -1,7 +1,6 @@
 """The packed encoder against the library's padded models, and how an encoder is made."""
 
 import copy
-import dataclasses
 
 import pytest
 import torch
@@ -209,13 +208,6 @@ def test_the_variable_length_path_gives_its_kernel_the_right_arguments(family, l
     encoder = make_encoder(family, layer_code=layer_code).double()
     ids = random_ids(LENGTHS)
     dense = encoder.forward_packed(ids, LENGTHS)
-    build = attention.PackedLayout.build
-
-    def with_cumulative(lengths, device, filler=0):
-        ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-        return dataclasses.replace(build(lengths, device, filler), cumulative=ends)
-
-    monkeypatch.setattr(attention.PackedLayout, "build", with_cumulative)
     for module in (attention, layer):
         monkeypatch.setattr(module, "variable_length_kernel", lambda query, dropout: plain_variable_length)
     torch.testing.assert_close(encoder.forward_packed(ids, LENGTHS), dense, rtol=0, atol=1e-10)

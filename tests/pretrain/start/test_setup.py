@@ -17,7 +17,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.objectives import WholeObjective
 from pretrain.objectives.base import Objective
-from pretrain.start import devices
+from pretrain.start import devices, local_ranks
 from pretrain.telemetry.monitors import Monitor
 
 RECIPES = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "objective:" in path.read_text())
@@ -78,20 +78,21 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-    monkeypatch.setattr(devices, "usable_cores", lambda: 8)
+    monkeypatch.setattr(local_ranks, "usable_cores", lambda: 8)
     counts = []
     monkeypatch.setattr(torch, "set_num_threads", counts.append)
+    monkeypatch.setattr(torch, "set_flush_denormal", lambda flush: True)  # it would stay for later tests
     config = load_config(None, {} if flag is None else {"train.threads": flag})
     assert devices.set_threads(config) == expected and counts == [expected]
 
 
 THREADS = """
 import sys
-from pretrain.start import devices
+from pretrain.start import devices, local_ranks
 from pretrain.config.recipe import load_config
 flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
-devices.usable_cores = lambda: 8
-print("threads", devices.set_threads(load_config(None, flags)), devices.threads_of_user(), flush=True)
+local_ranks.usable_cores = lambda: 8
+print("threads", devices.set_threads(load_config(None, flags)), local_ranks.threads_of_user(), flush=True)
 """
 
 
