@@ -4,8 +4,7 @@ Padding would multiply the work of every linear layer by (longest / mean length)
 the row would make attention quadratic in T. Here the linear layers see a row without padding, and attention
 runs
 
-- on CUDA in half precision as one variable-length flash kernel: `torch.nn.attention.varlen`, or flash-attn's
-  where attention dropout is asked for, because torch's kernel has none;
+- on CUDA in half precision as one flash kernel for all lengths, dropout included (`pretrain.model.flash`);
 - anywhere else as one dense `scaled_dot_product_attention` for each distinct length, dropout included.
 
 It is registered under the name "packed" with transformers' attention and mask interfaces, so that the
@@ -16,8 +15,6 @@ computed once per forward in a `PackedLayout`, which travels through the model a
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -26,9 +23,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from pretrain.common.errors import UserError
+from pretrain.model.flash import HALF, attend, variable_length_kernel
 
 ATTENTION_NAME = "packed"
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +40,15 @@ class PackedLayout:
     num_tokens: int
     """Tokens that belong to a sequence."""
     filler: int
-    """Tokens behind them that belong to none: nobody attends to them and their attention output is zero."""
+    """Tokens behind them that belong to none: no sequence attends to them, and nobody reads their states."""
     max_length: int
     cumulative: Tensor
     """int32[N+1] on the device: where each sequence begins, and the last one ends."""
+    boundaries: Tensor
+    """int32[N+1+F]: `cumulative`, and behind it the same of the filler, as F sequences of at most `longest`
+    tokens. A kernel for a whole row then needs no cut of what goes in and comes out."""
+    longest: int
+    """Tokens of the longest sequence of `boundaries`."""
     window_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     """(length, half window) -> bool[length, length], filled on first use, shared by the forward's layers."""
 
@@ -54,14 +56,21 @@ class PackedLayout:
     def build(cls, lengths: Tensor, device: torch.device, filler: int = 0) -> PackedLayout:
         """`lengths` int64[N] on the CPU (no device synchronisation is needed then), equal ones adjacent."""
         values, counts = torch.unique_consecutive(lengths, return_counts=True)
-        cumulative = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-        cumulative[1:] = lengths.cumsum(0)
+        num_tokens, max_length = int(lengths.sum()), int(values.max()) if len(values) else 0
+        longest = max_length or filler
+        ends = [num_tokens + min(end, filler) for end in range(longest, filler + longest, longest or 1)]
+        boundaries = torch.zeros(len(lengths) + 1 + len(ends), dtype=torch.int32)
+        boundaries[1 : len(lengths) + 1] = lengths.cumsum(0)
+        boundaries[len(lengths) + 1 :] = torch.tensor(ends)
+        boundaries = boundaries.to(device, non_blocking=True)
         return cls(
             groups=tuple(zip(counts.tolist(), values.tolist(), strict=True)),
-            num_tokens=int(lengths.sum()),
+            num_tokens=num_tokens,
             filler=filler,
-            max_length=int(values.max()) if len(values) else 0,
-            cumulative=cumulative.to(device, non_blocking=True),
+            max_length=max_length,
+            cumulative=boundaries[: len(lengths) + 1],
+            boundaries=boundaries,
+            longest=longest,
         )
 
     def window_mask(self, length: int, half_window: int, device: torch.device) -> Tensor | None:
@@ -110,14 +119,23 @@ def packed_attention(
             "pretrain.model.encoder.SentenceEncoder, or load its folder with another attn_implementation."
         )
     half_window = None if sliding_window is None else sliding_window - 1
-    kernel = variable_length_kernel(query, dropout)
-    if kernel is not None and packed_layout.num_tokens:
+    kernel = variable_length_kernel(query, bool(deterministic))
+    if kernel is not None:
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-        output = attend_variable_length(
-            kernel, q, k, v, packed_layout, scaling, dropout, half_window, bool(deterministic)
+        output = attend(
+            kernel,
+            q,
+            k,
+            v,
+            packed_layout.boundaries,
+            packed_layout.longest,
+            scaling,
+            dropout,
+            half_window,
+            bool(deterministic),
         )
         return output.unsqueeze(0), None
-    if query.device.type == "cpu" and query.dtype in _HALF and module.training and not dropout:
+    if query.device.type == "cpu" and query.dtype in HALF and module.training and not dropout:
         # The fused CPU kernel's bfloat16 backward takes 2.7 times as long as its float32 one at sentence
         # lengths (8k
         # tokens: 86 against 32 ms). By mode and not by grad mode: a pass without gradients and its replay
@@ -155,85 +173,6 @@ def _attend_by_length(
         # is what the gradient hooks of the other ranks wait for.
         outputs.append(((q + k + v) * 0.0)[0].transpose(0, 1))
     return torch.cat(outputs).unsqueeze(0)
-
-
-def attend_variable_length(
-    kernel: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: PackedLayout,
-    scaling: float | None,
-    dropout: float,
-    half_window: int | None,
-    deterministic: bool,
-) -> Tensor:
-    """Attend within each sequence by a `variable_length_kernel`: three [T, heads, D] -> [T, heads, D]."""
-    window = (-1, -1) if half_window is None else (half_window, half_window)
-    q, k, v = (x[: layout.num_tokens] for x in (query, key, value))
-    output = kernel(q, k, v, layout.cumulative, layout.max_length, scaling, dropout, window, deterministic)
-    if layout.filler:
-        output = torch.cat([output, output.new_zeros(layout.filler, *output.shape[1:])])
-    return output
-
-
-def variable_length_kernel(query: Tensor, dropout: float) -> Callable[..., Tensor] | None:
-    """Choose the fastest kernel that computes what was asked; None: dense attention by length.
-
-    query: [..., D], for its type and device. A kernel draws its dropout from torch's generator on the device.
-    """
-    if query.device.type != "cuda" or query.dtype not in _HALF or query.shape[-1] > 256:
-        return None
-    if dropout > 0.0:
-        return _flash_attn_kernel if _HAS_FLASH_ATTN else None
-    return _torch_kernel
-
-
-_HAS_FLASH_ATTN = importlib.util.find_spec("flash_attn") is not None
-
-
-def _torch_kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cumulative: Tensor,
-    longest: int,
-    scaling: float | None,
-    dropout: float,
-    window: tuple[int, int],
-    deterministic: bool,
-) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    return varlen_attn(q, k, v, cumulative, cumulative, longest, longest, scale=scaling, window_size=window)
-
-
-def _flash_attn_kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cumulative: Tensor,
-    longest: int,
-    scaling: float | None,
-    dropout: float,
-    window: tuple[int, int],
-    deterministic: bool,
-) -> Tensor:
-    from flash_attn import flash_attn_varlen_func
-
-    return flash_attn_varlen_func(
-        q,
-        k,
-        v,
-        cumulative,
-        cumulative,
-        longest,
-        longest,
-        dropout_p=dropout,
-        softmax_scale=scaling,
-        window_size=window,
-        deterministic=deterministic,
-    )
 
 
 def _packed_mask(*_: object, attention_mask: Tensor | None = None, **__: object) -> None:

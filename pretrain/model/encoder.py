@@ -110,6 +110,15 @@ class SentenceEncoder(nn.Module):
         finally:
             self._copies = before
 
+    def recompute_layers(self) -> None:
+        """Keep of each layer what goes into it, and compute it again in the backward pass (Chen et al. 2016).
+
+        Gradients stay what they are: dropout by hash is the same again, and torch's generator is set back for
+        what draws from it.
+        """
+        # Without early stop: it leaves a layer by an exception, past the hook by which ZeRO-3 lets go of it.
+        self.lm.gradient_checkpointing_enable({"use_reentrant": False, "early_stop": False})
+
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """`forward_packed`."""
         return self.forward_packed(ids, lengths)

@@ -26,7 +26,8 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pretrain.common.errors import UserError
-from pretrain.model.attention import PackedLayout, attend_variable_length, variable_length_kernel
+from pretrain.model.attention import PackedLayout
+from pretrain.model.flash import attend, variable_length_kernel
 from pretrain.model.kernels import Kernels
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
 
@@ -63,16 +64,14 @@ class Pass:
     ) -> Tensor:
         """Attend within each sequence: qkv [T, 3, heads, D] -> [T, heads * D]."""
         scale = qkv.shape[-1] ** -0.5
+        kernel, layout = variable_length_kernel(qkv, deterministic), self.layout
+        if kernel is None:
+            return self.kernels.attention(qkv, layout, scale, half_window, dropout).flatten(1)
         rate = 0.0 if dropout is None else dropout.rate
-        kernel = variable_length_kernel(qkv, rate)
-        if kernel is not None and self.layout.num_tokens:
-            q, k, v = qkv.unbind(1)
-            attended = attend_variable_length(
-                kernel, q, k, v, self.layout, scale, rate, half_window, deterministic
-            )
-        else:
-            attended = self.kernels.attention(qkv, self.layout, scale, half_window, dropout)
-        return attended.flatten(1)
+        q, k, v = qkv.unbind(1)
+        return attend(
+            kernel, q, k, v, layout.boundaries, layout.longest, scale, rate, half_window, deterministic
+        ).flatten(1)
 
     def product(self, x: Tensor, *maps: nn.Linear, bias: bool = True) -> Tensor:
         """Apply linear maps side by side, as one product in the working type: [T, in] -> [T, sum of outs]."""

@@ -51,9 +51,8 @@ class PackedRow:
     ) -> PackedRow:
         """Lay out `ids` int64[T], sequences of `lengths` int64[N] (on the CPU).
 
-        On CPU the row is filled up with padding, so that rows of a thousand lengths have a few dozen shapes
-        (see `pretrain.common.memory`). An empty batch is a row of filler. keys: uint64[N], one for each
-        sequence.
+        The row is filled up with padding, so that rows of a thousand lengths have a few dozen shapes (see
+        `pretrain.common.memory`). An empty batch is a row of filler. keys: uint64[N], one for each sequence.
         """
         tokens, token_order, restore = ids.numel(), None, None
         sequence_keys = None
@@ -68,7 +67,7 @@ class PackedRow:
             token_order, restore = token_order.to(device), restore.to(device)
             lengths = lengths.index_select(0, order)
             sequence_keys = None if sequence_keys is None else sequence_keys.index_select(0, order)
-        filler = max(rounded_rows(tokens) if device.type == "cpu" else tokens, 1) - tokens
+        filler = max(rounded_rows(tokens), 1) - tokens
 
         def padded(values: Tensor, value: int = 0) -> Tensor:
             values = values.to(device, torch.long, non_blocking=True)

@@ -1,7 +1,9 @@
 """One rank of an exactness run: gradients of the engine against a padded single-device float64 reference.
 
-Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT BALANCE` with RANK, WORLD_SIZE,
-MASTER_ADDR and MASTER_PORT set. The reference shares nothing with the system but the weights and the token
+Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT BALANCE LAYERS` with RANK,
+WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. LAYERS is `plain`; `recomputed`, with activation checkpointing;
+or `flash`, by the variable-length branch that CUDA takes (dropout on probabilities depends on the split
+there, so DROPOUT leaves it out). The reference shares nothing with the system but the weights and the token
 ids: the library's padded model, full similarity matrices, one backward.
 """
 
@@ -9,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +43,7 @@ from pretrain.step.whole_batch import WholeBatch
 
 # isort: split
 from exactness_cases import CASES, CLS, LABELS, MASK, PAD, SEED, SEP, VOCABULARY, WIDTH, N, make_batch, share
+from flash_reference import flash_on_cpu
 from objective_references import SYSTEMS, KeyedReference, Reference, double
 
 
@@ -164,7 +168,8 @@ def errors(got: dict, expected: dict) -> dict:
     }
 
 
-def build(case: str, stage: int, precision: str, dropout: float):
+def build(case: str, stage: int, precision: str, dropout: float, of_attention: float | None = None):
+    of_attention = dropout if of_attention is None else of_attention
     tree = json.loads(json.dumps(CASES[case]))
     tree.setdefault("model", {}).setdefault("pooling", "mean")
     tree["model"] |= {
@@ -174,7 +179,7 @@ def build(case: str, stage: int, precision: str, dropout: float):
         "heads": 4,
         "max_positions": 64,
         "dropout": dropout,
-        "attention_dropout": dropout,
+        "attention_dropout": of_attention,
     }
     tree.setdefault("objective", {}).setdefault("contrastive", {}).update(projection_size=16, temperature=0.1)
     tree["augment"] = {"augmented": "del-word|reorder|repeat"}
@@ -187,7 +192,7 @@ def build(case: str, stage: int, precision: str, dropout: float):
         "heads": 4,
         "max_positions": 64,
         "dropout": dropout,
-        "attention_dropout": dropout,
+        "attention_dropout": of_attention,
         "intermediate_size": 2 * WIDTH,
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -286,16 +291,21 @@ def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
 def main() -> None:
     out, stage, cases = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
     rate, how = float(sys.argv[4]), sys.argv[5]
+    layers = sys.argv[6]
+    attention = flash_on_cpu if layers == "flash" else nullcontext
+    of_attention = 0.0 if layers == "flash" else rate
     torch.set_num_threads(1)
     start_processes()
     rank, world = dist.get_rank(), dist.get_world_size()
     report = []
     for case in cases:
         for precision in ("fp32",) if rate else ("fp16",) if case.startswith("faint") else ("fp32", "bf16"):
-            config, model = build(case, stage, precision, rate)
+            config, model = build(case, stage, precision, rate, of_attention)
             whole = make_batch(5, model.objective.masked_copies, model.objective.roles, how != "off")
             systems = () if case == "not_yet" else tuple(model.objective.terms)
             expected_losses, expected = reference_gradients(model, whole, config, world, systems, rate > 0)
+            if layers == "recomputed":
+                model.encoder.recompute_layers()
             engine = build_engine(model, config)
             batch = share(whole, rank, world, 0)
             shares = [share(whole, other, world, 0) for other in range(world)]
@@ -311,7 +321,8 @@ def main() -> None:
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
                 scaled = pieces == 2 or precision == "fp16"
                 computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how)
-                result = computes.compute(batch)
+                with attention():
+                    result = computes.compute(batch)
                 got = engine_gradients(engine)
                 needed = needed_micro_batches(shares, model, budget, how)
                 report.append(
@@ -341,9 +352,10 @@ def main() -> None:
         engine = build_engine(model, config)
         engine.train()
         batch = share(make_batch(5, 1, ("anchor", "positive")), 0, 1, 4)
-        WholeBatch(engine, 5, 90).compute(batch)
-        got = engine_gradients(engine)
-        expected = replayed(engine, batch, 5, 90, config)
+        with attention():
+            WholeBatch(engine, 5, 90).compute(batch)
+            got = engine_gradients(engine)
+            expected = replayed(engine, batch, 5, 90, config)
         report.append(
             {
                 "case": "dropout_replay",

@@ -1,15 +1,17 @@
 """The packed encoder against the library's padded models, and how an encoder is made."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 from encoder_helpers import MAX_POSITIONS, SIZES, make_encoder, make_tokenizer, random_ids
+from flash_reference import flash_on_cpu
 from transformers import AutoModelForMaskedLM
 from transformers.models.modernbert import modeling_modernbert
 
 from pretrain.common.errors import UserError
-from pretrain.model import attention, layer
+from pretrain.model import attention
 from pretrain.model.encoder import LAYER_CODES, SentenceEncoder, build_encoder
 from pretrain.model.pooling import SECOND_STATE
 
@@ -173,44 +175,38 @@ def test_bfloat16_autocast_stays_near_float32_and_pools_in_float32():
     assert all(p.grad.dtype == torch.float32 for p in encoder.parameters() if p.grad is not None)
 
 
-def test_gradient_checkpointing_gives_the_same_gradients():
-    encoder = make_encoder("bert").double().train()
-    ids = random_ids(LENGTHS)
-    encoder.embed(ids, LENGTHS).square().sum().backward()
-    plain = [None if p.grad is None else p.grad.clone() for p in encoder.parameters()]
-    encoder.zero_grad()
-    encoder.lm.gradient_checkpointing_enable({"use_reentrant": False})
-    encoder.embed(ids, LENGTHS).square().sum().backward()
-    for before, parameter in zip(plain, encoder.parameters()):
-        assert (before is None) == (parameter.grad is None)
-        if before is not None:
-            torch.testing.assert_close(parameter.grad, before, rtol=1e-12, atol=1e-12)
-
-
-def plain_variable_length(q, k, v, cumulative, longest, scaling, dropout, window, deterministic):
-    """What a variable-length kernel computes, written out: q, k, v [T, heads, d], one sequence after the
-    other."""
-    parts = []
-    for start, stop in zip(cumulative[:-1].tolist(), cumulative[1:].tolist()):
-        assert stop - start <= longest
-        scores = torch.einsum("ihd,jhd->hij", q[start:stop], k[start:stop]) * scaling
-        if window != (-1, -1):
-            distance = torch.arange(stop - start)[:, None] - torch.arange(stop - start)
-            scores = scores.masked_fill((distance > window[0]) | (-distance > window[1]), -torch.inf)
-        parts.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1), v[start:stop]))
-    return torch.cat(parts)
-
-
 @pytest.mark.parametrize("layer_code", LAYER_CODES)
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_the_variable_length_path_gives_its_kernel_the_right_arguments(family, layer_code, monkeypatch):
-    """The path that CUDA takes, with the kernel written out in torch, against the dense one."""
-    encoder = make_encoder(family, layer_code=layer_code).double()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(family, layer_code):
+    """Bitwise, with dropout, also through flash kernels, whose dropout is the generator's."""
+    encoder = make_encoder(family, layer_code=layer_code, dropout=0.2, attention_dropout=0.3).train()
     ids = random_ids(LENGTHS)
-    dense = encoder.forward_packed(ids, LENGTHS)
-    for module in (attention, layer):
-        monkeypatch.setattr(module, "variable_length_kernel", lambda query, dropout: plain_variable_length)
-    torch.testing.assert_close(encoder.forward_packed(ids, LENGTHS), dense, rtol=0, atol=1e-10)
+
+    def run():
+        torch.manual_seed(3)
+        kept = {}
+
+        def note(tensor):
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            loss = encoder.embed(ids, LENGTHS).square().sum()
+        loss.backward()
+        gradients = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
+        encoder.zero_grad(set_to_none=True)
+        return gradients, sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+    for attention_by in (nullcontext, flash_on_cpu):
+        with attention_by():
+            encoder.lm.gradient_checkpointing_disable()
+            expected, most = run()
+            encoder.recompute_layers()
+            found, kept = run()
+        assert kept < most / 2
+        assert found.keys() == expected.keys()
+        for name, gradient in found.items():
+            assert torch.equal(gradient, expected[name]), name
 
 
 @pytest.mark.gpu

@@ -134,19 +134,6 @@ def test_without_keys_torchs_generator_decides():
     assert not torch.allclose(run(1), run(2), atol=1e-3)
 
 
-def test_gradient_checkpointing_meets_the_same_dropout():
-    encoder = make_encoder("bert", **DROPOUT).double().train()
-    ids = random_ids(LENGTHS)
-    encoder.embed(ids, LENGTHS, keys=KEYS).square().sum().backward()
-    before = {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
-    encoder.zero_grad()
-    encoder.lm.gradient_checkpointing_enable({"use_reentrant": False})
-    encoder.embed(ids, LENGTHS, keys=KEYS).square().sum().backward()
-    for name, parameter in encoder.named_parameters():
-        if name in before:
-            torch.testing.assert_close(parameter.grad, before[name], rtol=1e-12, atol=1e-12)
-
-
 # ---- precision --------------------------------------------------------------------------------------
 
 

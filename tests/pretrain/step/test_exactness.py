@@ -24,10 +24,17 @@ MOVED = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,diffcse,clear+va
 
 
 def launch(
-    tmp_path: Path, world: int, stage: int, cases: str, dropout: float = 0.0, balance: str = "off"
+    tmp_path: Path,
+    world: int,
+    stage: int,
+    cases: str,
+    dropout: float = 0.0,
+    balance: str = "off",
+    layers: str = "plain",
 ) -> dict:
     out = tmp_path / "report.json"
-    finish(start([str(WORKER), str(out), str(stage), cases, str(dropout), balance], world), timeout=1800)
+    words = [str(WORKER), str(out), str(stage), cases, str(dropout), balance, layers]
+    finish(start(words, world), timeout=1800)
     return json.loads(out.read_text())
 
 
@@ -81,6 +88,29 @@ def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, c
 )
 def test_with_dropout_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases, 0.1), world)
+
+
+@pytest.mark.parametrize(
+    "world,stage,cases,dropout",
+    [(1, 0, "clear_mean,double_mlm,vadvcse,diffcse", 0.0), (2, 1, "clear_mean,simcse,vascl", 0.1)],
+)
+def test_gradients_are_the_same_through_the_variable_length_branch(tmp_path, world, stage, cases, dropout):
+    check(launch(tmp_path, world, stage, cases, dropout, layers="flash"), world)
+
+
+@pytest.mark.parametrize("world,stage,cases", [(1, 0, "clear_mean,vadvcse"), (2, 3, "clear_mean,diffcse")])
+def test_gradients_are_the_same_where_layers_are_computed_again(tmp_path, world, stage, cases):
+    check(launch(tmp_path, world, stage, cases, 0.1, layers="recomputed"), world)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("layers", ["flash", "recomputed"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_gradients_are_the_same_for_all_kinds_of_layers(tmp_path, world, stage, layers, dropout):
+    cases = f"{CLEAR},{SYSTEMS},{SWITCHES}"
+    check(launch(tmp_path, world, stage, cases, dropout, layers=layers), world)
 
 
 @pytest.mark.slow

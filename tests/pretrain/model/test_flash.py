@@ -1,0 +1,150 @@
+"""The variable-length branch: its operator in plain torch, against attention by length."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from encoder_helpers import MAX_POSITIONS, make_encoder, random_ids
+from flash_reference import flash_on_cpu
+
+from pretrain.common.errors import UserError
+from pretrain.model import flash
+from pretrain.model.attention import PackedLayout
+from pretrain.model.encoder import LAYER_CODES
+
+LENGTHS = torch.tensor([5, 1, 2, MAX_POSITIONS, 7, 7, 1, 19, MAX_POSITIONS, 5])
+FAMILIES = ["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"]
+KEYS = np.arange(100, 110, dtype=np.uint64)
+
+
+def gradients(encoder) -> dict[str, torch.Tensor]:
+    found = {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+    encoder.zero_grad()
+    return found
+
+
+def backpropagate(encoder, ids, lengths, **more) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    hidden = encoder.forward_packed(ids, lengths, **more)
+    weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(2), dtype=hidden.dtype)
+    (hidden * weights).sum().backward()
+    return hidden.detach(), gradients(encoder)
+
+
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_equals_attention_by_length_forward_and_backward(family, layer_code):
+    encoder = make_encoder(family, layer_code=layer_code).double()
+    ids = random_ids(LENGTHS)
+    dense, expected = backpropagate(encoder, ids, LENGTHS)
+    with flash_on_cpu() as calls:
+        hidden, found = backpropagate(encoder, ids, LENGTHS)
+    assert len(calls) == 3 and {call["longest"] for call in calls} == {MAX_POSITIONS}
+    windows = {(-1, -1), (4, 4)} if family == "modernbert" else {(-1, -1)}
+    assert {call["window"] for call in calls} == windows
+    torch.testing.assert_close(hidden, dense, rtol=0, atol=1e-10)
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
+@pytest.mark.parametrize("heads", [1, 2, 4, 16])
+def test_heads_of_any_size_keep_their_scale(heads, layer_code):
+    """Heads of 48, 24, 12 and 3: what is missing to a multiple of 8 is filled with zeros."""
+    sizes = {"hidden_size": 48, "heads": heads}
+    encoder = make_encoder("bert", layer_code=layer_code, **sizes).double()
+    ids = random_ids(LENGTHS)
+    dense, expected = backpropagate(encoder, ids, LENGTHS)
+    with flash_on_cpu() as calls:
+        hidden, found = backpropagate(encoder, ids, LENGTHS)
+    assert {call["head_size"] for call in calls} == {-(-48 // heads // 8) * 8}
+    assert all(call["scale"] == pytest.approx((48 / heads) ** -0.5) for call in calls)
+    torch.testing.assert_close(hidden, dense, rtol=0, atol=1e-10)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
+def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(layer_code):
+    encoder = make_encoder("bert", layer_code=layer_code)
+    none = torch.zeros(0, dtype=torch.long)
+    with flash_on_cpu() as calls:
+        encoder.embed(none, none).sum().backward()
+    assert [call["longest"] for call in calls] == [1, 1, 1]
+    base = dict(encoder.lm.base_model.named_parameters())
+    assert base and all(p.grad is not None and not p.grad.any() for p in base.values())
+
+
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
+def test_attention_dropout_is_the_kernels_and_replays_with_the_seed(layer_code):
+    encoder = make_encoder("bert", layer_code=layer_code, attention_dropout=0.5).train()
+    ids = random_ids(LENGTHS)
+
+    def run(seed, keys=KEYS):
+        torch.manual_seed(seed)
+        return encoder.embed(ids, LENGTHS, keys=keys)
+
+    with flash_on_cpu() as calls:
+        assert torch.equal(run(1), run(1))
+        assert not torch.allclose(run(1), run(2), atol=1e-4)
+        assert {call["dropout"] for call in calls} == {0.5}
+        encoder.eval()
+        assert torch.equal(run(1), run(2))
+    assert calls[-1]["dropout"] == 0.0
+
+
+def test_hashed_dropout_does_not_depend_on_the_kernel_of_attention():
+    encoder = make_encoder("bert", dropout=0.2).double().train()
+    ids = random_ids(LENGTHS)
+    dense, expected = backpropagate(encoder, ids, LENGTHS, keys=KEYS)
+    with flash_on_cpu():
+        hidden, found = backpropagate(encoder, ids, LENGTHS, keys=KEYS)
+    torch.testing.assert_close(hidden, dense, rtol=0, atol=1e-10)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize(
+    "lengths,filler,boundaries,longest",
+    [
+        ([3, 5, 5], 0, [0, 3, 8, 13], 5),
+        ([3, 5], 5, [0, 3, 8, 13], 5),
+        ([3, 5], 12, [0, 3, 8, 13, 18, 20], 5),
+        ([], 4, [0, 4], 4),
+        ([], 0, [0], 0),
+    ],
+)
+def test_filler_is_sequences_of_its_own_no_longer_than_the_longest(lengths, filler, boundaries, longest):
+    layout = PackedLayout.build(torch.tensor(lengths, dtype=torch.long), torch.device("cpu"), filler)
+    assert layout.boundaries.tolist() == boundaries and layout.longest == longest
+    assert layout.cumulative.tolist() == boundaries[: len(lengths) + 1]
+    assert layout.boundaries.dtype == torch.int32
+
+
+def test_a_kernel_is_chosen_by_importing_its_function_and_by_what_it_can():
+    half = torch.zeros(2, 3, 4, 64, dtype=torch.bfloat16)
+    with flash_on_cpu():
+        assert flash.variable_length_kernel(half) is flash._by_torch
+        assert flash.variable_length_kernel(torch.zeros(2, 3, 1, 257, dtype=torch.bfloat16)) is None
+        with patch.object(flash, "_flash_attn", lambda: print):
+            assert flash.variable_length_kernel(half, deterministic=True) is flash._by_flash_attn
+        with pytest.raises(UserError, match=r"--train\.deterministic true"):
+            flash.variable_length_kernel(half, deterministic=True)
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert flash.variable_length_kernel(half, deterministic=True) is flash._by_torch
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert flash.variable_length_kernel(half) is None  # on a CPU
+
+
+def test_a_package_without_the_function_is_no_flash_attn(tmp_path, monkeypatch):
+    (tmp_path / "flash_attn.py").write_text("raise ImportError('undefined symbol')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    flash._flash_attn.cache_clear()
+    assert flash._flash_attn() is None
+    (tmp_path / "flash_attn.py").write_text("def flash_attn_varlen_func(): ...\n")
+    flash._flash_attn.cache_clear()
+    assert flash._flash_attn().__name__ == "flash_attn_varlen_func"
+    flash._flash_attn.cache_clear()
