@@ -27,7 +27,7 @@ from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
 from pretrain.start.best import keep_start, repair_best
 from pretrain.start.data import open_data, report_damage
-from pretrain.start.devices import choose_precision, set_threads
+from pretrain.start.devices import choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, make_encoder
 from pretrain.start.evaluation import Evaluation
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
@@ -77,6 +77,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     """
     folder, threads = config.run_folder, set_threads(config)
     stop_step = stop_step or config.train.steps
+    set_deterministic(config)
 
     # data, and the checkpoint to resume from
     data = open_data(config)

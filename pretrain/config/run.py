@@ -221,8 +221,18 @@ class TrainConfig(Section):
         "auto, where one has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, "
         "never. Changes no gradient",
     )
+    activation_checkpointing: bool = Field(
+        False,
+        description="keep of each layer of the encoder what goes into it, and compute it again in the "
+        "backward pass: a third more time for larger micro-batches. Changes no gradient",
+    )
     zero: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage")
     seed: int = Field(42, ge=0, description="seed of weights, data order, masks, augmentations and dropout")
+    deterministic: bool = Field(
+        False,
+        description="on a GPU, only algorithms that give the same bits again; torch names in an error what "
+        "has none. A CPU always does",
+    )
     threads: int | None = Field(
         None,
         ge=1,

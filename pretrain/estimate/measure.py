@@ -104,7 +104,10 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
 
 def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceEncoder:
     model = config.model
-    return build_encoder(sizes, tokenizer, model.pooling, model.layer_code, model.residual)
+    encoder = build_encoder(sizes, tokenizer, model.pooling, model.layer_code, model.residual)
+    if config.train.activation_checkpointing:
+        encoder.recompute_layers()
+    return encoder
 
 
 def flops_of_token(flops: ModelFlops, length: int) -> float:

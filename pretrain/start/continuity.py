@@ -25,6 +25,8 @@ FREE = {
     "data.damaged": "what is replaced is recorded",
     "train.micro_batch_tokens": "changes no gradient",
     "train.balance": "changes no gradient",
+    "train.activation_checkpointing": "changes no gradient",
+    "train.deterministic": "decides the order of sums, on a GPU",
     "train.zero": "changes no gradient",
     "train.threads": "changes no gradient",
     "train.log_every": "changes what is written, not what is trained",

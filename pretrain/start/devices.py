@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +27,18 @@ def set_threads(config: Config) -> int:
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # denormal gradients are hundreds of times slower on some CPUs
     return threads
+
+
+def set_deterministic(config: Config) -> None:
+    """Let torch choose only algorithms that give the same bits again, where `train.deterministic` says so.
+
+    On a CPU they all do. On a GPU an operation that has none raises an error from then on.
+    """
+    if not config.train.deterministic or not torch.cuda.is_available():
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, by NVIDIA's notes
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # every kernel here writes what it returns
 
 
 def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:

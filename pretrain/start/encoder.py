@@ -62,6 +62,8 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
         encoder = build_encoder(
             model.architecture(), tokenizer, model.pooling, model.layer_code, model.residual
         )
+    if config.train.activation_checkpointing:
+        encoder.recompute_layers()
     # now, rather than on one rank at some step
     if config.train.micro_batch_tokens < encoder.max_positions:
         raise UserError(

@@ -225,3 +225,22 @@ def test_what_an_anchor_is_told_apart_from_is_counted_as_its_loss_has_it(case, e
     """Of N sequences: N - 1 others; with every hard negative N more; with one's own negation 1 more; in
     NT-Xent 2N - 2."""
     assert build(case, 0, "fp32", 0.0)[1].objective.negatives(192) == expected
+
+
+# ---- algorithms --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_deterministic_algorithms_are_asked_for_on_a_gpu_where_the_recipe_says_so(on_gpu, monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    try:
+        devices.set_deterministic(load_config(None, {}))
+        assert not torch.are_deterministic_algorithms_enabled()
+        devices.set_deterministic(load_config(None, {"train.deterministic": "true"}))
+        assert torch.are_deterministic_algorithms_enabled() == on_gpu
+        assert ("CUBLAS_WORKSPACE_CONFIG" in os.environ) == on_gpu
+    finally:
+        torch.use_deterministic_algorithms(False)
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # undone with the rest
