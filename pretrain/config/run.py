@@ -193,6 +193,11 @@ class TrainConfig(Section):
         "nothing else. Halve it when out of memory",
     )
     optimizer: Literal["adamw", "lamb"] = Field("adamw", description="AdamW, or LAMB (ZeRO 0 only)")
+    optimizer_code: Literal["torch", "deepspeed", "apex"] = Field(
+        "torch",
+        description="whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also "
+        "the fused ones of DeepSpeed (which wants nvcc) or NVIDIA's apex. They differ by rounding",
+    )
     lr: float = Field(6e-4, gt=0, description="peak learning rate")
     head_lr_scale: float = Field(
         1.0, gt=0, description="learning rate of the objective's heads, in multiples of lr (VaSCL: 100)"

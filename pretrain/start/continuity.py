@@ -27,6 +27,7 @@ FREE = {
     "train.balance": "changes no gradient",
     "train.activation_checkpointing": "changes no gradient",
     "train.deterministic": "decides the order of sums, on a GPU",
+    "train.optimizer_code": "changes no gradient; its updates differ by rounding",
     "train.zero": "changes no gradient",
     "train.threads": "changes no gradient",
     "train.log_every": "changes what is written, not what is trained",

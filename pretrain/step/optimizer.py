@@ -3,49 +3,66 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import nn
 
+from pretrain.common.errors import UserError
 from pretrain.config.run import TrainConfig
 from pretrain.model.modules import parameter_groups
 
 
 def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
-    """AdamW or LAMB over `module`: fused kernels where the device has them, NVIDIA apex's when it imports."""
+    """Build AdamW or LAMB over `module`, of those who `config.optimizer_code` names.
+
+    All keep the same state under the same names, so a run may be resumed with those of another.
+
+    Raises:
+        UserError: theirs is not installed, does not compile, or is not for this device.
+    """
     groups = parameter_groups(module, config.weight_decay, config.head_lr_scale)
     settings: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
-    apex = device.type == "cuda" and has_apex()
-    if config.optimizer == "lamb":
-        if apex:
-            from apex.optimizers import FusedLAMB
+    if config.optimizer_code == "torch":
+        if config.optimizer == "lamb":
+            return Lamb(groups, **settings)
+        return torch.optim.AdamW(groups, **settings, fused=True)
+    if device.type != "cuda":
+        raise UserError(
+            f"train.optimizer_code={config.optimizer_code} is for GPUs, and there is none: leave it at torch"
+        )
+    try:
+        return _fused_by(config.optimizer_code, config.optimizer == "lamb", groups, settings)
+    except Exception as error:  # compilers and extensions raise what comes to hand
+        raise UserError(
+            f"train.optimizer_code={config.optimizer_code} cannot be used here ({type(error).__name__}: "
+            f"{error}); {_REMEDY[config.optimizer_code]}, or leave it at torch"
+        ) from error
 
+
+_REMEDY = {
+    "deepspeed": "DeepSpeed compiles it at its first use, by CUDA's nvcc",
+    "apex": "build NVIDIA's apex from its source (the package of that name on PyPI is something else)",
+}
+
+
+def _fused_by(code: str, lamb: bool, groups: list[dict], settings: dict[str, Any]) -> torch.optim.Optimizer:
+    if code == "apex":
+        from apex.optimizers import FusedAdam, FusedLAMB
+
+        if lamb:
             return FusedLAMB(groups, **settings, max_grad_norm=0.0)
-        if device.type == "cuda":
-            from deepspeed.ops.lamb import FusedLamb
-
-            return FusedLamb(groups, **settings)
-        return Lamb(groups, **settings)
-    if apex:
-        from apex.optimizers import FusedAdam
-
         return FusedAdam(groups, **settings, adam_w_mode=True)
-    if device.type == "cuda":
-        from deepspeed.ops.adam import FusedAdam
+    from deepspeed.ops.adam import FusedAdam as DeepSpeedAdam
+    from deepspeed.ops.lamb import FusedLamb
 
-        return FusedAdam(groups, **settings, adam_w_mode=True)
-    return torch.optim.AdamW(groups, **settings, fused=True)
-
-
-def has_apex() -> bool:
-    """Whether NVIDIA's apex is installed (the package of that name on PyPI is something else)."""
-    return find_spec("apex") is not None and find_spec("apex.optimizers") is not None
+    if lamb:
+        return FusedLamb(groups, **settings)
+    return DeepSpeedAdam(groups, **settings, adam_w_mode=True)
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al. 2020, algorithm 2) for devices without a fused one.
+    """LAMB (You et al. 2020, algorithm 2) in torch, for any device.
 
     m, v as in Adam; r = m_hat / (sqrt(v_hat) + eps) + decay * w; w -= lr * ||w|| / ||r|| * r, the ratio being
     1 where a norm is 0.

@@ -166,6 +166,7 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
     free = {
         "train.micro_batch_tokens": "999",
         "train.balance": "off",
+        "train.optimizer_code": "apex",
         "train.zero": "0",
         "train.threads": "2",
         "train.log_every": "3",

@@ -1,11 +1,14 @@
 """Schedules by hand, LAMB against its algorithm written out."""
 
+import sys
+
 import pytest
 import torch
 
+from pretrain.common.errors import UserError
 from pretrain.config.run import TrainConfig
 from pretrain.model.modules import parameter_groups
-from pretrain.step.optimizer import Lamb, learning_rate
+from pretrain.step.optimizer import Lamb, build_optimizer, learning_rate
 
 
 def test_linear_schedule_rises_to_the_peak_and_falls_to_zero():
@@ -57,3 +60,29 @@ def test_vectors_are_not_decayed_in_the_encoder_nor_in_the_heads(scale):
         "objective.weight": (0.1, scale),
         "objective.bias": (0.0, scale),
     }
+
+
+def built(device, **settings):
+    module = torch.nn.Module()
+    module.encoder, module.objective = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
+    return build_optimizer(module, TrainConfig(**settings), torch.device(device))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_optimizer_is_torchs_own_on_every_device(device):
+    adamw = built(device)
+    assert type(adamw) is torch.optim.AdamW and all(group["fused"] for group in adamw.param_groups)
+    assert type(built(device, optimizer="lamb", zero=0)) is Lamb
+
+
+@pytest.mark.parametrize("code", ["deepspeed", "apex"])
+def test_optimizers_for_gpus_are_refused_on_a_cpu(code):
+    with pytest.raises(UserError, match=f"train.optimizer_code={code} is for GPUs, and there is none"):
+        built("cpu", optimizer_code=code)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_an_optimizer_that_is_not_installed_is_one_error_that_names_the_remedy(optimizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apex", None)
+    with pytest.raises(UserError, match=r"cannot be used here.*build NVIDIA's apex from its source.* torch"):
+        built("cuda", optimizer=optimizer, optimizer_code="apex")
