@@ -60,6 +60,8 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         },
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 2**31,  # telemetry is ours
+        # it waits for the device at every forward pass and every step
+        "timers": {"throughput": {"enabled": False}},
     }
     _merge(ours, config.deepspeed, "")
     check_options(ours)
@@ -178,6 +180,7 @@ def build_engine(module: nn.Module, config: Config):
         config=deepspeed_config(config, dist.get_world_size()),
     )
     if hasattr(engine.optimizer, "check_grad_overflow"):
-        # ZeRO 1 and 2 check only half-precision runs of themselves
-        engine.optimizer.check_grad_overflow = True
+        # ZeRO 1 and 2 read their gradients' norm in every step, which is not finite where a gradient is not:
+        # a look at every gradient would be a second wait for the device.
+        engine.optimizer.check_grad_overflow = not engine.optimizer.compute_grad_norm
     return engine
