@@ -1,9 +1,19 @@
 """Installs the packages augment, pretrain and finetune; constraints.txt pins what the project is tested
 with."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+
+
+def nanobind_folders() -> list[str]:
+    """Return the folders with the sources of nanobind, which binds C++ to Python; none if it is not there."""
+    spec = find_spec("nanobind")
+    if spec is None or spec.origin is None:
+        return []
+    return [str(Path(spec.origin).parent / name) for name in ("include", "src", "ext/robin_map/include")]
+
 
 setup(
     name="sentence-clear",
@@ -19,14 +29,16 @@ setup(
         "augment": ["word_lists/*"],
         "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],
     },
-    # Optional: without a C++ compiler text augmentations run in Python, with the same results
+    # Optional: without a C++ compiler or nanobind text augmentations run in Python, with the same results
     # (augment/core/compiled.py).
     ext_modules=[
         Extension(
             "augment._native",
-            ["augment/native/module.cpp"],
+            sorted(map(str, Path("augment/native").glob("*.cpp"))),
             depends=sorted(map(str, Path("augment/native").glob("*.h"))),
-            extra_compile_args=["-O2", "-std=c++17"],
+            include_dirs=nanobind_folders(),
+            # nanobind asks for the last two, and its debug information would be most of the file
+            extra_compile_args=["-O2", "-std=c++17", "-g0", "-fvisibility=hidden", "-fno-strict-aliasing"],
             optional=True,
         ),
         # Optional too: without a compiler the layers compute in plain torch, with the same results but for

@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -92,9 +93,21 @@ def test_what_is_imported_is_declared_and_nothing_else_is_needed(setup):
     assert needed - imported == set(NOT_IMPORTED)
 
 
-def test_all_that_an_installation_brings_is_pinned(setup):
+@pytest.fixture(scope="module")
+def pinned() -> set[str]:
+    """The names in constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = {normal(line.split("==")[0]) for line in lines if "==" in line}
+    return {normal(line.split("==")[0]) for line in lines if "==" in line}
+
+
+def test_what_a_build_needs_is_pinned_and_installed_before_it(pinned):
+    needed = names(tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"])
+    before, _, _ = (ROOT / "Makefile").read_text().partition('install --quiet --no-build-isolation -e "')
+    assert "nanobind" in needed and needed <= pinned
+    assert all(re.search(rf"pip install .*\b{name}\b", before) for name in needed)
+
+
+def test_all_that_an_installation_brings_is_pinned(setup, pinned):
     found = brought([*setup["install_requires"], *setup["extras_require"]["test"]])
     # torch's own, exactly pinned by it
     platform = {name for name in found if name.startswith(("nvidia-", "cuda-", "triton"))}

@@ -1,7 +1,8 @@
 """Load the compiled inner loops of text augmentation (the folder native), where they were built.
 
-`pip install -e .` builds them where it finds a C++17 compiler with 128-bit integers (GCC, Clang). Without
-them `native` is None, and Python gives the same results, slower (docs/augmentations.md).
+`make install` builds them where it finds a C++17 compiler with 128-bit integers (GCC, Clang), and
+`pip install -e .` where nanobind is installed too. Without them `native` is None, and Python gives the same
+results, slower (docs/augmentations.md).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib
 import os
 from typing import Any
 
-INTERFACE = 10  # of the sources in native: a module compiled from other sources is not used
+INTERFACE = 11  # of the sources in native: a module compiled from other sources is not used
 VARIABLE = "CLEAR_COMPILED"  # 0 turns it off, to compare
 
 

@@ -2,145 +2,102 @@
 
 #pragma once
 
-#include <utility>
-
 #include "common.h"
 #include "sentence.h"
 
 namespace {
 
-// The sentences of an annotation: their texts end to end, the end of each text, the first word of each sentence, and the columns
-// of all words, uint16[6, words]: starts, ends, heads, tags, lemmas, relations.
-struct Columns {
-    PyObject_HEAD
-    Py_buffer texts, text_ends, bounds, columns;
-    PyObject *type, *tags, *parts_of_speech, *relations, *lemmas, *language;  // type: of the sentences, a subclass of Sentence
-    Py_ssize_t sentences, words;
-};
-
-void columns_dealloc(Columns* self) {
-    for (Py_buffer* view : {&self->texts, &self->text_ends, &self->bounds, &self->columns})
-        if (view->obj) PyBuffer_Release(view);
-    for (PyObject* object : {self->type, self->tags, self->parts_of_speech, self->relations, self->lemmas, self->language})
-        Py_XDECREF(object);
-    Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
+nb::tuple numbers(const uint16_t* values, size_t count) {
+    nb::builder<nb::tuple> found(count);
+    for (size_t i = 0; i < count; ++i) found.put(values[i]);
+    return found.commit();
 }
 
-PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
-    PyObject *made, *texts, *text_ends, *bounds, *columns, *tags, *parts_of_speech, *relations, *lemmas, *language;
-    if (!PyArg_ParseTuple(arguments, "O!OOOOO!O!O!O!U", &PyType_Type, &made, &texts, &text_ends, &bounds, &columns, &PyTuple_Type,
-                          &tags, &PyTuple_Type, &parts_of_speech, &PyTuple_Type, &relations, &PyTuple_Type, &lemmas, &language))
-        return nullptr;
-    if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(made), &SentenceType))
-        return PyErr_Format(PyExc_TypeError, "%R is not a subclass of Sentence", made);
-    Columns* self = reinterpret_cast<Columns*>(type->tp_alloc(type, 0));
-    Owned owned(reinterpret_cast<PyObject*>(self));
-    if (!self) return nullptr;
-    const std::pair<PyObject*, Py_buffer*> views[] = {
-        {texts, &self->texts}, {text_ends, &self->text_ends}, {bounds, &self->bounds}, {columns, &self->columns}};
-    for (const auto& [object, view] : views)
-        if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) != 0) return nullptr;
-    const std::pair<PyObject*, PyObject**> tables[] = {{made, &self->type},
-                                                       {tags, &self->tags},
-                                                       {parts_of_speech, &self->parts_of_speech},
-                                                       {relations, &self->relations},
-                                                       {lemmas, &self->lemmas},
-                                                       {language, &self->language}};
-    for (const auto& [object, place] : tables) *place = Py_NewRef(object);
-    self->sentences = self->bounds.len / 8 - 1;
-    self->words = self->columns.len / 12;
-    if (self->sentences < 0 || self->text_ends.len != self->bounds.len) {
-        PyErr_SetString(PyExc_ValueError, "texts and words of the annotation do not belong together");
-        return nullptr;
-    }
-    return owned.release();
+nb::handle row_of(const nb::tuple& table, uint16_t row) {
+    if (row >= table.size()) raise(PyExc_IndexError, "row %d of a table of %zu", row, table.size());
+    return PyTuple_GET_ITEM(table.ptr(), row);
 }
 
-PyObject* numbers(const uint16_t* values, Py_ssize_t count) {
-    Owned found(PyTuple_New(count));
-    for (Py_ssize_t i = 0; found && i < count; ++i) {
-        PyObject* number = PyLong_FromLong(values[i]);
-        if (!number) return nullptr;
-        PyTuple_SET_ITEM(found.get(), i, number);
-    }
-    return found.release();
-}
-
-PyObject* row_of(PyObject* table, uint16_t row) {
-    if (row < PyTuple_GET_SIZE(table)) return Py_NewRef(PyTuple_GET_ITEM(table, row));
-    return PyErr_Format(PyExc_IndexError, "row %d of a table of %zd", row, PyTuple_GET_SIZE(table));
-}
-
-PyObject* names(const uint16_t* values, Py_ssize_t count, PyObject* table) {
-    Owned found(PyTuple_New(count));
-    for (Py_ssize_t i = 0; found && i < count; ++i) {
-        PyObject* name = row_of(table, values[i]);
-        if (!name) return nullptr;
-        PyTuple_SET_ITEM(found.get(), i, name);
-    }
-    return found.release();
+nb::tuple names(const uint16_t* values, size_t count, const nb::tuple& table) {
+    nb::builder<nb::tuple> found(count);
+    for (size_t i = 0; i < count; ++i) found.put(row_of(table, values[i]));
+    return found.commit();
 }
 
 // Returns text[start:end].lower().
-PyObject* lower(PyObject* text, Py_ssize_t start, Py_ssize_t end) {
-    if (!PyUnicode_IS_ASCII(text)) {
-        Owned word(PyUnicode_Substring(text, start, end));
-        return word ? PyObject_CallMethod(word.get(), "lower", nullptr) : nullptr;
-    }
-    const Py_ssize_t size = PyUnicode_GET_LENGTH(text);
+nb::object lower(nb::handle text, Py_ssize_t start, Py_ssize_t end) {
+    if (!PyUnicode_IS_ASCII(text.ptr())) return nb::steal(PyUnicode_Substring(text.ptr(), start, end)).attr("lower")();
+    const Py_ssize_t size = PyUnicode_GET_LENGTH(text.ptr());
     end = end < size ? end : size;
-    PyObject* word = PyUnicode_New(start < end ? end - start : 0, 127);
-    if (!word || start >= end) return word;
-    const Py_UCS1* from = PyUnicode_1BYTE_DATA(text) + start;
-    Py_UCS1* to = PyUnicode_1BYTE_DATA(word);
-    for (Py_ssize_t i = 0; i < end - start; ++i)
-        to[i] = static_cast<Py_UCS1>(lowered(static_cast<char>(from[i])));
+    const nb::object word = nb::steal(PyUnicode_New(start < end ? end - start : 0, 127));
+    if (!word.is_valid()) nb::raise_python_error();
+    const Py_UCS1* from = PyUnicode_1BYTE_DATA(text.ptr()) + start;
+    Py_UCS1* to = PyUnicode_1BYTE_DATA(word.ptr());
+    for (Py_ssize_t i = 0; i < end - start; ++i) to[i] = static_cast<Py_UCS1>(lowered(static_cast<char>(from[i])));
     return word;
 }
 
-// Returns the sentence of a row, a ParsedSentence.
-PyObject* columns_sentence(Columns* self, PyObject* index) {
-    const Py_ssize_t row = PyNumber_AsSsize_t(index, PyExc_IndexError);
-    if (row == -1 && PyErr_Occurred()) return nullptr;
-    if (row < 0 || row >= self->sentences) {
-        PyErr_Format(PyExc_IndexError, "sentence %zd of %zd", row, self->sentences);
-        return nullptr;
+// The sentences of an annotation: their texts end to end, the end of each text, the first word of each sentence, and the columns
+// of all words, uint16[6, words]: starts, ends, heads, tags, lemmas, relations. type: of the sentences, a subclass of Sentence.
+class Columns {
+   public:
+    Columns(nb::type_object type, nb::handle texts, nb::handle text_ends, nb::handle bounds, nb::handle columns, nb::tuple tags,
+            nb::tuple parts_of_speech, nb::tuple relations, nb::tuple lemmas, nb::str language)
+        : type_(type), texts_(texts), text_ends_(text_ends), bounds_(bounds), columns_(columns), tags_(tags),
+          parts_of_speech_(parts_of_speech), relations_(relations), lemmas_(lemmas), language_(language) {
+        if (!PyType_IsSubtype(made_type(), SentenceType)) raise(PyExc_TypeError, "%R is not a subclass of Sentence", type.ptr());
+        if (bounds_.size() < 1 || text_ends_.size() != bounds_.size()) refuse();
     }
-    const int64_t *text_ends = static_cast<int64_t*>(self->text_ends.buf), *bounds = static_cast<int64_t*>(self->bounds.buf);
-    const int64_t begin = text_ends[row], end = text_ends[row + 1], first = bounds[row], last = bounds[row + 1];
-    if (begin < 0 || end < begin || end > self->texts.len || first < 0 || last < first || last > self->words) {
-        PyErr_SetString(PyExc_ValueError, "texts and words of the annotation do not belong together");
-        return nullptr;
-    }
-    const Py_ssize_t count = static_cast<Py_ssize_t>(last - first), all = self->words;
-    const uint16_t* values = static_cast<uint16_t*>(self->columns.buf) + first;
-    Owned text(PyUnicode_DecodeUTF8(static_cast<const char*>(self->texts.buf) + begin, static_cast<Py_ssize_t>(end - begin), nullptr));
-    Owned lemmas(text ? PyTuple_New(count) : nullptr);
-    if (!lemmas) return nullptr;
-    for (Py_ssize_t i = 0; i < count; ++i) {
-        const uint16_t number = values[4 * all + i];
-        PyObject* lemma = number ? row_of(self->lemmas, number) : lower(text.get(), values[i], values[all + i]);
-        if (!lemma) return nullptr;
-        PyTuple_SET_ITEM(lemmas.get(), i, lemma);
-    }
-    PyTypeObject* type = reinterpret_cast<PyTypeObject*>(self->type);
-    Owned owned(type->tp_alloc(type, 0));
-    if (!owned) return nullptr;
-    Sentence* made = reinterpret_cast<Sentence*>(owned.get());
-    made->text = text.release(), made->lemmas = lemmas.release(), made->language = Py_NewRef(self->language);
-    made->children = Py_NewRef(Py_None), made->copulas = Py_NewRef(Py_None);
-    const bool whole = (made->starts = numbers(values, count)) && (made->ends = numbers(values + all, count)) &&
-                       (made->heads = numbers(values + 2 * all, count)) && (made->tags = names(values + 3 * all, count, self->tags)) &&
-                       (made->pos = names(values + 3 * all, count, self->parts_of_speech)) &&
-                       (made->deps = names(values + 5 * all, count, self->relations));
-    return whole ? owned.release() : nullptr;
-}
 
-PyMethodDef columns_methods[] = {
-    {"sentence", reinterpret_cast<PyCFunction>(columns_sentence), METH_O, nullptr},
-    {nullptr, nullptr, 0, nullptr},
+    // Returns the sentence of a row, a ParsedSentence.
+    nb::object sentence(Py_ssize_t row) const {
+        const Py_ssize_t sentences = bounds_.size() - 1, all = columns_.size() / 6;
+        if (row < 0 || row >= sentences) raise(PyExc_IndexError, "sentence %zd of %zd", row, sentences);
+        const int64_t begin = text_ends_[row], end = text_ends_[row + 1], first = bounds_[row], last = bounds_[row + 1];
+        if (begin < 0 || end < begin || end > texts_.size() || first < 0 || last < first || last > all) refuse();
+        const size_t count = static_cast<size_t>(last - first);
+        const uint16_t* values = columns_.data() + first;
+        nb::object owned = nb::steal(made_type()->tp_alloc(made_type(), 0));
+        if (!owned.is_valid()) nb::raise_python_error();
+        Sentence& made = *reinterpret_cast<Sentence*>(owned.ptr());
+        made.text = nb::steal(PyUnicode_DecodeUTF8(texts_.data() + begin, static_cast<Py_ssize_t>(end - begin), nullptr));
+        if (!made.text.is_valid()) nb::raise_python_error();
+        nb::builder<nb::tuple> lemmas(count);
+        for (size_t i = 0; i < count; ++i) {
+            const uint16_t* word = values + i;
+            if (const uint16_t number = word[4 * all]) lemmas.put(row_of(lemmas_, number));
+            else lemmas.put(lower(made.text, word[0], word[all]));
+        }
+        made.starts = numbers(values, count);
+        made.ends = numbers(values + all, count);
+        made.heads = numbers(values + 2 * all, count);
+        made.tags = names(values + 3 * all, count, tags_);
+        made.pos = names(values + 3 * all, count, parts_of_speech_);
+        made.lemmas = lemmas.commit();
+        made.deps = names(values + 5 * all, count, relations_);
+        made.language = language_;
+        made.children = made.copulas = nb::none();
+        return owned;
+    }
+
+   private:
+    PyTypeObject* made_type() const { return reinterpret_cast<PyTypeObject*>(type_.ptr()); }
+
+    [[noreturn]] static void refuse() { raise(PyExc_ValueError, "texts and words of the annotation do not belong together"); }
+
+    nb::type_object type_;
+    Buffer<char> texts_;
+    Buffer<int64_t> text_ends_, bounds_;
+    Buffer<uint16_t> columns_;
+    nb::tuple tags_, parts_of_speech_, relations_, lemmas_;
+    nb::str language_;
 };
 
-PyTypeObject ColumnsType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+void add_columns(nb::module_& module) {
+    nb::class_<Columns>(module, "Columns")
+        .def(nb::init<nb::type_object, nb::handle, nb::handle, nb::handle, nb::handle, nb::tuple, nb::tuple, nb::tuple, nb::tuple,
+                      nb::str>())
+        .def("sentence", &Columns::sentence);
+}
 
 }  // namespace

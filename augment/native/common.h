@@ -1,77 +1,60 @@
-// Shared by all of augment._native: Python references and buffers that are released at the end of a scope.
+// Shared by all of augment._native: what its parts read out of Python objects.
 
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include <nanobind/nanobind.h>
 
 #include <cstdint>
-#include <exception>
-#include <memory>
-#include <new>
 #include <string_view>
+
+namespace nb = nanobind;
 
 namespace {
 
-// A reference that is released at the end of its scope.
-struct Release {
-    void operator()(PyObject* object) const { Py_XDECREF(object); }
-};
-using Owned = std::unique_ptr<PyObject, Release>;
-
-// The bytes of an object with a contiguous buffer.
-class Bytes {
+// The items of an object with a contiguous buffer, held until the end of a scope.
+template <typename T>
+class Buffer {
    public:
-    explicit Bytes(PyObject* object) { held_ = PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) == 0; }
-    ~Bytes() {
-        if (held_) PyBuffer_Release(&view_);
+    explicit Buffer(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) nb::raise_python_error();
     }
-    Bytes(const Bytes&) = delete;
-    Bytes& operator=(const Bytes&) = delete;
+    ~Buffer() { PyBuffer_Release(&view_); }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
 
-    explicit operator bool() const { return held_; }
-    template <typename T>
-    const T* as() const {
-        return static_cast<const T*>(view_.buf);
-    }
-    template <typename T>
-    Py_ssize_t size() const {
-        return view_.len / static_cast<Py_ssize_t>(sizeof(T));
-    }
+    const T* data() const { return static_cast<const T*>(view_.buf); }
+    Py_ssize_t size() const { return view_.len / static_cast<Py_ssize_t>(sizeof(T)); }
+    const T* begin() const { return data(); }
+    const T* end() const { return data() + size(); }
+    const T& operator[](Py_ssize_t i) const { return data()[i]; }
 
    private:
     Py_buffer view_{};
-    bool held_ = false;
 };
 
-bool utf8(PyObject* text, std::string_view* found) {
+// Raises a Python exception with a message in the terms of PyErr_Format.
+template <typename... Values>
+[[noreturn]] void raise(PyObject* kind, const char* format, Values... values) {
+    PyErr_Format(kind, format, values...);
+    nb::raise_python_error();
+}
+
+// Returns the letters of a string, which live as long as it does.
+std::string_view utf8(nb::handle text) {
     Py_ssize_t size;
-    const char* letters = PyUnicode_AsUTF8AndSize(text, &size);
-    if (letters) *found = std::string_view(letters, static_cast<size_t>(size));
-    return letters != nullptr;
+    const char* letters = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+    if (!letters) nb::raise_python_error();
+    return {letters, static_cast<size_t>(size)};
+}
+
+// Returns the value of a whole number, of numpy's as well.
+Py_ssize_t whole(nb::handle number) {
+    const Py_ssize_t value = PyNumber_AsSsize_t(number.ptr(), PyExc_IndexError);
+    if (value == -1 && PyErr_Occurred()) nb::raise_python_error();
+    return value;
 }
 
 // Returns an ASCII letter in lower case, another character unchanged.
 char lowered(char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; }
-
-// Reads the i-th (start, end) of a list. It holds the item meanwhile: unpacking one that is no tuple of ints may run code that
-// changes the list.
-bool span_of(PyObject* spans, Py_ssize_t i, Py_ssize_t* start, Py_ssize_t* end) {
-    Owned span(Py_NewRef(PyList_GET_ITEM(spans, i)));
-    return PyArg_Parse(span.get(), "(nn)", start, end) != 0;
-}
-
-// Turns C++ exceptions into Python's: a failed allocation must not end the process.
-template <auto function, typename... Arguments>
-PyObject* guarded(Arguments... arguments) {
-    try {
-        return function(arguments...);
-    } catch (const std::bad_alloc&) {
-        return PyErr_NoMemory();
-    } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
-        return nullptr;
-    }
-}
 
 }  // namespace

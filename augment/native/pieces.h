@@ -3,8 +3,14 @@
 
 #pragma once
 
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -117,10 +123,6 @@ class Memory {
     Generation now_, before_;
 };
 
-struct Span {
-    int32_t start, stop;
-};
-
 // What the tokens of a vocabulary stand for: the number of characters, without spaces, and whether a space is the first (in
 // byte-level BPE, whose characters are bytes; no WordPiece token has one).
 struct Vocabulary {
@@ -133,11 +135,15 @@ struct Vocabulary {
 // The pieces of a tokenized text, with the places of their tokens.
 class Origin {
    public:
+    struct Place {
+        int32_t start, stop;  // among the tokens
+    };
+
     // Finds no pieces unless the tokens have the text character for character. Where tokens mark spaces, characters that a
     // normalizer has changed are allowed if their number is that of the text.
     void read(std::string_view text, const int32_t* ids, Py_ssize_t count, const Vocabulary& vocabulary) {
         pieces_.clear();
-        spans_.clear();
+        places_.clear();
         if (!aligned(text, ids, count, vocabulary)) {
             pieces_.clear();
             return;
@@ -153,12 +159,12 @@ class Origin {
     }
 
     // opens: the piece opens its text. alike: that makes no difference.
-    const Span* find(std::string_view piece, bool opens, bool alike) const {
+    const Place* find(std::string_view piece, bool opens, bool alike) const {
         if (pieces_.empty()) return nullptr;
         const size_t mask = table_.size() - 1;
         for (size_t place = hash_of(piece) & mask; table_[place]; place = (place + 1) & mask) {
             const size_t number = table_[place] - 1;
-            if (pieces_[number] == piece && (alike || opens == (number == 0))) return &spans_[number];
+            if (pieces_[number] == piece && (alike || opens == (number == 0))) return &places_[number];
         }
         return nullptr;
     }
@@ -204,264 +210,179 @@ class Origin {
             }
             if (wanted == 0 || have != wanted) return false;
             pieces_.push_back(text.substr(start, stop - start));
-            spans_.push_back({static_cast<int32_t>(first), static_cast<int32_t>(token)});
+            places_.push_back({static_cast<int32_t>(first), static_cast<int32_t>(token)});
             start = stop + 1;
         }
         return token == count;
     }
 
     std::vector<std::string_view> pieces_;
-    std::vector<Span> spans_;
+    std::vector<Place> places_;
     std::vector<uint32_t> table_;  // open addressing: numbers of pieces, from 1
 };
-
-struct Pieces {
-    PyObject_HEAD
-    Vocabulary* vocabulary;
-    Memory* inside;
-    Memory* opening;   // the same, where `alike`
-    Speller* speller;  // or nullptr: the tokenizer encodes unknown pieces
-    int32_t first, last;  // of every row: [CLS], [SEP]
-    size_t room;          // tokens between them
-};
-
-void pieces_dealloc(Pieces* self) {
-    delete self->vocabulary;
-    delete self->speller;
-    if (self->opening != self->inside) delete self->opening;
-    delete self->inside;
-    Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
-}
-
-PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
-    PyObject *given, *given_spaced;
-    int alike, first, last;
-    Py_ssize_t room, most;
-    if (!PyArg_ParseTuple(arguments, "OOpiinn", &given, &given_spaced, &alike, &first, &last, &room, &most)) return nullptr;
-    Bytes characters(given), spaced(given_spaced);
-    if (!characters || !spaced) return nullptr;
-    if (spaced.size<uint8_t>() != characters.size<int32_t>()) {
-        PyErr_SetString(PyExc_ValueError, "characters and spaced need one item for each token");
-        return nullptr;
-    }
-    Pieces* self = reinterpret_cast<Pieces*>(type->tp_alloc(type, 0));
-    if (!self) return nullptr;
-    Owned owned(reinterpret_cast<PyObject*>(self));
-    const int32_t* begin = characters.as<int32_t>();
-    const uint8_t* flags = spaced.as<uint8_t>();
-    const bool bytes = std::any_of(flags, flags + spaced.size<uint8_t>(), [](uint8_t flag) { return flag != 0; });
-    self->vocabulary =
-        new Vocabulary{{begin, begin + characters.size<int32_t>()}, {flags, flags + spaced.size<uint8_t>()}, bytes, alike != 0};
-    self->inside = new Memory(static_cast<size_t>(most));
-    self->opening = alike ? self->inside : new Memory(static_cast<size_t>(most));
-    self->first = first, self->last = last;
-    self->room = static_cast<size_t>(room > 0 ? room : 0);
-    return owned.release();
-}
 
 bool is_ascii(std::string_view text) {
     return std::all_of(text.begin(), text.end(), [](char letter) { return !(letter & 0x80); });
 }
 
-bool add_missing(PyObject* set, std::string_view piece) {
-    Owned text(PyUnicode_DecodeUTF8(piece.data(), static_cast<Py_ssize_t>(piece.size()), nullptr));
-    return text && PySet_Add(set, text.get()) == 0;
-}
-
-// (texts, origins, ids, offsets, before) -> (rows, opening, inside): the rows `[CLS] tokens [SEP]` as bytes of int32, None where a
-// piece is unknown, and the pieces to `learn`, two sets of strings. before: empty, or the rows of an earlier call, which are kept
-// unless None. The tokenizer must encode a text whose row stays None.
-PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
-    PyObject *texts, *origins, *id_buffer, *offset_buffer, *before;
-    if (!PyArg_ParseTuple(arguments, "O!O!OOO!", &PyList_Type, &texts, &PyList_Type, &origins, &id_buffer, &offset_buffer,
-                          &PyList_Type, &before))
-        return nullptr;
-    Bytes ids(id_buffer), offsets(offset_buffer);
-    if (!ids || !offsets) return nullptr;
-    const Py_ssize_t count = PyList_GET_SIZE(texts), given = PyList_GET_SIZE(origins);
-    bool whole_offsets = !given || (given == count && offsets.size<int64_t>() == count + 1 && offsets.as<int64_t>()[0] >= 0 &&
-                                    offsets.as<int64_t>()[count] <= ids.size<int32_t>());
-    for (Py_ssize_t number = 0; whole_offsets && given && number < count; ++number)
-        whole_offsets = offsets.as<int64_t>()[number] <= offsets.as<int64_t>()[number + 1];
-    if (!whole_offsets || (PyList_GET_SIZE(before) && PyList_GET_SIZE(before) != count)) {
-        PyErr_SetString(PyExc_ValueError, "texts, origins and their tokens do not match");
-        return nullptr;
+class Pieces {
+   public:
+    Pieces(nb::handle given_characters, nb::handle given_spaced, bool alike, int32_t first, int32_t last, Py_ssize_t room, Py_ssize_t most)
+        : inside_(static_cast<size_t>(most)), opening_(static_cast<size_t>(most)), first_(first), last_(last),
+          room_(static_cast<size_t>(room > 0 ? room : 0)) {
+        const Buffer<int32_t> characters(given_characters);
+        const Buffer<uint8_t> spaced(given_spaced);
+        if (spaced.size() != characters.size()) raise(PyExc_ValueError, "characters and spaced need one item for each token");
+        const bool bytes = std::any_of(spaced.begin(), spaced.end(), [](uint8_t flag) { return flag != 0; });
+        vocabulary_ = {{characters.begin(), characters.end()}, {spaced.begin(), spaced.end()}, bytes, alike};
     }
-    self->inside->turn();
-    if (!self->vocabulary->alike) self->opening->turn();
-    Owned rows(PyList_New(count)), opening(PySet_New(nullptr)), inside(PySet_New(nullptr));
-    if (!rows || !opening || !inside) return nullptr;
-    Origin origin;
-    std::vector<int32_t> row;
-    std::vector<std::pair<std::string_view, bool>> unknown;
-    const auto spell = [&](std::string_view piece, bool opens) {
-        return self->speller && self->speller->spell(piece, self->vocabulary->alike || !opens, &row);
-    };
-    for (Py_ssize_t number = 0; number < count; ++number) {
-        if (PyList_GET_SIZE(before) && PyList_GET_ITEM(before, number) != Py_None) {
-            PyList_SET_ITEM(rows.get(), number, Py_NewRef(PyList_GET_ITEM(before, number)));
-            continue;
+
+    // Returns (rows, opening, inside): the rows `[CLS] tokens [SEP]` as bytes of int32, None where a piece is unknown, and the
+    // pieces to `learn`, two sets of strings. before: empty, or the rows of an earlier call, which are kept unless None. The
+    // tokenizer must encode a text whose row stays None.
+    nb::tuple rows(nb::list texts, nb::list origins, nb::handle given_ids, nb::handle given_offsets, nb::list before) {
+        const Buffer<int32_t> ids(given_ids);
+        const Buffer<int64_t> offsets(given_offsets);
+        const size_t count = texts.size();
+        const bool given = !origins.empty();
+        const bool match = !given || (origins.size() == count && static_cast<size_t>(offsets.size()) == count + 1 && offsets[0] >= 0 &&
+                                      *(offsets.end() - 1) <= ids.size() && std::is_sorted(offsets.begin(), offsets.end()));
+        if (!match || (!before.empty() && before.size() != count))
+            raise(PyExc_ValueError, "texts, origins and their tokens do not match");
+        inside_.turn();
+        opening_.turn();
+        nb::builder<nb::list> rows(count);
+        nb::set opening, inside;
+        Origin origin;
+        std::vector<int32_t> row;
+        std::vector<std::pair<std::string_view, bool>> unknown;
+        const auto spell = [&](std::string_view piece, bool opens) {
+            return speller_ && speller_->spell(piece, vocabulary_.alike || !opens, &row);
+        };
+        for (size_t number = 0; number < count; ++number) {
+            if (!before.empty() && !before[number].is_none()) {
+                rows.put(before[number]);
+                continue;
+            }
+            const std::string_view text = utf8(texts[number]);
+            const int32_t* own = nullptr;
+            if (given) {
+                const int64_t *bounds = offsets.data() + number, start = bounds[0] + 1, stop = bounds[1] - 1;
+                own = ids.data() + start;
+                origin.read(utf8(origins[number]), own, stop > start ? stop - start : 0, vocabulary_);
+            }
+            row.assign(1, first_);
+            unknown.clear();
+            bool whole = false;
+            size_t pieces = 0;
+            for (size_t start = 0; start <= text.size(); ++pieces) {
+                const size_t space = text.find(' ', start);
+                const size_t stop = space == std::string_view::npos ? text.size() : space;
+                const std::string_view piece = text.substr(start, stop - start);
+                const bool opens = start == 0;
+                start = stop + 1;
+                if (const Origin::Place* place = given ? origin.find(piece, opens, vocabulary_.alike) : nullptr) {
+                    row.insert(row.end(), own + place->start, own + place->stop);
+                } else if (const bool plain = is_ascii(piece); !plain && spell(piece, opens)) {
+                    // done: such pieces rarely occur again, and are not kept
+                } else if (Memory::Tokens known; memory(opens).find(piece, &known)) {
+                    whole |= !known.alone;
+                    row.insert(row.end(), known.ids, known.ids + known.count);
+                } else if (const size_t begin = row.size(); plain && spell(piece, opens)) {
+                    memory(opens).put(piece, {row.data() + begin, row.size() - begin, true});
+                } else {
+                    whole |= piece.empty();
+                    unknown.emplace_back(piece, opens);
+                }
+            }
+            // Pieces of such texts (of look-alike letters, say) do not occur again.
+            whole |= given && 2 * unknown.size() > pieces && !is_ascii(text);
+            if (whole || !unknown.empty()) {
+                rows.put(nb::none());
+                if (whole) unknown.clear();
+                for (const auto& [piece, opens] : unknown) (opens ? opening : inside).add(nb::str(piece.data(), piece.size()));
+                continue;
+            }
+            if (row.size() > room_ + 1) row.resize(room_ + 1);
+            row.push_back(last_);
+            rows.put(nb::bytes(row.data(), row.size() * sizeof(int32_t)));
         }
-        std::string_view text;
-        if (!utf8(PyList_GET_ITEM(texts, number), &text)) return nullptr;
-        const int32_t* own = nullptr;
-        if (given) {
-            std::string_view original;
-            if (!utf8(PyList_GET_ITEM(origins, number), &original)) return nullptr;
-            const int64_t start = offsets.as<int64_t>()[number] + 1, stop = offsets.as<int64_t>()[number + 1] - 1;
-            own = ids.as<int32_t>() + start;
-            origin.read(original, own, stop > start ? stop - start : 0, *self->vocabulary);
-        }
-        row.assign(1, self->first);
-        unknown.clear();
-        bool whole = false;
-        size_t pieces = 0;
-        for (size_t start = 0; start <= text.size(); ++pieces) {
-            const size_t space = text.find(' ', start);
-            const size_t stop = space == std::string_view::npos ? text.size() : space;
-            const std::string_view piece = text.substr(start, stop - start);
-            const bool opens = start == 0;
-            start = stop + 1;
-            if (const Span* span = given ? origin.find(piece, opens, self->vocabulary->alike) : nullptr) {
-                row.insert(row.end(), own + span->start, own + span->stop);
-            } else if (const bool plain = is_ascii(piece); !plain && spell(piece, opens)) {
-                // done: such pieces rarely occur again, and are not kept
-            } else if (Memory::Tokens known; (opens ? self->opening : self->inside)->find(piece, &known)) {
-                whole |= !known.alone;
-                row.insert(row.end(), known.ids, known.ids + known.count);
-            } else if (const size_t begin = row.size(); plain && spell(piece, opens)) {
-                (opens ? self->opening : self->inside)->put(piece, {row.data() + begin, row.size() - begin, true});
+        return nb::make_tuple(rows.commit(), opening, inside);
+    }
+
+    // Keeps the tokens of pieces, which are bytes of int32, or None: the piece does not stand alone.
+    void learn(bool opens, nb::list pieces, nb::list tokens) {
+        if (tokens.size() != pieces.size()) raise(PyExc_ValueError, "pieces and tokens must have the same length");
+        for (size_t number = 0; number < pieces.size(); ++number) {
+            const std::string_view piece = utf8(pieces[number]);
+            if (tokens[number].is_none()) {
+                memory(opens).put(piece, {});
             } else {
-                whole |= piece.empty();
-                unknown.emplace_back(piece, opens);
+                const Buffer<int32_t> ids(tokens[number]);
+                memory(opens).put(piece, {ids.data(), static_cast<size_t>(ids.size()), true});
             }
         }
-        // Pieces of such texts (of look-alike letters, say) do not occur again.
-        whole |= given && 2 * unknown.size() > pieces && !PyUnicode_IS_ASCII(PyList_GET_ITEM(texts, number));
-        if (whole || !unknown.empty()) {
-            PyList_SET_ITEM(rows.get(), number, Py_NewRef(Py_None));
-            if (whole) unknown.clear();
-            for (const auto& [piece, opens] : unknown)
-                if (!add_missing((opens ? opening : inside).get(), piece)) return nullptr;
-            continue;
+    }
+
+    // Spells pieces by byte-level BPE from now on. vocabulary: bytes -> number. merges: token ids (one, other, joined), in the order
+    // learned. letters: those beyond ASCII that the vocabulary has.
+    void spell_pairs(nb::dict vocabulary, const std::vector<std::array<int32_t, 3>>& merges, bool whole_first, nb::str letters,
+                     const std::vector<std::string>& added, Py_ssize_t longest) {
+        auto speller = std::make_unique<PairSpeller>(merges.size());
+        fill(*speller, vocabulary, added, longest);
+        for (int byte = 0; byte < 256; ++byte) {
+            auto place = speller->vocabulary.find(std::string(1, static_cast<char>(byte)));
+            speller->bytes[byte] = place == speller->vocabulary.end() ? -1 : place->second;
         }
-        if (row.size() > self->room + 1) row.resize(self->room + 1);
-        row.push_back(self->last);
-        const Py_ssize_t size = static_cast<Py_ssize_t>(row.size() * sizeof(int32_t));
-        PyObject* bytes = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(row.data()), size);
-        if (!bytes) return nullptr;
-        PyList_SET_ITEM(rows.get(), number, bytes);
-    }
-    return PyTuple_Pack(3, rows.get(), opening.get(), inside.get());
-}
-
-// (opens, pieces, tokens): keeps the tokens of pieces, two lists; tokens are bytes of int32, or None: it does not stand alone.
-PyObject* pieces_learn(Pieces* self, PyObject* arguments) {
-    int opens;
-    PyObject *pieces, *tokens;
-    if (!PyArg_ParseTuple(arguments, "pO!O!", &opens, &PyList_Type, &pieces, &PyList_Type, &tokens)) return nullptr;
-    const Py_ssize_t count = PyList_GET_SIZE(pieces);
-    if (PyList_GET_SIZE(tokens) != count) {
-        PyErr_SetString(PyExc_ValueError, "pieces and tokens must have the same length");
-        return nullptr;
-    }
-    for (Py_ssize_t number = 0; number < count; ++number) {
-        std::string_view piece;
-        if (!utf8(PyList_GET_ITEM(pieces, number), &piece)) return nullptr;
-        Memory* memory = opens ? self->opening : self->inside;
-        if (PyObject* own = PyList_GET_ITEM(tokens, number); own == Py_None) {
-            memory->put(piece, {});
-        } else if (Bytes ids(own); ids) {
-            memory->put(piece, {ids.as<int32_t>(), static_cast<size_t>(ids.size<int32_t>()), true});
-        } else {
-            return nullptr;
+        for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(letters.ptr()); ++i) {
+            const size_t letter = PyUnicode_READ_CHAR(letters.ptr(), i);
+            if (letter >= speller->letters.size()) speller->letters.resize(letter + 1);
+            speller->letters[letter] = true;
         }
+        speller->whole_first = whole_first;
+        for (size_t rank = 0; rank < merges.size(); ++rank)
+            speller->add(merges[rank][0], merges[rank][1], {static_cast<int32_t>(rank), merges[rank][2]});
+        speller_ = std::move(speller);
     }
-    Py_RETURN_NONE;
-}
 
-// Fills a speller's vocabulary (a dict of bytes and numbers) and added tokens (a list of strings).
-bool fill(Speller* speller, PyObject* vocabulary, PyObject* added, Py_ssize_t longest) {
-    PyObject *token, *number;
-    std::string_view text;
-    for (Py_ssize_t place = 0; PyDict_Next(vocabulary, &place, &token, &number);) {
-        const long id = PyLong_AsLong(number);
-        Bytes bytes(token);
-        if ((id == -1 && PyErr_Occurred()) || !bytes) return false;
-        speller->vocabulary.emplace(std::string(bytes.as<char>(), static_cast<size_t>(bytes.size<char>())), static_cast<int32_t>(id));
+    // Spells pieces by WordPiece from now on.
+    void spell_longest(nb::dict vocabulary, const std::string& inside, int32_t unknown, Py_ssize_t most_characters, bool lowercase,
+                       const std::vector<std::string>& added, Py_ssize_t longest) {
+        auto speller = std::make_unique<LongestSpeller>();
+        fill(*speller, vocabulary, added, longest);
+        speller->inside = inside;
+        speller->unknown = unknown;
+        speller->most_characters = static_cast<size_t>(most_characters > 0 ? most_characters : 0);
+        speller->lowercase = lowercase;
+        speller_ = std::move(speller);
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(added); ++i) {
-        if (!utf8(PyList_GET_ITEM(added, i), &text)) return false;
-        speller->added.emplace_back(text);
-    }
-    speller->longest = static_cast<size_t>(longest > 0 ? longest : 0);
-    return true;
-}
 
-PyObject* spelled_by(Pieces* self, std::unique_ptr<Speller> speller) {
-    delete std::exchange(self->speller, speller.release());
-    Py_RETURN_NONE;
-}
+   private:
+    Memory& memory(bool opens) { return opens && !vocabulary_.alike ? opening_ : inside_; }
 
-// (vocabulary, merges, whole_first, letters, added, longest): spells pieces by byte-level BPE from now on. merges: token ids (one,
-// other, joined), in the order learned. letters: a string.
-PyObject* pieces_spell_pairs(Pieces* self, PyObject* arguments) {
-    PyObject *vocabulary, *merges, *letters, *added;
-    int whole_first;
-    Py_ssize_t longest;
-    if (!PyArg_ParseTuple(arguments, "O!O!pUO!n", &PyDict_Type, &vocabulary, &PyList_Type, &merges, &whole_first, &letters,
-                          &PyList_Type, &added, &longest))
-        return nullptr;
-    auto speller = std::make_unique<PairSpeller>(static_cast<size_t>(PyList_GET_SIZE(merges)));
-    if (!fill(speller.get(), vocabulary, added, longest)) return nullptr;
-    for (int byte = 0; byte < 256; ++byte) {
-        auto place = speller->vocabulary.find(std::string(1, static_cast<char>(byte)));
-        speller->bytes[byte] = place == speller->vocabulary.end() ? -1 : place->second;
-    }
-    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(letters); ++i) {
-        const size_t letter = PyUnicode_READ_CHAR(letters, i);
-        if (letter >= speller->letters.size()) speller->letters.resize(letter + 1);
-        speller->letters[letter] = true;
-    }
-    speller->whole_first = whole_first != 0;
-    for (Py_ssize_t rank = 0; rank < PyList_GET_SIZE(merges); ++rank) {
-        int one, other, joined;
-        if (!PyTuple_Check(PyList_GET_ITEM(merges, rank)) ||
-            !PyArg_ParseTuple(PyList_GET_ITEM(merges, rank), "iii", &one, &other, &joined)) {
-            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a merge must be a tuple of three numbers");
-            return nullptr;
+    static void fill(Speller& speller, const nb::dict& vocabulary, const std::vector<std::string>& added, Py_ssize_t longest) {
+        for (const auto& [token, number] : vocabulary) {
+            const Buffer<char> letters(token);
+            speller.vocabulary.emplace(std::string(letters.begin(), letters.end()), static_cast<int32_t>(whole(number)));
         }
-        speller->add(one, other, {static_cast<int32_t>(rank), joined});
+        speller.added = added;
+        speller.longest = static_cast<size_t>(longest > 0 ? longest : 0);
     }
-    return spelled_by(self, std::move(speller));
-}
 
-// (vocabulary, inside, unknown, most_characters, lowercase, added, longest): spells pieces by WordPiece from now on.
-PyObject* pieces_spell_longest(Pieces* self, PyObject* arguments) {
-    PyObject *vocabulary, *added;
-    const char* inside;
-    int unknown, lowercase;
-    Py_ssize_t most_characters, longest;
-    if (!PyArg_ParseTuple(arguments, "O!sinpO!n", &PyDict_Type, &vocabulary, &inside, &unknown, &most_characters, &lowercase,
-                          &PyList_Type, &added, &longest))
-        return nullptr;
-    auto speller = std::make_unique<LongestSpeller>();
-    if (!fill(speller.get(), vocabulary, added, longest)) return nullptr;
-    speller->inside = inside;
-    speller->unknown = unknown;
-    speller->most_characters = static_cast<size_t>(most_characters > 0 ? most_characters : 0);
-    speller->lowercase = lowercase != 0;
-    return spelled_by(self, std::move(speller));
-}
-
-PyMethodDef pieces_methods[] = {
-    {"spell_pairs", reinterpret_cast<PyCFunction>(guarded<pieces_spell_pairs, Pieces*, PyObject*>), METH_VARARGS, nullptr},
-    {"spell_longest", reinterpret_cast<PyCFunction>(guarded<pieces_spell_longest, Pieces*, PyObject*>), METH_VARARGS, nullptr},
-    {"rows", reinterpret_cast<PyCFunction>(guarded<pieces_rows, Pieces*, PyObject*>), METH_VARARGS, nullptr},
-    {"learn", reinterpret_cast<PyCFunction>(guarded<pieces_learn, Pieces*, PyObject*>), METH_VARARGS, nullptr},
-    {nullptr, nullptr, 0, nullptr},
+    Vocabulary vocabulary_;
+    Memory inside_, opening_;           // opening_: of pieces that open a text, unless `alike`
+    std::unique_ptr<Speller> speller_;  // or none: the tokenizer encodes unknown pieces
+    int32_t first_, last_;              // of every row: [CLS], [SEP]
+    size_t room_;                       // tokens between them
 };
 
-PyTypeObject PiecesType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+void add_pieces(nb::module_& module) {
+    nb::class_<Pieces>(module, "Pieces")
+        .def(nb::init<nb::handle, nb::handle, bool, int32_t, int32_t, Py_ssize_t, Py_ssize_t>())
+        .def("rows", &Pieces::rows)
+        .def("learn", &Pieces::learn)
+        .def("spell_pairs", &Pieces::spell_pairs)
+        .def("spell_longest", &Pieces::spell_longest);
+}
 
 }  // namespace

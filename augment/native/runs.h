@@ -2,17 +2,23 @@
 
 #pragma once
 
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
 #include <vector>
 
 #include "common.h"
 
 namespace {
 
+using Span = std::pair<Py_ssize_t, Py_ssize_t>;  // start, end, in characters
+
 // The letters of a string of any width, with the classes of Python's regular expressions.
 class Letters {
    public:
-    explicit Letters(PyObject* text)
-        : kind_(PyUnicode_KIND(text)), data_(PyUnicode_DATA(text)), size(PyUnicode_GET_LENGTH(text)) {}
+    explicit Letters(const nb::str& text)
+        : kind_(PyUnicode_KIND(text.ptr())), data_(PyUnicode_DATA(text.ptr())), size(PyUnicode_GET_LENGTH(text.ptr())) {}
 
     Py_UCS4 operator[](Py_ssize_t at) const { return PyUnicode_READ(kind_, data_, at); }
     bool space(Py_ssize_t at) const { return Py_UNICODE_ISSPACE((*this)[at]); }
@@ -39,11 +45,10 @@ bool abbreviates(const Letters& letters, Py_ssize_t start, Py_ssize_t end, Py_ss
     return end - 2 >= start && letters.small(end - 1) && letters.capital(end - 2) && alone(end - 2);
 }
 
-PyObject* word_spans(PyObject*, PyObject* text) {
-    if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "word_spans() takes a string");
+std::vector<Span> word_spans(nb::str text) {
     const Letters letters(text);
-    Owned spans(PyList_New(0));
-    for (Py_ssize_t start = 0; spans && start < letters.size;) {
+    std::vector<Span> spans;
+    for (Py_ssize_t start = 0; start < letters.size;) {
         if (letters.space(start)) {
             ++start;
             continue;
@@ -53,31 +58,27 @@ PyObject* word_spans(PyObject*, PyObject* text) {
         Py_ssize_t first = start, end = stop;
         while (first < stop && !letters.word(first)) ++first;
         while (end > first && !letters.word(end - 1)) --end;
-        if (first < end) {
-            end += abbreviates(letters, start, end, stop);
-            Owned span(Py_BuildValue("nn", first, end));
-            if (!span || PyList_Append(spans.get(), span.get()) != 0) return nullptr;
-        }
+        if (first < end) spans.emplace_back(first, end + abbreviates(letters, start, end, stop));
         start = stop;
     }
-    return spans.release();
+    return spans;
 }
 
-// (text, spans): returns the text without the spans, (start, end) in rising order, and without the space that each would leave.
-PyObject* cut(PyObject*, PyObject* arguments) {
-    PyObject *text, *spans;
-    if (!PyArg_ParseTuple(arguments, "UO!", &text, &PyList_Type, &spans)) return nullptr;
+nb::object text_of(const std::vector<Py_UCS4>& letters) {
+    PyObject* text = PyUnicode_FromKindAndData(PyUnicode_4BYTE_KIND, letters.data(), static_cast<Py_ssize_t>(letters.size()));
+    if (!text) nb::raise_python_error();
+    return nb::steal(text);
+}
+
+// Returns the text without the spans, in rising order, and without the space that each would leave.
+nb::object cut(nb::str text, const std::vector<Span>& spans) {
     const Letters letters(text);
     std::vector<Py_UCS4> kept;
     kept.reserve(static_cast<size_t>(letters.size));
     Py_ssize_t position = 0;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(spans); ++i) {
-        Py_ssize_t start, end;
-        if (!span_of(spans, i, &start, &end)) return nullptr;
-        if (start < position || end < start || end > letters.size) {
-            PyErr_Format(PyExc_ValueError, "the span %zd:%zd of a text of %zd characters", start, end, letters.size);
-            return nullptr;
-        }
+    for (auto [start, end] : spans) {
+        if (start < position || end < start || end > letters.size)
+            raise(PyExc_ValueError, "the span %zd:%zd of a text of %zd characters", start, end, letters.size);
         const Py_ssize_t whole = start;
         while (start > position && letters.space(start - 1)) --start;
         if (start == whole)
@@ -86,7 +87,7 @@ PyObject* cut(PyObject*, PyObject* arguments) {
         position = end;
     }
     for (; position < letters.size; ++position) kept.push_back(letters[position]);
-    return PyUnicode_FromKindAndData(PyUnicode_4BYTE_KIND, kept.data(), static_cast<Py_ssize_t>(kept.size()));
+    return text_of(kept);
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // Sentence: the fields of ParsedSentence and the methods that rules call most, the counterpart of SentenceInPython in
 // augment/text/parsed.py.
+//
+// It is a type of Python's C API, not one of nanobind's: ParsedSentence, a dataclass, sets the fields and calls no constructor, and
+// rules read them more often than they call anything.
 
 #pragma once
 
@@ -7,15 +10,186 @@
 
 #include <structmember.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace {
 
-// The fields of a ParsedSentence, each a Python object or nullptr; children and copulas are looked up once.
+// The fields of a ParsedSentence, each null until it is set; children and copulas are looked up once.
 struct Sentence {
     PyObject_HEAD
-    PyObject *text, *starts, *ends, *tags, *pos, *lemmas, *heads, *deps, *language, *children, *copulas;
+    nb::object text, starts, ends, tags, pos, lemmas, heads, deps, language, children, copulas;
 };
+
+// The names of relations, which augment/text/parsed.py sets. labels: a parser's label -> the one in Universal Dependencies. bases:
+// label -> the same without its subtype (a dict that makes missing items).
+struct Relations {
+    nb::dict labels, bases;
+    nb::frozenset subjects, auxiliaries;
+};
+
+// Never freed: Python's objects are gone before the library is unloaded.
+Relations* relations;
+PyTypeObject* SentenceType;
+
+// Returns the number of words.
+Py_ssize_t length_of(const Sentence& self) {
+    const nb::object* const columns[] = {&self.heads, &self.starts, &self.ends, &self.deps};
+    const auto size = [](const nb::object& column) {
+        return column.is_valid() && PyTuple_Check(column.ptr()) ? PyTuple_GET_SIZE(column.ptr()) : -1;
+    };
+    const Py_ssize_t count = size(self.heads);
+    if (count >= 0 && self.text.is_valid() && PyUnicode_Check(self.text.ptr()) &&
+        std::all_of(std::begin(columns), std::end(columns), [&](const nb::object* column) { return size(*column) == count; }))
+        return count;
+    raise(PyExc_TypeError, "a ParsedSentence needs a string and tuples of one length");
+}
+
+// Returns the index of a word, negative ones counted from the end.
+Py_ssize_t word_index(const Sentence& self, nb::handle index) {
+    const Py_ssize_t count = length_of(self);
+    Py_ssize_t i = whole(index);
+    if (i < 0) i += count;
+    if (i < 0 || i >= count) raise(PyExc_IndexError, "word %S of %zd", index.ptr(), count);
+    return i;
+}
+
+nb::handle item(const nb::object& column, Py_ssize_t i) { return PyTuple_GET_ITEM(column.ptr(), i); }
+
+nb::object word_of(const Sentence& self, Py_ssize_t i) {
+    PyObject* word = PyUnicode_Substring(self.text.ptr(), whole(item(self.starts, i)), whole(item(self.ends, i)));
+    if (!word) nb::raise_python_error();
+    return nb::steal(word);
+}
+
+nb::object word(Sentence& self, nb::handle index) { return word_of(self, word_index(self, index)); }
+
+nb::object words(Sentence& self, nb::handle) {
+    const Py_ssize_t count = length_of(self);
+    nb::builder<nb::list> found(static_cast<size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i) found.put(word_of(self, i));
+    return found.commit();
+}
+
+// Returns the children of all words, a list of lists.
+nb::handle children_of(Sentence& self) {
+    if (self.children.is_valid() && !self.children.is_none()) return self.children;
+    const Py_ssize_t count = PyTuple_GET_SIZE(self.heads.ptr());
+    nb::builder<nb::list> empty(static_cast<size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i) empty.put(nb::list());
+    const nb::list lists = empty.commit();
+    for (Py_ssize_t child = 0; child < count; ++child) {
+        const Py_ssize_t head = whole(item(self.heads, child));
+        if (head == child) continue;
+        if (head < 0 || head >= count) raise(PyExc_IndexError, "word %zd depends on word %zd of %zd", child, head, count);
+        nb::borrow<nb::list>(PyList_GET_ITEM(lists.ptr(), head)).append(child);
+    }
+    self.children = lists;
+    return self.children;
+}
+
+nb::object children(Sentence& self, nb::handle index) {
+    const Py_ssize_t i = word_index(self, index);
+    return nb::borrow(PyList_GET_ITEM(children_of(self).ptr(), i));
+}
+
+// Calls `visit` with the number of each child of a word, and the Python object of that number. Python code can change the lists.
+template <typename Visit>
+void each_child(Sentence& self, Py_ssize_t word, Visit visit) {
+    const nb::object lists = nb::borrow(children_of(self)), own = nb::borrow(PyList_GET_ITEM(lists.ptr(), word));
+    for (Py_ssize_t j = 0; j < PyList_GET_SIZE(own.ptr()); ++j) {
+        const nb::object number = nb::borrow(PyList_GET_ITEM(own.ptr(), j));
+        const Py_ssize_t child = whole(number);
+        if (child < 0 || child >= PyList_GET_SIZE(lists.ptr()))
+            raise(PyExc_IndexError, "word %zd of %zd", child, PyList_GET_SIZE(lists.ptr()));
+        visit(child, number);
+    }
+}
+
+nb::object subtree(Sentence& self, nb::handle index) {
+    std::vector<Py_ssize_t> words{word_index(self, index)};
+    const size_t most = static_cast<size_t>(length_of(self));
+    for (size_t place = 0; place < words.size() && words.size() <= most; ++place)
+        each_child(self, words[place], [&](Py_ssize_t child, nb::handle) { words.push_back(child); });
+    const auto [first, last] = std::minmax_element(words.begin(), words.end());
+    return nb::make_tuple(*first, *last);
+}
+
+// Returns the relation of a word in Universal Dependencies' terms.
+nb::object relation_of(const Sentence& self, Py_ssize_t i) {
+    const nb::handle label = item(self.deps, i);
+    return relations->labels.get(label, label);
+}
+
+nb::object relation(Sentence& self, nb::handle index) { return relation_of(self, word_index(self, index)); }
+
+nb::object with_relation(Sentence& self, nb::handle wanted) {
+    nb::list found;
+    const Py_ssize_t count = length_of(self);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        const nb::object base = nb::steal(PyObject_GetItem(relations->bases.ptr(), item(self.deps, i).ptr()));
+        const int is = base.is_valid() ? PySequence_Contains(wanted.ptr(), base.ptr()) : -1;
+        if (is < 0) nb::raise_python_error();
+        if (is) found.append(i);
+    }
+    return found;
+}
+
+// Returns the copula of the clause that a word heads, or else the word itself.
+nb::object verb(Sentence& self, nb::handle word) {
+    const Py_ssize_t count = length_of(self);
+    if (!self.copulas.is_valid() || self.copulas.is_none()) {
+        nb::dict found;
+        for (Py_ssize_t child = 0; child < count; ++child) {
+            const nb::handle label = item(self.deps, child), head = item(self.heads, child);
+            if (!PyUnicode_Check(label.ptr()) || PyUnicode_CompareWithASCIIString(label.ptr(), "cop") != 0) continue;
+            if (whole(head) != child && !PyDict_SetDefault(found.ptr(), head.ptr(), nb::int_(child).ptr())) nb::raise_python_error();
+        }
+        self.copulas = found;
+    }
+    return nb::borrow<nb::dict>(self.copulas).get(word, word);
+}
+
+// Calls `visit` with each child of a word whose relation is in a set.
+template <typename Visit>
+void each_child_in(Sentence& self, Py_ssize_t word, const nb::frozenset& wanted, Visit visit) {
+    each_child(self, word, [&](Py_ssize_t child, nb::handle number) {
+        const int is = PySet_Contains(wanted.ptr(), relation_of(self, child).ptr());
+        if (is < 0) nb::raise_python_error();
+        if (is) visit(child, number);
+    });
+}
+
+nb::object auxiliaries(Sentence& self, nb::handle index) {
+    nb::list found;
+    each_child_in(self, word_index(self, index), relations->auxiliaries, [&](Py_ssize_t, nb::handle number) { found.append(number); });
+    return found;
+}
+
+nb::object subject(Sentence& self, nb::handle index) {
+    const Py_ssize_t i = word_index(self, index), own = whole(verb(self, index));
+    nb::object found = nb::none();
+    // The last before the verb, or else the first after it.
+    each_child_in(self, i, relations->subjects, [&](Py_ssize_t child, nb::handle number) {
+        if (child < own || found.is_none()) found = nb::borrow(number);
+    });
+    return found;
+}
+
+// Makes a function of Python's C API of a method.
+template <auto method>
+PyObject* called(PyObject* self, PyObject* argument) noexcept {
+    try {
+        return method(*reinterpret_cast<Sentence*>(self), argument).release().ptr();
+    } catch (nb::python_error& error) {
+        error.restore();
+    } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
 
 PyMemberDef sentence_fields[] = {
     {"text", T_OBJECT_EX, offsetof(Sentence, text), 0, nullptr},
@@ -32,270 +206,49 @@ PyMemberDef sentence_fields[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
-void sentence_dealloc(Sentence* self) {
-    for (PyObject* field : {self->text, self->starts, self->ends, self->tags, self->pos, self->lemmas, self->heads, self->deps,
-                            self->language, self->children, self->copulas})
-        Py_XDECREF(field);
-    Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
-}
-
-// The names of relations, which augment/text/parsed.py sets. labels: a parser's label -> the one in Universal Dependencies. bases:
-// label -> the same without its subtype (a dict that makes missing items). subjects: a frozenset.
-struct {
-    PyObject *labels, *bases, *subjects, *cop, *aux, *aux_pass;
-} relations;
-
-bool make_relations() {
-    relations = {PyDict_New(), PyDict_New(), PyFrozenSet_New(nullptr), PyUnicode_InternFromString("cop"),
-                 PyUnicode_InternFromString("aux"), PyUnicode_InternFromString("aux:pass")};
-    return relations.labels && relations.bases && relations.subjects && relations.cop && relations.aux && relations.aux_pass;
-}
-
-// (labels, bases, subjects)
-PyObject* set_relations(PyObject*, PyObject* arguments) {
-    PyObject *labels, *bases, *subjects;
-    if (!PyArg_ParseTuple(arguments, "O!O!O!", &PyDict_Type, &labels, &PyDict_Type, &bases, &PyFrozenSet_Type, &subjects))
-        return nullptr;
-    Py_SETREF(relations.labels, Py_NewRef(labels));
-    Py_SETREF(relations.bases, Py_NewRef(bases));
-    Py_SETREF(relations.subjects, Py_NewRef(subjects));
-    Py_RETURN_NONE;
-}
-
-// Returns the number of words; -1 with an error set where the fields are not those of a sentence.
-Py_ssize_t length_of(Sentence* self) {
-    PyObject* const text = self->text;
-    bool whole = text && PyUnicode_Check(text);
-    Py_ssize_t count = -1;
-    for (PyObject* const column : {self->heads, self->starts, self->ends, self->deps}) {
-        whole = whole && column && PyTuple_Check(column) && (count < 0 || PyTuple_GET_SIZE(column) == count);
-        if (whole) count = PyTuple_GET_SIZE(column);
-    }
-    if (whole) return count;
-    PyErr_SetString(PyExc_TypeError, "a ParsedSentence needs a string and tuples of one length");
-    return -1;
-}
-
-// Returns the index of a word, negative ones counted from the end; -1 with an error set where there is none.
-Py_ssize_t word_index(Sentence* self, PyObject* index) {
-    const Py_ssize_t count = length_of(self);
-    if (count < 0) return -1;
-    Py_ssize_t i = PyNumber_AsSsize_t(index, PyExc_IndexError);
-    if (i == -1 && PyErr_Occurred()) return -1;
-    if (i < 0) i += count;
-    if (i >= 0 && i < count) return i;
-    PyErr_Format(PyExc_IndexError, "word %S of %zd", index, count);
-    return -1;
-}
-
-// Returns an item; -1 may be an item, or have an error set.
-Py_ssize_t item(PyObject* numbers, Py_ssize_t i) { return PyNumber_AsSsize_t(PyTuple_GET_ITEM(numbers, i), PyExc_IndexError); }
-
-PyObject* word_of(Sentence* self, Py_ssize_t i) {
-    const Py_ssize_t start = item(self->starts, i);
-    const Py_ssize_t end = PyErr_Occurred() ? -1 : item(self->ends, i);
-    return PyErr_Occurred() ? nullptr : PyUnicode_Substring(self->text, start, end);
-}
-
-PyObject* sentence_word(Sentence* self, PyObject* index) {
-    const Py_ssize_t i = word_index(self, index);
-    return i < 0 ? nullptr : word_of(self, i);
-}
-
-PyObject* sentence_words(Sentence* self, void*) {
-    const Py_ssize_t count = length_of(self);
-    Owned words(count < 0 ? nullptr : PyList_New(count));
-    for (Py_ssize_t i = 0; words && i < count; ++i) {
-        PyObject* word = word_of(self, i);
-        if (!word) return nullptr;
-        PyList_SET_ITEM(words.get(), i, word);
-    }
-    return words.release();
-}
-
-// Returns the children of all words, a borrowed list of lists.
-PyObject* children_of(Sentence* self) {
-    PyObject*& kept = self->children;
-    if (kept && kept != Py_None) return kept;
-    PyObject* heads = self->heads;
-    const Py_ssize_t count = PyTuple_GET_SIZE(heads);
-    Owned lists(PyList_New(count));
-    if (!lists) return nullptr;
-    for (Py_ssize_t i = 0; i < count; ++i) {
-        PyObject* list = PyList_New(0);
-        if (!list) return nullptr;
-        PyList_SET_ITEM(lists.get(), i, list);
-    }
-    for (Py_ssize_t child = 0; child < count; ++child) {
-        const Py_ssize_t head = item(heads, child);
-        if (head == -1 && PyErr_Occurred()) return nullptr;
-        if (head == child) continue;
-        if (head < 0 || head >= count) {
-            PyErr_Format(PyExc_IndexError, "word %zd depends on word %zd of %zd", child, head, count);
-            return nullptr;
-        }
-        Owned number(PyLong_FromSsize_t(child));
-        if (!number || PyList_Append(PyList_GET_ITEM(lists.get(), head), number.get()) != 0) return nullptr;
-    }
-    Py_XSETREF(kept, lists.release());
-    return kept;
-}
-
-PyObject* sentence_children(Sentence* self, PyObject* index) {
-    const Py_ssize_t i = word_index(self, index);
-    PyObject* lists = i < 0 ? nullptr : children_of(self);
-    return lists ? Py_NewRef(PyList_GET_ITEM(lists, i)) : nullptr;
-}
-
-// Returns the j-th of some children; -1 with an error set where there is no such word: Python code can change the lists.
-Py_ssize_t child_of(PyObject* lists, PyObject* children, Py_ssize_t j) {
-    const Py_ssize_t child = PyLong_AsSsize_t(PyList_GET_ITEM(children, j));
-    if (child >= 0 && child < PyList_GET_SIZE(lists)) return child;
-    if (!PyErr_Occurred()) PyErr_Format(PyExc_IndexError, "word %zd of %zd", child, PyList_GET_SIZE(lists));
-    return -1;
-}
-
-PyObject* sentence_subtree(Sentence* self, PyObject* index) {
-    const Py_ssize_t i = word_index(self, index);
-    PyObject* lists = i < 0 ? nullptr : children_of(self);
-    if (!lists) return nullptr;
-    Py_ssize_t first = i, last = i;
-    std::vector<Py_ssize_t> words{i};
-    const size_t most = static_cast<size_t>(PyList_GET_SIZE(lists));
-    for (size_t place = 0; place < words.size() && words.size() <= most; ++place) {
-        PyObject* children = PyList_GET_ITEM(lists, words[place]);
-        for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
-            const Py_ssize_t child = child_of(lists, children, j);
-            if (child < 0) return nullptr;
-            first = child < first ? child : first, last = child > last ? child : last;
-            words.push_back(child);
-        }
-    }
-    return Py_BuildValue("nn", first, last);
-}
-
-// Returns a borrowed relation in Universal Dependencies' terms, or nullptr with an error set.
-PyObject* relation_of(Sentence* self, Py_ssize_t i) {
-    PyObject* label = PyTuple_GET_ITEM(self->deps, i);
-    PyObject* relation = PyDict_GetItemWithError(relations.labels, label);
-    return relation ? relation : PyErr_Occurred() ? nullptr : label;
-}
-
-PyObject* sentence_relation(Sentence* self, PyObject* index) {
-    const Py_ssize_t i = word_index(self, index);
-    return i < 0 ? nullptr : Py_XNewRef(relation_of(self, i));
-}
-
-PyObject* sentence_with_relation(Sentence* self, PyObject* wanted) {
-    PyObject* deps = self->deps;
-    Owned found(length_of(self) < 0 ? nullptr : PyList_New(0));
-    for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(deps); ++i) {
-        PyObject* label = PyTuple_GET_ITEM(deps, i);
-        PyObject* known = PyDict_GetItemWithError(relations.bases, label);
-        if (!known && PyErr_Occurred()) return nullptr;
-        Owned base(known ? Py_NewRef(known) : PyObject_GetItem(relations.bases, label));  // which adds it
-        const int is = base ? PySequence_Contains(wanted, base.get()) : -1;
-        if (is < 0) return nullptr;
-        Owned number(is ? PyLong_FromSsize_t(i) : nullptr);
-        if (is && (!number || PyList_Append(found.get(), number.get()) != 0)) return nullptr;
-    }
-    return found.release();
-}
-
-bool same(PyObject* one, PyObject* other) {
-    return one == other || (PyUnicode_Check(one) && PyUnicode_Compare(one, other) == 0);
-}
-
-// Returns the copula of the clause that a word heads, or else the word itself, borrowed; nullptr with an error set.
-PyObject* verb_of(Sentence* self, PyObject* word) {
-    PyObject*& kept = self->copulas;
-    if (!kept || kept == Py_None) {
-        PyObject *deps = self->deps, *heads = self->heads;
-        Owned found(PyDict_New());
-        if (!found) return nullptr;
-        for (Py_ssize_t child = 0; child < PyTuple_GET_SIZE(deps); ++child) {
-            PyObject* head = PyTuple_GET_ITEM(heads, child);
-            if (!same(PyTuple_GET_ITEM(deps, child), relations.cop) || item(heads, child) == child) continue;
-            if (PyErr_Occurred()) return nullptr;
-            Owned number(PyLong_FromSsize_t(child));
-            if (!number || !PyDict_SetDefault(found.get(), head, number.get())) return nullptr;
-        }
-        Py_XSETREF(kept, found.release());
-    }
-    PyObject* copula = PyDict_GetItemWithError(kept, word);
-    return copula ? copula : PyErr_Occurred() ? nullptr : word;
-}
-
-PyObject* sentence_verb(Sentence* self, PyObject* word) { return length_of(self) < 0 ? nullptr : Py_XNewRef(verb_of(self, word)); }
-
-PyObject* sentence_auxiliaries(Sentence* self, PyObject* index) {
-    const Py_ssize_t i = word_index(self, index);
-    PyObject* lists = i < 0 ? nullptr : children_of(self);
-    Owned found(lists ? PyList_New(0) : nullptr);
-    if (!found) return nullptr;
-    PyObject* children = PyList_GET_ITEM(lists, i);
-    for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
-        const Py_ssize_t number = child_of(lists, children, j);
-        PyObject* relation = number < 0 ? nullptr : relation_of(self, number);
-        if (!relation) return nullptr;
-        const bool is = same(relation, relations.aux) || same(relation, relations.aux_pass);
-        if (is && PyList_Append(found.get(), PyList_GET_ITEM(children, j)) != 0) return nullptr;
-    }
-    return found.release();
-}
-
-PyObject* sentence_subject(Sentence* self, PyObject* index) {
-    const Py_ssize_t i = word_index(self, index);
-    PyObject* lists = i < 0 ? nullptr : children_of(self);
-    PyObject* own = lists ? verb_of(self, index) : nullptr;
-    const Py_ssize_t verb = own ? PyNumber_AsSsize_t(own, PyExc_IndexError) : -1;
-    if (verb == -1 && PyErr_Occurred()) return nullptr;
-    PyObject *children = PyList_GET_ITEM(lists, i), *found = nullptr;
-    for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
-        const Py_ssize_t number = child_of(lists, children, j);
-        PyObject* relation = number < 0 ? nullptr : relation_of(self, number);
-        const int is = relation ? PySet_Contains(relations.subjects, relation) : -1;
-        if (is < 0) return nullptr;
-        if (is && (number < verb || !found)) found = PyList_GET_ITEM(children, j);  // the last before the verb, else the first after it
-    }
-    return Py_NewRef(found ? found : Py_None);
-}
-
 PyMethodDef sentence_methods[] = {
-    {"word", reinterpret_cast<PyCFunction>(sentence_word), METH_O, "Return word i as it stands in the text."},
-    {"children", reinterpret_cast<PyCFunction>(sentence_children), METH_O, "Return the words that depend on word i, left to right."},
-    {"subtree", reinterpret_cast<PyCFunction>(guarded<sentence_subtree, Sentence*, PyObject*>), METH_O,
-     "Return the first and last word among word i and all that depend on it."},
-    {"relation", reinterpret_cast<PyCFunction>(sentence_relation), METH_O, "Return the relation of word i to its head, in UD's terms."},
-    {"with_relation", reinterpret_cast<PyCFunction>(sentence_with_relation), METH_O,
-     "Return the words whose relation, without subtype, is one of `wanted`."},
-    {"verb", reinterpret_cast<PyCFunction>(sentence_verb), METH_O, "Return the verb of the clause that word i heads."},
-    {"auxiliaries", reinterpret_cast<PyCFunction>(sentence_auxiliaries), METH_O, "Return the auxiliaries of the clause that word i heads."},
-    {"subject", reinterpret_cast<PyCFunction>(sentence_subject), METH_O, "Return the subject of the clause that word i heads, or None."},
+    {"word", called<word>, METH_O, "Return word i as it stands in the text."},
+    {"children", called<children>, METH_O, "Return the words that depend on word i, left to right."},
+    {"subtree", called<subtree>, METH_O, "Return the first and last word among word i and all that depend on it."},
+    {"relation", called<relation>, METH_O, "Return the relation of word i to its head, in UD's terms."},
+    {"with_relation", called<with_relation>, METH_O, "Return the words whose relation, without subtype, is one of `wanted`."},
+    {"verb", called<verb>, METH_O, "Return the verb of the clause that word i heads."},
+    {"auxiliaries", called<auxiliaries>, METH_O, "Return the auxiliaries of the clause that word i heads."},
+    {"subject", called<subject>, METH_O, "Return the subject of the clause that word i heads, or None."},
     {nullptr, nullptr, 0, nullptr},
 };
+
 PyGetSetDef sentence_properties[] = {
-    {"words", reinterpret_cast<getter>(sentence_words), nullptr, "Return the words as they stand in the text.", nullptr},
+    {"words", [](PyObject* self, void*) { return called<words>(self, nullptr); }, nullptr, "Return the words as they stand in the text.",
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
-PyTypeObject SentenceType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+void sentence_dealloc(PyObject* self) {
+    PyTypeObject* type = Py_TYPE(self);
+    reinterpret_cast<Sentence*>(self)->~Sentence();
+    type->tp_free(self);
+    Py_DECREF(type);
+}
 
-// `__slots__` tells dataclasses which fields the type already has.
-bool ready_sentence() {
-    SentenceType.tp_flags = Py_TPFLAGS_BASETYPE;
-    SentenceType.tp_members = sentence_fields;
-    SentenceType.tp_getset = sentence_properties;
-    Owned names(PyTuple_New(sizeof(sentence_fields) / sizeof(*sentence_fields) - 1));
-    for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names.get()); ++i) {
-        PyObject* name = PyUnicode_FromString(sentence_fields[i].name);
-        if (!name) return false;
-        PyTuple_SET_ITEM(names.get(), i, name);
-    }
-    Owned dict(PyDict_New());
-    if (!names || !dict || PyDict_SetItemString(dict.get(), "__slots__", names.get()) != 0) return false;
-    SentenceType.tp_dict = dict.release();
-    return make_relations();
+void add_sentence(nb::module_& module) {
+    relations = new Relations();
+    module.def("set_relations", [](nb::dict labels, nb::dict bases, nb::frozenset subjects, nb::frozenset auxiliaries) {
+        *relations = {labels, bases, subjects, auxiliaries};
+    });
+    PyType_Slot slots[] = {{Py_tp_members, sentence_fields},
+                           {Py_tp_methods, sentence_methods},
+                           {Py_tp_getset, sentence_properties},
+                           {Py_tp_dealloc, reinterpret_cast<void*>(sentence_dealloc)},
+                           {0, nullptr}};
+    PyType_Spec spec{"augment._native.Sentence", sizeof(Sentence), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+    SentenceType = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+    if (!SentenceType) nb::raise_python_error();
+    nb::list names;
+    for (const PyMemberDef* field = sentence_fields; field->name; ++field) names.append(field->name);
+    const nb::handle type(reinterpret_cast<PyObject*>(SentenceType));
+    type.attr("__slots__") = nb::tuple(names);  // tells dataclasses which fields the type already has
+    module.attr("Sentence") = type;
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ class _Bases(dict):
 
 _BASE = _Bases()
 SUBJECTS = frozenset({"nsubj", "nsubj:pass", "csubj", "csubj:pass", "expl"})
+_AUXILIARIES = frozenset({"aux", "aux:pass"})
 _PLACE = itemgetter(0, 1)
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 
@@ -149,7 +150,7 @@ class SentenceInPython:
 
     def auxiliaries(self, i: int) -> list[int]:
         """Return the auxiliaries of the clause that word i heads, left to right, without its copula."""
-        return [child for child in self.children(i) if self.relation(child) in ("aux", "aux:pass")]
+        return [child for child in self.children(i) if self.relation(child) in _AUXILIARIES]
 
     def subject(self, i: int) -> int | None:
         """Return the subject of the clause that word i heads, or None.
@@ -163,7 +164,7 @@ class SentenceInPython:
 
 
 if native is not None:
-    native.set_relations(_CLEARNLP, _BASE, SUBJECTS)
+    native.set_relations(_CLEARNLP, _BASE, SUBJECTS, _AUXILIARIES)
 
 
 if TYPE_CHECKING or native is None:
