@@ -1,12 +1,11 @@
 """Prepared data that several tests train on."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from checkpoint_helpers import PlainEngine
-from run_helpers import ROOT, preparation_of, write_corpus
+from forked_python import run_python
+from run_helpers import ROOT, environment, preparation_of, write_corpus
 
 from pretrain.checkpoint import store
 
@@ -17,9 +16,7 @@ def tiny_data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     corpus = write_corpus(folder / "corpus.txt")
     words = preparation_of(corpus, folder / "data")
-    done = subprocess.run(
-        words, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
+    done = run_python(words[1:], environment(), ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "data"
 

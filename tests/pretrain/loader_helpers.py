@@ -115,3 +115,11 @@ def children() -> set[int]:
     """Process numbers of this process's children."""
     listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
     return {int(pid) for pid in listed.split()}
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or waits for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True

@@ -11,6 +11,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from forked_python import ForkedPython
+
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
     "model.layers": 2,
@@ -113,14 +115,7 @@ def start_rank(words: list[str], rank: int, ranks: int, port: object, **more: st
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    return subprocess.Popen(
-        [sys.executable, *words],
-        env=environment(**variables, **more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return ForkedPython(words, environment(**variables, **more))
 
 
 def start(words: list[str], ranks: int = 1, **more: str) -> list[subprocess.Popen]:

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forked_python import run_python
 from model_folders import LONG_AND_SHORT, save_wide_bert
 from transformers import AutoModel
 
@@ -138,8 +137,7 @@ def run_sts(*arguments):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     environment.pop("CLEAR_DATA", None)
     root = Path(__file__).resolve().parents[3]
-    command = [sys.executable, "-m", "finetune.sts", *map(str, arguments)]
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120)
+    return run_python(["-m", "finetune.sts", *map(str, arguments)], environment, root)
 
 
 def test_the_sts_command(folder, tmp_path):

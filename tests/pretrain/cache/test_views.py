@@ -1,14 +1,12 @@
 """`data.cache`: a run that has its views made once is the run on a cache that was made by hand."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
-from run_helpers import ROOT, command, curve, finish, start
+from forked_python import run_python
+from run_helpers import ROOT, command, curve, environment, finish, start
 
 from augment.core.errors import AugmentationError
 from augment.spec.resources import resource_hash
@@ -58,9 +56,9 @@ def test_the_same_run_as_on_a_cache_made_by_hand_and_resumes(tiny_data, tmp_path
     said = finish(start(words))
     assert "making the views" not in said and curve(tmp_path / "run") == complete
 
-    line = [sys.executable, "-m", "pretrain.inspect", *words[1:]]
+    line = ["-m", "pretrain.inspect", *words[1:]]
     line = [word for word in line if not word.startswith("--run") and word != str(tmp_path / "run")]
-    seen = subprocess.run(line, cwd=ROOT, env=os.environ | {"COLUMNS": "200"}, capture_output=True, text=True)
+    seen = run_python(line, environment(COLUMNS="200"), ROOT)
     assert seen.returncode == 0 and "del-word:rate=0.5" in seen.stdout and ".cache-" in seen.stdout, (
         seen.stdout + seen.stderr
     )

@@ -228,7 +228,8 @@ def test_a_dead_loader_worker_is_one_error(tiny_data, tmp_path, ranks):
     wait_for(lambda: (run / "checkpoints" / "step-00000002").exists(), processes)
     parent = processes[-1].pid
     listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    forked = [pid for pid in listed if "main.py" in Path(f"/proc/{pid}/cmdline").read_text()]
+    words = Path(f"/proc/{parent}/cmdline").read_text()
+    forked = [pid for pid in listed if Path(f"/proc/{pid}/cmdline").read_text() == words]
     os.kill(int(forked[0]), signal.SIGKILL)
     outputs = outputs_of(processes, 120)
     assert (

@@ -1,12 +1,14 @@
 """Sequences arrive whole at the ranks that encode them, and their vectors come back in the batch's order."""
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from run_helpers import finish, start
 
 from augment.core.ragged import Ragged, offsets_of
 from pretrain.data.masking import Masked
@@ -115,7 +117,9 @@ def check_order(placements: dict[str, Placement], whole: dict[str, Pass], ranks:
 
 
 def test_sequences_move_with_all_that_is_theirs_and_vectors_come_back_in_order(tmp_path: Path):
-    torch.multiprocessing.spawn(move_and_return, (3, str(tmp_path / "meeting")), nprocs=3)
+    meeting = str(tmp_path / "meeting")
+    code = f"import os, test_placement as t; t.move_and_return(int(os.environ['RANK']), 3, {meeting!r})"
+    finish(start(["-c", code], ranks=3, PYTHONPATH=os.pathsep.join(sys.path)))
 
 
 @pytest.mark.parametrize("how", ["auto", "on", "off"])

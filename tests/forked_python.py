@@ -1,0 +1,166 @@
+"""Python processes that begin with the project imported: one process imports it, the others are its forks.
+
+The import takes five seconds, most of a run of ten tiny steps.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_IMPORTS = (
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.engine",
+    "deepspeed.runtime.zero.muon.muon_optimizer",  # DeepSpeed's choice of optimizers imports torch's compiler
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "pretrain.prepare.run",
+    "pretrain.run",
+    "tensorboard.compat.proto.event_pb2",
+    "torch.utils.tensorboard",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.roberta.modeling_roberta",
+    "webdataset",
+)
+_PR_SET_CHILD_SUBREAPER = 36  # prctl.h
+_SETS_VARIABLES = "pretrain.common.environment"
+
+
+class ForkedPython(subprocess.Popen):
+    """`Popen([sys.executable, *words], stdout=PIPE, text=True, start_new_session=True)` as a fork.
+
+    It is a child of this process like any other. Variables that libraries read at their import come too late.
+
+    Args:
+        words: a script, `-m` and a module, or `-c` and code; and their arguments.
+        environment: its variables, instead of this process's.
+        folder: where it starts; None: where this process is.
+        stderr: STDOUT or PIPE.
+    """
+
+    def __init__(
+        self,
+        words: list[str],
+        environment: dict[str, str],
+        folder: Path | None = None,
+        stderr: int = subprocess.STDOUT,
+    ) -> None:
+        super().__init__(words, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+    def _execute_child(self, words, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others) -> None:
+        """Take the place of Popen's fork and exec."""
+        outputs = [others[6], others[8]]  # Popen's c2pwrite and errwrite
+        task = json.dumps({"words": words, "folder": str(cwd or os.getcwd()), "environment": env})
+        server = _server()
+        with _parent_of_orphans():
+            socket.send_fds(server, [task.encode()], outputs)
+            answer = server.recv(64)
+        if not answer:
+            raise RuntimeError("the process that forks others has ended")
+        self.pid = int(answer)
+        self._child_created = True
+        for descriptor in set(outputs):
+            os.close(descriptor)
+
+
+def run_python(
+    words: list[str], environment: dict[str, str], folder: Path | None = None, timeout: float = 240
+) -> subprocess.CompletedProcess:
+    """Return what `subprocess.run([sys.executable, *words], capture_output=True, text=True)` does."""
+    with ForkedPython(words, environment, folder, subprocess.PIPE) as process:
+        out, errors = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(words, process.returncode, out, errors)
+
+
+@contextmanager
+def _parent_of_orphans() -> Iterator[None]:
+    """Become the parent of descendants whose own parent ends."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+@cache
+def _server() -> socket.socket:
+    """Start the process that imports and forks; it ends when this process does."""
+    ours, its = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    words = [sys.executable, __file__, str(its.fileno())]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()])
+    its.close()
+    return ours
+
+
+def _serve(server: socket.socket) -> list[str] | None:
+    """Import, then fork for each task; return a task's words in its fork, and None here at the end."""
+    importlib.import_module(_SETS_VARIABLES).choose_accelerator()
+    for name in _IMPORTS:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    while True:
+        message, outputs, _, _ = socket.recv_fds(server, 2**20, 2)
+        if not message:
+            return None
+        read_end, write_end = os.pipe()
+        between = os.fork()
+        if between == 0:
+            child = os.fork()
+            if child == 0:
+                for descriptor in (server.fileno(), read_end, write_end):
+                    os.close(descriptor)
+                server.detach()
+                return _become(json.loads(message), outputs)
+            os.write(write_end, str(child).encode())
+            os._exit(0)
+        os.waitpid(between, 0)  # now its child is the starter's
+        server.send(os.read(read_end, 64))
+        for descriptor in (*outputs, read_end, write_end):
+            os.close(descriptor)
+
+
+def _become(task: dict, outputs: list[int]) -> list[str]:
+    """Take a task's session, outputs, folder and variables; return its words."""
+    os.setsid()
+    for output, descriptor in zip(outputs, (1, 2), strict=True):
+        os.dup2(output, descriptor)
+        os.close(output)
+    os.chdir(task["folder"])
+    os.environ.clear()
+    os.environ.update(task["environment"])
+    del sys.modules[_SETS_VARIABLES]  # its importer sets them again
+    sys.path[1:1] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return task["words"]
+
+
+def _run(words: list[str]) -> None:
+    """Run a script, a module or code as Python's command does."""
+    if words[0] == "-c":
+        sys.path[0], sys.argv = "", ["-c", *words[2:]]
+        exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif words[0] == "-m":
+        sys.path[0], sys.argv = os.getcwd(), words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path[0] = str(Path(words[0]).resolve().parent)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _words = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if _words is not None:
+        _run(_words)
