@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("augment", "pretrain", "finetune")
 DISTRIBUTION_OF = {"sklearn": "scikit-learn", "yaml": "pyyaml", "flash_attn": "flash-attn"}
+DISTRIBUTION_OF["triton"] = "torch"  # its CUDA build brings it; without, the plain kernels run
 # Declared and never imported by us, and why.
 NOT_IMPORTED = {
     "tensorboard": "torch.utils.tensorboard",

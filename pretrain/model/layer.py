@@ -82,27 +82,46 @@ class Pass:
     def _working(self, masters: list[Tensor]) -> Tensor:
         if len(masters) == 1 and masters[0].dtype == self.dtype:
             return masters[0]
-        return _WorkingCopy.apply(self.copies, self.dtype, *masters)
+        return working_copy(self.copies, self.dtype, masters)
+
+
+def working_copy(
+    copies: Copies | None, dtype: torch.dtype, masters: list[Tensor], multiple: int = 1
+) -> Tensor:
+    """Return parameters one under the other in a working type, filled up with zeros to a multiple of rows.
+
+    copies: where the copy is kept, and looked up; None: nowhere. Parameters' gradients have their types.
+    """
+    return _WorkingCopy.apply(copies, dtype, multiple, *masters)
 
 
 class _WorkingCopy(torch.autograd.Function):
     """Parameters one under the other, in the working type; their gradients come back in their own types."""
 
     @staticmethod
-    def forward(ctx, copies: Copies | None, dtype: torch.dtype, *masters: Tensor) -> Tensor:
+    def forward(ctx, copies: Copies | None, dtype: torch.dtype, multiple: int, *masters: Tensor) -> Tensor:
         ctx.rows, ctx.dtypes = [len(part) for part in masters], [part.dtype for part in masters]
+
+        def copied() -> Tensor:
+            parts = [part.to(dtype) for part in masters]
+            missing = -sum(ctx.rows) % multiple
+            if missing:
+                parts.append(parts[0].new_zeros((missing, *parts[0].shape[1:])))
+            return torch.cat(parts)
+
         if copies is None or hasattr(masters[0], "ds_id"):  # ZeRO-3 holds a weight for the time of its layer
-            return torch.cat([part.to(dtype) for part in masters])
-        key = (dtype, *((id(part), part._version) for part in masters))
+            return copied()
+        key = (dtype, multiple, *((id(part), part._version) for part in masters))
         if key not in copies:
-            copies[key] = torch.cat([part.to(dtype) for part in masters])
+            copies[key] = copied()
         return copies[key].detach()  # what is returned becomes a node of this graph
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        parts = gradient.split(ctx.rows)
-        return None, None, *(part.to(dtype) for part, dtype in zip(parts, ctx.dtypes))
+        # The first one's type for all, so that one launch converts them.
+        wide = gradient[: sum(ctx.rows)].to(ctx.dtypes[0])
+        return None, None, None, *(part.to(kind) for part, kind in zip(wide.split(ctx.rows), ctx.dtypes))
 
 
 def _wide(parameter: Tensor | None) -> Tensor | None:
@@ -217,17 +236,21 @@ class PostNormLayer(GradientCheckpointingLayer):
         self.attention_rate = getattr(config, names.attention_dropout) if names.attention_dropout else 0.0
         self.probability_rate = getattr(config, names.probability_dropout)
 
-    def forward(self, hidden: Tensor, run: Pass) -> Tensor:
-        """[T, H] -> [T, H], both in the residual's type; the last layer's result is float32 at least."""
+    def forward(self, hidden: Tensor, normed: Tensor, run: Pass) -> tuple[Tensor, Tensor]:
+        """[T, H] pairs -> [T, H] pairs: the same twice, in the residual's type and, for products, the working
+        type.
+
+        The last layer's first result is float32 at least.
+        """
         part, names = self.get_submodule, self.names
-        qkv = run.product(hidden, part(names.query), part(names.key), part(names.value))
+        qkv = run.product(normed, part(names.query), part(names.key), part(names.value))
         dropout = run.dropout(self.probability_rate, self.number, PROBABILITIES)
         attended = run.attend(qkv.unflatten(1, (3, self.heads, -1)), None, dropout)
         dropout = run.dropout(self.attention_rate, self.number, ATTENTION)
-        hidden = self._connect(
+        hidden, normed = self._connect(
             attended, part(names.attention_output), hidden, part(names.attention_norm), dropout, run
         )
-        inner = run.product(hidden, part(names.inner), bias=False)
+        inner = run.product(normed, part(names.inner), bias=False)
         if self.activation is None:
             inner = run.kernels.bias_gelu(inner, _wide(part(names.inner).bias))
         else:
@@ -240,11 +263,11 @@ class PostNormLayer(GradientCheckpointingLayer):
     @staticmethod
     def _connect(
         x: Tensor, outwards: nn.Linear, hidden: Tensor, norm: nn.LayerNorm, dropout: Dropout | None, run: Pass
-    ) -> Tensor:
-        """norm(hidden + dropout(x outwards))."""
+    ) -> tuple[Tensor, Tensor]:
+        """norm(hidden + dropout(x outwards)), in the residual's type and in the working type."""
         x = run.product(x, outwards, bias=False)
-        weight, norm_bias = _wide(norm.weight), _wide(norm.bias)
-        return run.kernels.add_norm(x, _wide(outwards.bias), hidden, weight, norm_bias, norm.eps, dropout)[1]
+        bias, weight, norm_bias = _wide(outwards.bias), _wide(norm.weight), _wide(norm.bias)
+        return run.kernels.connect(x, bias, hidden, weight, norm_bias, norm.eps, dropout, run.dtype, True)
 
 
 class PreNormLayer(GradientCheckpointingLayer):
@@ -269,19 +292,18 @@ class PreNormLayer(GradientCheckpointingLayer):
         attention, mlp = self.attn, self.mlp
         hidden, normed = self._add(hidden, added, self.attn_norm, None, run)
         qkv = run.product(normed, attention.Wqkv).unflatten(1, (3, self.heads, -1))
-        qkv = torch.cat([rotate(qkv[:, :2], *run.rotary[self.kind]), qkv[:, 2:]], 1)
+        qkv = run.kernels.rotate(qkv, *run.rotary[self.kind])
         dropout = run.dropout(self.attention_rate, self.number, PROBABILITIES)
         attended = run.attend(qkv, self.half_window, dropout, self.deterministic)
         added = run.product(attended, attention.Wo)
         dropout = run.dropout(self.attention_rate, self.number, ATTENTION)
         hidden, normed = self._add(hidden, added, self.mlp_norm, dropout, run)
-        inner = run.product(normed, mlp.Wi)
+        inner, dropout = run.product(normed, mlp.Wi), run.dropout(self.rate, self.number, MLP)
         if self.activation is None:
-            inner = run.kernels.gelu_gate(inner)
+            inner = run.kernels.gelu_gate(inner, dropout)
         else:
             values, gate = inner.chunk(2, dim=1)
-            inner = self.activation(values) * gate
-        inner = apply(inner, run.dropout(self.rate, self.number, MLP))
+            inner = apply(self.activation(values) * gate, dropout)
         return hidden, run.product(inner, mlp.Wo)
 
     @staticmethod
@@ -292,7 +314,7 @@ class PreNormLayer(GradientCheckpointingLayer):
         if added is None:
             return hidden, norm(hidden)
         weight, bias = _wide(norm.weight), _wide(norm.bias)
-        return run.kernels.add_norm(added, None, hidden, weight, bias, norm.eps, dropout)
+        return run.kernels.connect(added, None, hidden, weight, bias, norm.eps, dropout, run.dtype, False)
 
 
 def rotations(library: nn.Module, hidden: Tensor, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -300,13 +322,6 @@ def rotations(library: nn.Module, hidden: Tensor, positions: Tensor) -> dict[str
     wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
     both = {kind: library(wide, positions.unsqueeze(0), kind) for kind in library.layer_types}
     return {kind: (cos[0, :, None, None], sin[0, :, None, None]) for kind, (cos, sin) in both.items()}
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate each pair (channel, channel + D/2) by its position's angle (Su et al. 2021): x [..., D]."""
-    wide = x if x.dtype == torch.float64 else x.float()
-    first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
 
 def _activation(name: str) -> Callable[[Tensor], Tensor] | None:
@@ -365,8 +380,9 @@ def run_layers(
     wanted = None if second is None else second % (len(layers) + 1)
     states = hidden if wanted == 0 else None
     if lm.config.model_type in POST_NORM:
+        normed = hidden.to(run.dtype)
         for number, layer in enumerate(layers, 1):
-            hidden = layer(hidden, run)
+            hidden, normed = layer(hidden, normed, run)
             states = hidden if wanted == number else states
         return hidden, states
     stream: tuple[Tensor, Tensor | None] = (hidden, None)

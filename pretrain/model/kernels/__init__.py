@@ -16,14 +16,14 @@ from torch import Tensor
 
 from pretrain.common.errors import UserError
 from pretrain.model.attention import PackedLayout
-from pretrain.model.kernels import compiled, native, plain
+from pretrain.model.kernels import compiled, fused, native, plain
 from pretrain.model.kernels.dropout import Dropout
 
 
 class Kernels(Protocol):
     """What a layer asks of an implementation; `dropout` None, or of rate 0, is no dropout."""
 
-    def add_norm(
+    def connect(
         self,
         x: Tensor,
         bias: Tensor | None,
@@ -32,11 +32,14 @@ class Kernels(Protocol):
         norm_bias: Tensor | None,
         eps: float,
         dropout: Dropout | None,
+        dtype: torch.dtype,
+        post: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Add to the residual stream, and normalise: (sum, normed), both [T, H] of the residual's type.
+        """Add to the residual stream and normalise: (stream, normed), both [T, H].
 
-        sum = residual + dropout(x + bias), without a residual dropout(x + bias) of x's type; normed = layer
-        norm of sum. A caller may use either or both.
+        sum = residual + dropout(x + bias), without a residual dropout(x + bias) of x's type. The stream goes
+        on, in the residual's type, as the sum's layer norm where norms come after the residual connection
+        (`post`), else as the sum. normed is the layer norm in `dtype`, for products to read.
         """
 
     def norm_dropout(
@@ -47,8 +50,15 @@ class Kernels(Protocol):
     def bias_gelu(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return gelu(x + bias), in its exact form by erf: [T, I] -> [T, I] of x's type."""
 
-    def gelu_gate(self, x: Tensor) -> Tensor:
-        """Return gelu(x[:, :I]) * x[:, I:]: [T, 2I] -> [T, I] of x's type."""
+    def gelu_gate(self, x: Tensor, dropout: Dropout | None = None) -> Tensor:
+        """Return dropout(gelu(x[:, :I]) * x[:, I:]): [T, 2I] -> [T, I] of x's type."""
+
+    def rotate(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Turn pairs (channel, channel + D/2) of queries and keys by their position's angle (Su et al. 2021).
+
+        qkv: [T, 3, heads, D]; values stay. cos, sin: [T, 1, 1, D], of halves that are equal, float32 at
+        least; they get no gradient.
+        """
 
     def attention(
         self,
@@ -70,11 +80,13 @@ def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
 
     Raises:
         UserError: the environment variable CLEAR_KERNELS names another than plain or native, or asks for
-            native kernels that are not compiled.
+            native kernels that are not compiled. plain also turns off the programs of a GPU.
     """
     chosen = os.environ.get(compiled.VARIABLE)
     if chosen not in (None, "", "plain", "native"):
         raise UserError(f"{compiled.VARIABLE}={chosen}: give plain or native, or nothing for the faster one.")
+    if device.type == "cuda" and chosen != "plain" and fused.available():
+        return cast(Kernels, fused)
     if device.type != "cpu" or dtype not in native.DTYPES or chosen == "plain":
         return cast(Kernels, plain)
     if compiled.available() is not None:

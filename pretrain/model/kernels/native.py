@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.compiled import available, call
-from pretrain.model.kernels.dropout import Dropout
+from pretrain.model.kernels.dropout import Dropout, apply
 
 _TYPES = {torch.bfloat16: 0, torch.float32: 1}
 _FLOAT32_RESIDUAL = 2  # activations are bfloat16
@@ -43,6 +43,21 @@ def add_norm(
     return _AddNorm.apply(x, bias, residual, weight, norm_bias, eps, _active(dropout), kind)
 
 
+def connect(
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    weight: Tensor,
+    norm_bias: Tensor | None,
+    eps: float,
+    dropout: Dropout | None,
+    dtype: torch.dtype,
+    post: bool,
+) -> tuple[Tensor, Tensor]:
+    added, normed = add_norm(x, bias, residual, weight, norm_bias, eps, dropout)
+    return normed if post else added, normed.to(dtype)
+
+
 def norm_dropout(
     x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
 ) -> Tensor:
@@ -57,10 +72,14 @@ def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
     return _BiasGelu.apply(x, bias)
 
 
-def gelu_gate(x: Tensor) -> Tensor:
+def gelu_gate(x: Tensor, dropout: Dropout | None = None) -> Tensor:
     if not _takes(x):
-        return plain.gelu_gate(x)
-    return _GeluGate.apply(x)
+        return plain.gelu_gate(x, dropout)
+    return apply(_GeluGate.apply(x), dropout)
+
+
+def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return plain.rotate(qkv, cos, sin)
 
 
 def attention(

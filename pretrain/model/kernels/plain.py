@@ -23,6 +23,7 @@ def add_norm(
     eps: float,
     dropout: Dropout | None,
 ) -> tuple[Tensor, Tensor]:
+    """Return `Kernels.connect`'s sum and its layer norm, both of the residual's type."""
     dtype = x.dtype if residual is None else residual.dtype
     added = _wide(x)
     if bias is not None:
@@ -31,6 +32,21 @@ def add_norm(
     if residual is not None:
         added = _wide(residual) + added
     return added.to(dtype), _layer_norm(added, weight, norm_bias, eps).to(dtype)
+
+
+def connect(
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    weight: Tensor,
+    norm_bias: Tensor | None,
+    eps: float,
+    dropout: Dropout | None,
+    dtype: torch.dtype,
+    post: bool,
+) -> tuple[Tensor, Tensor]:
+    added, normed = add_norm(x, bias, residual, weight, norm_bias, eps, dropout)
+    return normed if post else added, normed.to(dtype)
 
 
 def norm_dropout(
@@ -44,9 +60,16 @@ def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
     return functional.gelu(wide).to(x.dtype)
 
 
-def gelu_gate(x: Tensor) -> Tensor:
+def gelu_gate(x: Tensor, dropout: Dropout | None = None) -> Tensor:
     inner, gate = _wide(x).chunk(2, dim=1)
-    return (functional.gelu(inner) * gate).to(x.dtype)
+    return apply(functional.gelu(inner) * gate, dropout).to(x.dtype)
+
+
+def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    turned = _wide(qkv[:, :2])
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.cat([turned.to(qkv.dtype), qkv[:, 2:]], 1)
 
 
 def attention(
