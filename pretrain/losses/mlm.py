@@ -15,12 +15,11 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pretrain.common.memory import rounded_rows
+from pretrain.model.kernels import fused, kernels_for
+from pretrain.model.kernels.fused import IGNORED
 
 if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
-
-IGNORED = -1
-"""Label of a row that counts for nothing."""
 
 TILE_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
 """Most logits [positions, vocabulary] alive at once: 128 MiB on CPU, 1 GiB on CUDA, in float32."""
@@ -53,7 +52,11 @@ def masked_lm_loss(
     tiles += [(hidden[:0], labels[:0])] * (_agreed_count(encoder, len(tiles)) - len(tiles))
 
     def tile_loss(states: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy_sum(encoder.mlm_logits(states), targets)
+        logits, vocabulary = encoder.filled_logits(states), encoder.vocab_size
+        kernels = kernels_for(logits.device, logits.dtype)
+        if kernels is fused and logits.dtype != torch.float64:
+            return fused.cross_entropy_sum(logits, targets, vocabulary)
+        return cross_entropy_sum(logits[:, :vocabulary], targets)
 
     if len(tiles) == 1 or not torch.is_grad_enabled():
         return torch.stack([tile_loss(states, targets) for states, targets in tiles]).sum()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.nn.functional import gelu
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from pretrain.common.errors import UserError
@@ -19,7 +20,8 @@ from pretrain.common.errors import UserError
 
 @dataclass(frozen=True)
 class Family:
-    """Positions start at `first_position(config)`; `mlm_head(lm, [P, H])` gives logits [P, V]."""
+    """Positions start at `first_position(config)`; `mlm_head(lm, [P, H])` gives what the model's output map
+    takes to logits [P, V]."""
 
     mlm_head: Callable[[PreTrainedModel, Tensor], Tensor]
     first_position: Callable[[PreTrainedConfig], int]
@@ -41,7 +43,11 @@ def _behind_padding(config: PreTrainedConfig) -> int:
 
 
 def _distilbert_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
-    return lm.vocab_projector(lm.vocab_layer_norm(lm.activation(lm.vocab_transform(hidden))))
+    return lm.vocab_layer_norm(lm.activation(lm.vocab_transform(hidden)))
+
+
+def _roberta_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
+    return lm.lm_head.layer_norm(gelu(lm.lm_head.dense(hidden)))
 
 
 _BERT_NAMES: dict[str, tuple[str, ...]] = {
@@ -69,19 +75,17 @@ _MODERNBERT_NAMES = _BERT_NAMES | {
 
 
 def _roberta_family() -> Family:
-    return Family(lambda lm, hidden: lm.lm_head(hidden), _behind_padding, _BERT_NAMES)
+    return Family(_roberta_head, _behind_padding, _BERT_NAMES)
 
 
 FAMILIES: dict[str, Family] = {
-    "bert": Family(lambda lm, hidden: lm.cls(hidden), _no_offset, _BERT_NAMES),
+    "bert": Family(lambda lm, hidden: lm.cls.predictions.transform(hidden), _no_offset, _BERT_NAMES),
     "roberta": _roberta_family(),
     "xlm-roberta": _roberta_family(),
     "camembert": _roberta_family(),
     "distilbert": Family(_distilbert_head, _no_offset, _DISTILBERT_NAMES),
-    "electra": Family(
-        lambda lm, hidden: lm.generator_lm_head(lm.generator_predictions(hidden)), _no_offset, _BERT_NAMES
-    ),
-    "modernbert": Family(lambda lm, hidden: lm.decoder(lm.head(hidden)), _no_offset, _MODERNBERT_NAMES),
+    "electra": Family(lambda lm, hidden: lm.generator_predictions(hidden), _no_offset, _BERT_NAMES),
+    "modernbert": Family(lambda lm, hidden: lm.head(hidden), _no_offset, _MODERNBERT_NAMES),
 }
 """transformers' `config.model_type` -> family."""
 

@@ -23,7 +23,7 @@ from pretrain.common.memory import limit_kernel_cache
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
 from pretrain.model.attention import ATTENTION_NAME
 from pretrain.model.kernels import kernels_for
-from pretrain.model.layer import Copies, Pass, install, rotations, run_layers
+from pretrain.model.layer import Copies, Pass, install, rotations, run_layers, working_copy
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 
@@ -32,6 +32,8 @@ limit_kernel_cache()  # at import: oneDNN looks once, at the first product of th
 
 LAYER_CODES = ("own", "library")
 """Who computes the layers: `pretrain.model.layer`, or transformers. Weights and results are the same."""
+VOCABULARY_MULTIPLE = 128
+"""What the width of logits is filled up to on a GPU."""
 RESIDUALS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 """`model.residual` -> type of the residual stream under bfloat16 products."""
 
@@ -158,7 +160,24 @@ class SentenceEncoder(nn.Module):
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits [P, V] of hidden states [P, H], by the library's own head."""
-        return self.family.mlm_head(self.lm, hidden)
+        return self.lm.get_output_embeddings()(self.family.mlm_head(self.lm, hidden))
+
+    def filled_logits(self, hidden: Tensor) -> Tensor:
+        """`mlm_logits` for a loss to read: on a GPU [P, V'], V' the next multiple of 128, zeros behind V.
+
+        A GPU's products of half-precision numbers want widths in multiples. Zeros are added to the working
+        copy of the weights, once a step: parameters, checkpoints and exports keep the vocabulary's size.
+        """
+        output = self.lm.get_output_embeddings()
+        if self._copies is None or not fills_up(output.weight):
+            return self.mlm_logits(hidden)
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+        states = self.family.mlm_head(self.lm, hidden).to(dtype)
+        weight, bias = (
+            None if part is None else working_copy(self._copies, dtype, [part], VOCABULARY_MULTIPLE)
+            for part in (output.weight, output.bias)
+        )
+        return torch.nn.functional.linear(states, weight, bias)
 
     @property
     def has_token_types(self) -> bool:
@@ -266,6 +285,12 @@ class SentenceEncoder(nn.Module):
                 f"a sequence of {lengths.max()} tokens is longer than the {self.max_positions} positions "
                 "of the encoder; prepare the data with a smaller max_length, or set model.max_positions."
             )
+
+
+def fills_up(weight: Tensor) -> bool:
+    """Return whether logits by this weight are filled up: on a GPU, under autocast, but not under ZeRO-3."""
+    device = weight.device.type
+    return device == "cuda" and torch.is_autocast_enabled(device) and not hasattr(weight, "ds_id")
 
 
 def build_encoder(

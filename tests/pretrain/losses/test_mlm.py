@@ -3,6 +3,7 @@ included."""
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from run_helpers import ROOT, finish, start
 from torch.nn.functional import cross_entropy
 
 from pretrain.losses.mlm import cross_entropy_sum, masked_lm_loss
+from pretrain.model import encoder as encoder_module
 
 
 def test_cross_entropy_sum_equals_the_reference():
@@ -90,3 +92,46 @@ def test_ranks_with_unequal_tiles_do_not_hang_under_zero_3(tmp_path):
         torch.testing.assert_close(
             gradients[name].view_as(parameter), parameter.grad, rtol=1e-4, atol=1e-5, msg=name
         )
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert", "electra"])
+def test_a_vocabulary_that_is_filled_up_changes_neither_loss_nor_parameters(family, monkeypatch):
+    """What a GPU does, under bfloat16 on a CPU: 65 tokens as 128."""
+    encoder = make_encoder(family)
+    names = {name: value.shape for name, value in encoder.state_dict().items()}
+    hidden, positions = torch.randn(30, 32), torch.tensor([0, 3, 4, 17, 29])
+    labels = torch.tensor([64, 0, 5, 33, 64])
+    widths = []
+
+    def run():
+        leaf = hidden.clone().requires_grad_()
+        with encoder.weights_unchanged(), torch.autocast("cpu", torch.bfloat16):
+            widths.append(encoder.filled_logits(hidden).shape[1])
+            loss = masked_lm_loss(encoder, leaf, positions, labels)
+        loss.backward()
+        gradients = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
+        encoder.zero_grad(set_to_none=True)
+        return loss.detach(), gradients | {"hidden": leaf.grad}
+
+    loss, gradients = run()
+    monkeypatch.setattr(encoder_module, "fills_up", lambda weight: True)
+    filled, found = run()
+    assert widths == [65, 128]
+    torch.testing.assert_close(filled, loss, rtol=1e-5, atol=1e-5)
+    assert found.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        assert found[name].dtype == gradient.dtype and found[name].shape == gradient.shape
+        error = torch.linalg.vector_norm(found[name] - gradient)
+        assert error <= 0.02 * torch.linalg.vector_norm(gradient) + 1e-6, name
+    assert {name: value.shape for name, value in encoder.state_dict().items()} == names
+
+
+def test_logits_are_filled_up_on_a_gpu_under_autocast_only(monkeypatch):
+    weight = torch.zeros(65, 32, device="meta")
+    assert not encoder_module.fills_up(torch.zeros(65, 32))
+    on_gpu = SimpleNamespace(device=torch.device("cuda", 0))
+    assert not encoder_module.fills_up(on_gpu)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
+    assert encoder_module.fills_up(on_gpu) and not encoder_module.fills_up(weight)
+    on_gpu.ds_id = 3  # ZeRO-3 gathers it for the module's forward alone
+    assert not encoder_module.fills_up(on_gpu)
