@@ -271,14 +271,15 @@ def vascl(ref, v, ctx, config):
     likeness = (e @ e.T).masked_fill(
         (pair[0][:, None] == pair[0][None]) | elsewhere(settings, ctx), -torch.inf
     )
-    neighbours = likeness.topk(settings.neighbours, 1).indices
+    best = likeness.topk(settings.neighbours, 1)
+    neighbours, none = best.indices, best.values == -torch.inf  # a rank's own lanes may have fewer
     start = F.normalize(
         torch.rand(e.shape, generator=ctx["generator"](0), dtype=torch.float32).double() - 0.5, dim=1
     )
     start.requires_grad_()
     clean, moved = F.normalize(head(e).detach(), dim=1), F.normalize(head(e + settings.radius * start), dim=1)
     own = (moved * clean).sum(1) / settings.temperature
-    others = (moved[:, None] * clean[neighbours]).sum(2) / settings.temperature
+    others = (moved[:, None] * clean[neighbours]).sum(2).masked_fill(none, -torch.inf) / settings.temperature
     ascent = (torch.logsumexp(torch.cat([own[:, None], others], 1), 1) - own).sum()
     delta = settings.radius * F.normalize(torch.autograd.grad(ascent, start)[0], dim=1, eps=1e-300)
     reached = v["anchor"] if settings.grad_to_encoder == "paper" else e
@@ -288,6 +289,7 @@ def vascl(ref, v, ctx, config):
     for anchor, positive in ((zc, za), (za, zc)):
         own = (anchor * positive).sum(1, keepdim=True)
         negatives = torch.cat([(anchor[:, None] * side[neighbours]).sum(2) for side in (zc, za)], 1)
+        negatives = negatives.masked_fill(none.repeat(1, 2), -torch.inf)
         logits = torch.cat([own, negatives], 1) / settings.temperature
         total = total + F.cross_entropy(logits, torch.zeros(count, dtype=torch.long), reduction="sum")
     losses["vascl_neighbourhood"] = total / (2 * count)
