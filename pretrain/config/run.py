@@ -232,6 +232,11 @@ class TrainConfig(Section):
         "backward pass: a third more time for larger micro-batches. Changes no gradient",
     )
     zero: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage")
+    communication_dtype: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="in what gradients travel between ranks and are summed; bf16 halves the bytes and rounds "
+        "every partial sum to 8 bits. Accumulation in a rank and the optimizer stay fp32",
+    )
     seed: int = Field(42, ge=0, description="seed of weights, data order, masks, augmentations and dropout")
     deterministic: bool = Field(
         False,

@@ -1,7 +1,8 @@
 """Bytes that each rank sends in a step, by formula.
 
 A ring over W ranks sends, for B bytes that end up on every rank: all-gather B (W - 1) / W, reduce-scatter the
-same, all-reduce twice that (Thakur, Rabenseifner and Gropp 2005). Gradients and parameters are float32.
+same, all-reduce twice that (Thakur, Rabenseifner and Gropp 2005). Parameters are float32, gradients what
+`train.communication_dtype` says.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ class Collective:
 def collectives(model: ModelSize, batch: BatchSize, layout: Layout) -> list[Collective]:
     """Return the exchanges of a step; none for one rank.
 
-    DeepSpeed 0.19.8 reduces whole buckets to all ranks at stages 1 and 2, too (a reduce-scatter would send
-    half), and gathers the updated parameters after the step.
+    Whole buckets are reduced to all ranks at stage 1, too, as DeepSpeed 0.19.8 does at stage 2 (a
+    reduce-scatter would send half); both gather the updated parameters after the step.
     """
     if layout.ranks == 1:
         return []
-    trained = FLOAT * model.trained
+    gradients, weights = layout.wire * model.trained, FLOAT * model.trained
     everyone = {
-        0: [Collective("gradients", "all-reduce", trained)],
-        1: [Collective("gradients", "all-reduce", trained), Collective("weights", "all-gather", trained)],
-        2: [Collective("gradients", "all-reduce", trained), Collective("weights", "all-gather", trained)],
+        0: [Collective("gradients", "all-reduce", gradients)],
+        1: [Collective("gradients", "all-reduce", gradients), Collective("weights", "all-gather", weights)],
+        2: [Collective("gradients", "all-reduce", gradients), Collective("weights", "all-gather", weights)],
         3: [
-            Collective("gradients", "reduce-scatter", trained),
+            Collective("gradients", "reduce-scatter", gradients),
             Collective("weights", "all-gather", gathered_at_stage_3(model, batch, layout)),
         ],
     }[layout.zero]

@@ -58,9 +58,10 @@ def step_flops(model: ModelSize, batch: BatchSize, layout: Layout) -> float:
 def communication_seconds(parts: list[Collective], layout: Layout, device: Device) -> float:
     """Return how long the exchanges of a step take over the slowest link of the ring.
 
-    None of it is hidden behind computation: DeepSpeed reduces gradients after the last backward pass, and
-    gathers weights after the optimizer's step (`overlap_comm` is off); vectors are gathered between passes.
-    Only stage 3 fetches the next layer's weights ahead, which is not counted in its favour.
+    None of it is counted as hidden behind computation, which it partly is: at stages 0 and 1 gradients
+    travel while the last backward pass runs (`pretrain.step.reduction`), and stage 3 fetches the next layer's
+    weights ahead. How much that hides has not been measured on a GPU. At stage 2 DeepSpeed reduces gradients
+    after the last backward pass; weights are gathered after the optimizer's step, vectors between passes.
     """
     return sum(part.sent(layout.ranks) for part in parts) / device.speed_between(layout.ranks)
 

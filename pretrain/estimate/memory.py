@@ -34,7 +34,7 @@ class Memory:
     copies: working copies of weights in the precision of the encoder.
     activations: of one micro-batch. loss: a tile of logits, and the vectors of the global batch.
     reduction: buckets of gradients, and at stages 1 and 2 the reduced share. They are needed when activations
-        are gone: of both the larger counts.
+        are gone, or go layer by layer (stages 0 and 1): of both the larger counts.
     reserved: buckets that lie there at all times.
     """
 
@@ -82,16 +82,24 @@ def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> Memory:
         copies=model.copies,
         activations=activations,
         loss=loss,
-        reduction=_reduction(layout, flattened, bucket, share),
+        reduction=_reduction(model, layout, flattened, bucket, share),
         reserved=bucket if zero == 3 else 0.0,
     )
 
 
-def _reduction(layout: Layout, flattened: float, bucket: float, share: float) -> float:
-    """Return the bytes that the reduction of gradients takes."""
-    if layout.zero in (1, 2):
+def _reduction(model: ModelSize, layout: Layout, flattened: float, bucket: float, share: float) -> float:
+    """Return the bytes that the reduction of gradients takes.
+
+    At stages 0 and 1 a bucket takes the place of its parameters' gradients, and all that is on the wire in
+    another type lies there at once. DeepSpeed's own bucket is made at stage 1, and stays empty.
+    """
+    if layout.zero == 2:
         return flattened + bucket + share
-    return flattened if layout.ranks > 1 else 0.0
+    if layout.zero == 3:
+        return flattened if layout.ranks > 1 else 0.0
+    travels = flattened + (layout.wire * model.trained if layout.wire < FLOAT else 0.0)
+    empty = FLOAT * layout.bucket if layout.reserved else 0.0
+    return (travels if layout.ranks > 1 else 0.0) + (empty + share if layout.zero == 1 else 0.0)
 
 
 def micro_batch_bytes(model: ModelSize, batch: BatchSize, layout: Layout) -> tuple[float, float]:

@@ -67,9 +67,9 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a run is spread: ranks, ZeRO stage, tokens of a micro-batch, and DeepSpeed's bucket in elements.
+    """How a run is spread: ranks, ZeRO stage, tokens of a micro-batch, and how gradients travel.
 
-    bucket: of gradients reduced at once.
+    bucket: elements of gradients reduced at once. wire: bytes of an element of a gradient between ranks.
     reserved: whether a bucket takes its whole size (a GPU), or only the part that is used (untouched pages of
     a CPU are free).
     """
@@ -79,3 +79,4 @@ class Layout:
     micro_batch_tokens: int
     bucket: int = 500_000_000
     reserved: bool = True
+    wire: int = 4

@@ -16,6 +16,10 @@ from pretrain.estimate.duration import Duration, duration
 from pretrain.estimate.measure import PlannedTokenizer, measure_model
 from pretrain.estimate.memory import USABLE, Memory, largest_micro_batch, memory
 from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
+from pretrain.step.reduction import BUCKET
+
+WIRE = {"fp32": 4, "bf16": 2}
+"""`train.communication_dtype` -> bytes of an element."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,9 @@ class Scenario:
             ranks,
             zero,
             tokens or self.config.train.micro_batch_tokens,
-            int(zeros.get("reduce_bucket_size", Layout.bucket)),
+            int(zeros.get("reduce_bucket_size", BUCKET if zero <= 1 else Layout.bucket)),
             reserved=self.device_name != CPU,
+            wire=WIRE[self.config.train.communication_dtype],
         )
 
     def estimate(self, ranks: int, zero: int, utilisation: float) -> Estimate:

@@ -22,6 +22,7 @@ from pretrain.config.run import Config
 from pretrain.model.layer import PostNormLayer, PreNormLayer
 from pretrain.step.engine_options import check_options
 from pretrain.step.optimizer import build_optimizer
+from pretrain.step.reduction import BUCKET
 
 # DeepSpeed keys that our own tree decides, with the key that does.
 OURS = {
@@ -36,8 +37,11 @@ OURS = {
     "torch_autocast": "train.precision",
     "amp": "train.precision",
     "managed_gradient_accumulation": "nothing: the loop owns accumulation",
+    "communication_data_type": "train.communication_dtype",
     "zero_optimization.stage": "train.zero",
 }
+# What DeepSpeed may be told of its reduction where gradients are reduced by ours: what changes nothing.
+NEUTRAL = {"prescale_gradients": False, "gradient_predivide_factor": 1.0, "gradient_allreduce_op": "mean"}
 
 
 def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
@@ -58,13 +62,23 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
             "overlap_comm": False,
             "contiguous_gradients": True,
         },
+        "communication_data_type": config.train.communication_dtype,
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 2**31,  # telemetry is ours
         # it waits for the device at every forward pass and every step
         "timers": {"throughput": {"enabled": False}},
     }
+    if config.train.zero <= 1:
+        ours["zero_optimization"]["reduce_bucket_size"] = BUCKET
     _merge(ours, config.deepspeed, "")
     check_options(ours)
+    if config.train.zero <= 1:
+        for key, neutral in NEUTRAL.items():
+            if ours.get(key, neutral) != neutral:
+                raise UserError(
+                    f"deepspeed.{key}={ours[key]!r} would do nothing: with train.zero={config.train.zero} "
+                    "gradients are averaged by pretrain/step/reduction.py; drop it"
+                )
     return ours
 
 

@@ -39,13 +39,8 @@ from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.step.model import Condition, Embed, EmbedByMomentum, Idle, MaskedLoss, Relate, SequenceLoss
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
+from pretrain.step.reduction import reduction_of
 from pretrain.telemetry.stopwatch import Stopwatch
-
-# How K backward passes become one exact update, by ZeRO stage (DeepSpeed 0.19.8, 2 ranks, float32 gradients):
-# plain K x backward + step is wrong, silently, at stages 1 and 2 (only the last micro-batch is kept).
-# "boundary": gradients are kept locally and reduced by the backward that is declared the last. Stage 0.
-# "coalesce": engine.coalesce_grad_reduction() reduces once, after the last. Stages 1 to 3; not offered at 0.
-REDUCTION = {0: "boundary", 1: "coalesce", 2: "coalesce", 3: "coalesce"}
 
 
 @dataclass
@@ -85,6 +80,7 @@ class WholeBatch:
         clock: Stopwatch | None = None,
         mask_duplicates: bool = True,
         balance: Balance = "off",
+        overlap: bool = True,
     ):
         """
         Args:
@@ -95,6 +91,7 @@ class WholeBatch:
             clock: where to book the time of encode, loss and backward.
             mask_duplicates: equal texts are no negatives of each other.
             balance: when sequences change ranks before a pass (`pretrain.step.balance`).
+            overlap: send gradients while the last backward pass runs (`pretrain.step.reduction`).
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
@@ -102,7 +99,7 @@ class WholeBatch:
         self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device = engine.device
-        self.reduction = REDUCTION[int(engine.zero_optimization_stage())]
+        self.reduction = reduction_of(engine, overlap)
 
     @property
     def objective(self) -> WholeObjective:
@@ -128,15 +125,13 @@ class WholeBatch:
         losses: dict[str, float] = {}
         measures: dict[str, float] = {}
         gathered = None
-        coalesce = self.reduction == "coalesce"
-        reduction = self.engine.coalesce_grad_reduction() if coalesce else nullcontext()
-        with self.engine.module.weights_unchanged(), reduction:
+        with self.engine.module.weights_unchanged(), self.reduction.of_step():
             if VIEWS in rows:
                 gathered, losses, measures = self._sentence_level(
                     batch, rows, placements, plan, weights, not maskings
                 )
             elif self.objective.roles:
-                self._backward(self.engine(Idle(self.device)), final=not maskings)
+                self.reduction.backward(self.engine(Idle(self.device)), final=not maskings)
             if maskings:
                 losses["mlm"] = self._token_level(maskings, plan.masked_tokens, weights["mlm"])
         losses["total"] = sum(weights[name] * value for name, value in losses.items())
@@ -184,7 +179,7 @@ class WholeBatch:
             whole.requires_grad_()
             terms = self.engine(Relate(dict(zip(objective.roles, whole)), context))
             total = sum(weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
-            self._backward(total, final=False)
+            self.reduction.backward(total, final=False)
             mine = placed.of_mine(whole.grad.flatten(0, 1)) * self.world
             if momentum is not None:
                 objective.remember(momentum, plan.sequences[f"identity {objective.momentum_role}"])
@@ -307,12 +302,7 @@ class WholeBatch:
         dist.all_gather_object(every, batch.substitutions)
         return [row for rows in every for row in rows]
 
-    def _backward(self, loss: Tensor, final: bool) -> None:
-        if self.reduction == "boundary":
-            self.engine.set_gradient_accumulation_boundary(final)
-        self.engine.backward(loss, scale_wrt_gas=False)
-
     def _backward_scaled(self, loss: Tensor, final: bool) -> None:
-        """`_backward` of a loss that passed through the encoder's precision."""
+        """Go backward from a loss that passed through the encoder's precision."""
         with nullcontext(1.0) if self.loss_scale is None else self.loss_scale.applied() as factor:
-            self._backward(loss * factor, final)
+            self.reduction.backward(loss * factor, final)

@@ -1,7 +1,7 @@
 """One rank of a tiny engine at ZeRO 0 to 3: what lies in memory, and what goes over the wire in a step.
 
-Run as `python counting_worker.py OUT.json STAGES` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set,
-STAGES like 0123.
+Run as `python counting_worker.py OUT.json STAGES DTYPES` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+set, STAGES like 0123, DTYPES of gradients between ranks like fp32,bf16.
 """
 
 import json
@@ -35,11 +35,17 @@ BUDGET, SMALL = 96, 1000
 sent = count_collectives()
 
 
-def config_of(stage: int):
+def config_of(stage: int, dtype: str = "fp32"):
     options = {"stage3_param_persistence_threshold": SMALL, "reduce_bucket_size": 1_000_000}
     return validate_config(
         {
-            "train": {"zero": stage, "global_batch": N, "precision": "fp32", "micro_batch_tokens": BUDGET},
+            "train": {
+                "zero": stage,
+                "global_batch": N,
+                "precision": "fp32",
+                "micro_batch_tokens": BUDGET,
+                "communication_dtype": dtype,
+            },
             "data": {"lanes": N},
             "model": {
                 "layers": 2,
@@ -75,9 +81,9 @@ def weights_of(engine, stage: int) -> list[torch.Tensor]:
     return [p.data for p in parameters]
 
 
-def count(stage: int) -> dict:
+def count(stage: int, dtype: str) -> dict:
     """Return what the third step holds and sends at a stage."""
-    config = config_of(stage)
+    config = config_of(stage, dtype)
     encoder = build_encoder(architecture(config), FakeTokenizer(), "mean")
     model = SentenceModel(encoder, build_objective(config, encoder), "fp32")
     engine = build_engine(model, config)
@@ -86,21 +92,25 @@ def count(stage: int) -> dict:
     found: dict = {}
     local = {}
 
-    def before_reduction(real):
-        def flush(optimizer):
+    def first_measured(real):
+        def call(*given):
             local["bytes"] = bytes_of(p.grad for p in model.parameters() if p.grad is not None)
-            return real(optimizer)
+            return real(*given)
 
-        return flush
+        return call
 
-    for name in ("_flush_coalesced_reduction_zero12", "_flush_coalesced_reduction_zero3"):
-        setattr(engine, name, before_reduction(getattr(engine, name)))
+    for holder, name in (
+        (engine, "_flush_coalesced_reduction_zero12"),
+        (engine, "_flush_coalesced_reduction_zero3"),
+        (step.reduction, "_hand_over"),
+    ):
+        if hasattr(holder, name):
+            setattr(holder, name, first_measured(getattr(holder, name)))
     for number in range(3):
         sent.clear()
         result = step.compute(share(whole, rank, world, number))
         optimizer = engine.optimizer
         if stage == 0:
-            local["bytes"] = bytes_of(p.grad for p in model.parameters() if p.grad is not None)
             reduced = 0
         elif stage == 3:
             reduced = bytes_of([optimizer.grad_partitions_flat_buffer])
@@ -119,9 +129,9 @@ def count(stage: int) -> dict:
 
 
 def main() -> None:
-    out, stages = Path(sys.argv[1]), sys.argv[2]
+    out, stages, dtypes = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
     start_processes()
-    found = {stage: count(int(stage)) for stage in stages}
+    found = {dtype: {stage: count(int(stage), dtype) for stage in stages} for dtype in dtypes}
     if dist.get_rank() == 0:
         size = measure_model(config_of(0), FakeTokenizer(), 8, "fp32", on_gpu=False)
         out.write_text(json.dumps({"stages": found, "size": vars(size)}))

@@ -11,6 +11,7 @@ from run_helpers import finish, start
 from pretrain.estimate.communication import collectives
 from pretrain.estimate.memory import memory
 from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
+from pretrain.estimate.scenario import WIRE
 
 WORKER = Path(__file__).with_name("counting_worker.py")
 SEQUENCES, BUDGET = 16, 96
@@ -21,13 +22,13 @@ STAGE_3_EXCESS = 0.12
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory) -> dict:
     out = tmp_path_factory.mktemp("counted") / "counted.json"
-    finish(start([str(WORKER), str(out), "0123"], ranks=2, DS_ACCELERATOR="cpu"))
+    finish(start([str(WORKER), str(out), "0123", "fp32,bf16"], ranks=2, DS_ACCELERATOR="cpu"))
     return json.loads(out.read_text())
 
 
 @pytest.mark.parametrize("stage", range(4))
 def test_states_are_counted_exactly(counted, stage):
-    size, found = ModelSize(**counted["size"]), counted["stages"][str(stage)]
+    size, found = ModelSize(**counted["size"]), counted["stages"]["fp32"][str(stage)]
     batch = BatchSize(SEQUENCES, 64, 0.0, 0.0, 2, 0.0)
     plan = memory(size, batch, Layout(2, stage, BUDGET, reserved=False))
     share = 4 * size.trained / 2
@@ -42,14 +43,15 @@ def test_states_are_counted_exactly(counted, stage):
     assert plan.gradients == found["local"] + kept
 
 
+@pytest.mark.parametrize("dtype", WIRE)
 @pytest.mark.parametrize("stage", range(4))
-def test_bytes_on_the_wire_are_counted(counted, stage):
-    size, found = ModelSize(**counted["size"]), counted["stages"][str(stage)]
+def test_bytes_on_the_wire_are_counted(counted, stage, dtype):
+    size, found = ModelSize(**counted["size"]), counted["stages"][dtype][str(stage)]
     views, masked = found["micro_batches"]
     # as many tokens as give the micro-batches that ran
     batch = BatchSize(SEQUENCES, 64, 2 * BUDGET * masked, 0.0, 2, 2 * BUDGET * views)
     planned: dict[str, float] = {}
-    for part in collectives(size, batch, Layout(2, stage, BUDGET)):
+    for part in collectives(size, batch, Layout(2, stage, BUDGET, wire=WIRE[dtype])):
         planned[part.kind] = planned.get(part.kind, 0) + part.payload
     assert planned.keys() == found["sent"].keys() - ({"all-reduce"} if stage == 3 else set())
     for kind, payload in planned.items():

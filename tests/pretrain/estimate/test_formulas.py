@@ -49,12 +49,18 @@ def test_the_pass_that_needs_most_decides():
 
 
 def test_reduction_counts_where_it_needs_more_than_a_micro_batch():
-    """A bucket of 500 million elements is reserved on a GPU at stages 1 to 3."""
-    found = memory.memory(MODEL, BATCH, replace(FOUR, zero=1))
+    """A bucket of 500 million elements is reserved on a GPU at stages 1 to 3; stage 1 uses it nowhere."""
+    found = memory.memory(MODEL, BATCH, replace(FOUR, zero=2))
     assert found.reduction == 4e6 + 2e9 + 1e6  # gradients in one piece, the bucket, the reduced share
     assert found.peak == 4e6 + 4e6 + 2e6 + 1e6 + found.reduction
-    on_cpu = memory.memory(MODEL, BATCH, replace(FOUR, zero=1, reserved=False))
-    assert on_cpu.reduction == 4e6 + 4e6 + 1e6
+    on_cpu = replace(FOUR, reserved=False)
+    assert memory.memory(MODEL, BATCH, replace(on_cpu, zero=2)).reduction == 4e6 + 4e6 + 1e6
+    assert memory.memory(MODEL, BATCH, replace(on_cpu, zero=1)).reduction == 4e6 + 1e6
+    assert memory.memory(MODEL, BATCH, replace(on_cpu, zero=0)).reduction == 4e6
+    small = replace(FOUR, zero=1, bucket=100_000, wire=2)
+    # a bucket in one piece, all in bfloat16, DeepSpeed's bucket, the reduced share
+    assert memory.memory(MODEL, BATCH, small).reduction == 4e5 + 2e6 + 4e5 + 1e6
+    assert memory.memory(MODEL, BATCH, replace(small, ranks=1)).reduction == 4e5 + 4e6
 
 
 def test_the_largest_micro_batch_fits_and_one_more_step_does_not():
@@ -80,6 +86,15 @@ def test_bytes_sent_by_stage():
     gathered = 4 * (990_000 * 8 + 10_000)
     assert sent(3) == 0.75 * 4e6 + 0.75 * gathered + vectors
     assert communication.collectives(MODEL, BATCH, replace(FOUR, ranks=1)) == []
+
+
+@pytest.mark.parametrize("zero, hops", [(0, 2), (1, 2), (2, 2), (3, 1)])
+def test_gradients_in_bfloat16_send_half(zero, hops):
+    def sent(wire: int) -> float:
+        parts = communication.collectives(MODEL, BATCH, replace(FOUR, zero=zero, wire=wire))
+        return sum(part.sent(4) for part in parts)
+
+    assert sent(4) - sent(2) == hops * 0.75 * 2e6
 
 
 def test_a_shared_loss_sums_gradients_of_vectors_over_ranks():

@@ -1,0 +1,209 @@
+"""Gradients averaged over ranks, once a step.
+
+A step goes backward many times, over its micro-batches and its losses, and its gradients travel once. At ZeRO
+2 and 3 DeepSpeed reduces them after the last backward pass (`Coalesced`). At ZeRO 0 and 1 they are reduced
+here, in buckets, while the last pass still runs (`Buckets`): a gradient is final as soon as the last pass has
+added its part, or, if that pass does not reach the parameter, before it begins.
+
+Why not DeepSpeed's own overlap (0.19.8): stage 0 has none. Stage 1 with `overlap_comm` sends from a hook what
+the declared last backward reaches, and leaves out, without a word, what only an earlier one did (heads, a
+masked-language head). It waits for each bucket where there are no streams, as on a CPU.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Parameter
+
+BUCKET = 25 * 2**20 // 4
+"""Elements of a bucket at ZeRO 0 and 1: 25 MiB of float32, as in torch's DistributedDataParallel."""
+
+
+class Reduction(ABC):
+    """How backward passes of a step become one averaged gradient on a DeepSpeed engine."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    @abstractmethod
+    def of_step(self) -> AbstractContextManager:
+        """Enclose all backward passes of a step; after it the engine's optimizer may step."""
+
+    @abstractmethod
+    def backward(self, loss: Tensor, final: bool) -> None:
+        """Add the gradient of a scalar; final: it is the last of the step."""
+
+
+def reduction_of(engine, overlap: bool = True) -> Reduction:
+    """Return the reduction for the engine's ZeRO stage.
+
+    overlap: at ZeRO 0 and 1, send buckets while the last backward pass runs, and not after it. Either way
+        the same buckets are summed in the same order, so it changes no bit.
+    """
+    return Coalesced(engine) if int(engine.zero_optimization_stage()) > 1 else Buckets(engine, overlap)
+
+
+class Coalesced(Reduction):
+    """DeepSpeed's one reduction after the last backward pass (ZeRO 2 and 3).
+
+    Plain backward passes would be wrong at stage 2 without a word: only the last one's gradient is kept.
+    """
+
+    def of_step(self) -> AbstractContextManager:
+        return self.engine.coalesce_grad_reduction()
+
+    def backward(self, loss: Tensor, final: bool) -> None:
+        self.engine.backward(loss, scale_wrt_gas=False)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A bucket under way: its gradients as one vector, what travels of them, and the work to wait for."""
+
+    gradients: Tensor
+    wire: Tensor
+    work: dist.Work
+
+
+class Buckets(Reduction):
+    """Gradients of parameters held whole (ZeRO 0 and 1), reduced bucket by bucket.
+
+    What is in a bucket, and the order in which they are sent, follows from the order of the module's
+    parameters alone, last ones first, which is about the order in which a backward pass finishes them. So
+    all ranks send the same, a resumed run does, and sums have the same bits. A rank sends its next bucket
+    when its own gradients in it are final: which are, ranks need not agree on. A parameter without a gradient
+    counts as zero.
+
+    Gradients are summed in the engine's `communication_data_type`. In bfloat16 every rank's gradient and each
+    of the W - 1 partial sums is rounded to 8 bits, so an element of the mean is off by at most
+    (1 + 2^-8)^W - 1 times the mean over ranks of its absolute values.
+    """
+
+    def __init__(self, engine, overlap: bool):
+        super().__init__(engine)
+        self.world, self.overlap = dist.get_world_size(), overlap
+        self.dtype: torch.dtype = engine.communication_data_type
+        trained = [p for p in engine.module.parameters() if p.requires_grad]
+        self.buckets = cut_buckets(trained[::-1], engine.zero_reduce_bucket_size())
+        self._bucket_of = {id(p): number for number, bucket in enumerate(self.buckets) for p in bucket}
+        self._sent: list[_Sent] = []
+        self._awaited: list[set[int]] = []  # of each bucket: parameters that the last pass has yet to reach
+
+    @contextmanager
+    def of_step(self) -> Iterator[None]:
+        self._sent = []
+        yield
+        self._send_all()
+        for sent in self._sent:
+            sent.work.wait()
+            if sent.wire is not sent.gradients:
+                sent.gradients.copy_(sent.wire)
+            sent.gradients.div_(self.world)
+        self._sent = []
+        self._hand_over()
+
+    def backward(self, loss: Tensor, final: bool) -> None:
+        self.engine.set_gradient_accumulation_boundary(False)  # the engine is to reduce nothing
+        if final and self.overlap and self.world > 1:
+            with self._sending(loss):
+                self.engine.backward(loss, scale_wrt_gas=False)
+        else:
+            self.engine.backward(loss, scale_wrt_gas=False)
+        if final:
+            self._send_all()  # before any other collective: all ranks must call them in one order
+
+    @contextmanager
+    def _sending(self, loss: Tensor) -> Iterator[None]:
+        """Send what is final before and during the backward pass of a loss."""
+        reached = leaves(loss)
+        self._awaited = [{id(p) for p in bucket} & reached for bucket in self.buckets]
+        hooks = [
+            p.register_post_accumulate_grad_hook(self._on_gradient) for bucket in self.buckets for p in bucket
+        ]
+        try:
+            self._send_ready()
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        number = self._bucket_of[id(parameter)]
+        if number < len(self._sent):
+            raise RuntimeError(
+                f"a gradient of a parameter {list(parameter.shape)} came after its bucket had been sent: its "
+                "use is hidden from the graph of the last loss (a re-entrant checkpoint?)"
+            )
+        self._awaited[number].discard(id(parameter))
+        self._send_ready()
+
+    def _send_ready(self) -> None:
+        while len(self._sent) < len(self.buckets) and not self._awaited[len(self._sent)]:
+            self._send_next()
+
+    def _send_all(self) -> None:
+        while self.world > 1 and len(self._sent) < len(self.buckets):
+            self._send_next()
+
+    def _send_next(self) -> None:
+        bucket = self.buckets[len(self._sent)]
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        whole = parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
+        for parameter, part in zip(bucket, whole.split([p.numel() for p in bucket])):
+            parameter.grad = part.view_as(parameter)  # frees the gradient of its own
+        wire = whole.to(self.dtype)
+        self._sent.append(_Sent(whole, wire, dist.all_reduce(wire, async_op=True)))
+
+    def _hand_over(self) -> None:
+        """Leave the gradients where the engine's optimizer takes them."""
+        self.engine.set_gradient_accumulation_boundary(True)
+        if int(self.engine.zero_optimization_stage()) == 1:
+            # With nothing in DeepSpeed's own bucket, all that this does is to take this rank's share of
+            # every gradient, and to clear them.
+            self.engine.optimizer.setup_buckets()
+            self.engine.optimizer.overlapping_partition_gradients_reduce_epilogue()
+            return
+        for bucket in self.buckets:
+            for parameter in bucket:
+                if parameter.grad is None:  # of one rank: decayed as with several
+                    parameter.grad = torch.zeros_like(parameter)
+
+
+def cut_buckets(parameters: list[Parameter], most: int) -> list[list[Parameter]]:
+    """Cut a list of parameters into buckets of at most so many elements; a larger parameter has its own.
+
+    >>> three = [Parameter(torch.zeros(count)) for count in (3, 5, 4)]
+    >>> [[p.numel() for p in bucket] for bucket in cut_buckets(three, 8)]
+    [[3, 5], [4]]
+    """
+    buckets: list[list[Parameter]] = []
+    room = 0
+    for parameter in parameters:
+        if not buckets or parameter.numel() > room:
+            buckets.append([])
+            room = most
+        buckets[-1].append(parameter)
+        room -= parameter.numel()
+    return buckets
+
+
+def leaves(loss: Tensor) -> set[int]:
+    """Return the ids of the leaves, parameters among them, to which a backward pass from `loss` adds."""
+    found: set[int] = set()
+    seen, rest = {loss.grad_fn}, [loss.grad_fn]
+    while rest:
+        node = rest.pop()
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        for following, _ in () if node is None else node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                rest.append(following)
+    return found
