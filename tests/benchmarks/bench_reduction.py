@@ -4,8 +4,9 @@
 
 Ranks of one thread on this machine, over gloo; a CLEAR step (masking and two views of random ids, 4 layers,
 vocabulary 16,000) of `--sentences` sentences a rank, in micro-batches of `--tokens`. The three sides take
-turns, a step each, on one engine. Printed: the median wall time of a step, of the slowest rank, and the
-median over rounds of its ratio to DeepSpeed's.
+turns, a step each, on one engine. Printed: the median wall time of a step, of the slowest rank, the
+median over rounds of its ratio to DeepSpeed's, and the same of the CPU time of all ranks together (which
+other work on the machine changes less, but which does not see what is waited for).
 """
 
 from __future__ import annotations
@@ -145,24 +146,31 @@ def measure(options: argparse.Namespace) -> None:
             "buckets during": Buckets(engine, overlap=True),
         }
         whole = WholeBatch(engine, 0, options.tokens)
-        times: dict[str, list[float]] = {name: [] for name in sides}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
         for turn in range(options.rounds + 1):
             batch = draw(turn, rank, options.sentences)
             for name, whole.reduction in sides.items():
                 dist.barrier()
-                began = time.perf_counter()
+                began, busy = time.perf_counter(), time.process_time()
                 whole.compute(batch)
                 engine.step()
-                slowest = torch.tensor(time.perf_counter() - began)
+                slowest, together = (
+                    torch.tensor(time.perf_counter() - began),
+                    torch.tensor(time.process_time() - busy),
+                )
                 dist.all_reduce(slowest, dist.ReduceOp.MAX)
+                dist.all_reduce(together)
                 if turn:
-                    times[name].append(float(slowest))
+                    times[name].append((float(slowest), float(together)))
         if rank == 0:
             trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
             print(f"{ranks} ranks, ZeRO {zero}, {trained / 1e6:.1f}M parameters, {options.precision}")
             for name, of in times.items():
-                ratio = statistics.median(a / b for a, b in zip(of, times["DeepSpeed"]))
-                print(f"  {name:15} {1000 * statistics.median(of):7.0f} ms   {ratio:.3f}")
+                columns = []
+                for mine, theirs in zip(zip(*of), zip(*times["DeepSpeed"])):
+                    ratio = statistics.median(a / b for a, b in zip(mine, theirs))
+                    columns.append(f"{1000 * statistics.median(mine):7.0f} ms  {ratio:.3f}")
+                print(f"  {name:15} {columns[0]}   CPU {columns[1]}", flush=True)
         engine.destroy()
     dist.barrier()
     dist.destroy_process_group()
