@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.common.memory import FlatMemory
 from pretrain.common.shutdown import EXIT_CODES, NONE, REASONS, STOP, Shutdown
+from pretrain.common.transfer import Numbers
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
 from pretrain.data.damage import describe_substitution
-from pretrain.model.precision import LossScale, gradient_norm
+from pretrain.model.precision import SMALLEST_SCALE, LossScale
 from pretrain.start.inputs import Inputs
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
+from pretrain.step.update import Update
 from pretrain.step.whole_batch import StepResult, WholeBatch
 from pretrain.telemetry.averages import Window
 from pretrain.telemetry.monitors import Monitor
@@ -69,7 +73,8 @@ def train(
         config.objective.mask_duplicates,
         settings.balance,
     )
-    log = _StepLog(config, engine, telemetry, progress, clock)
+    update = Update(engine, settings.clip, scale)
+    log = _StepLog(config, engine, telemetry, progress, clock, scale)
     engine.train()
 
     while progress.step < stop_step:
@@ -80,28 +85,29 @@ def train(
         for group in engine.optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
         result = whole.compute(batch, shutdown.requested())
-        _require_finite_losses(result, progress.step, config)
         with clock("step"):
-            norm, applied = _apply(engine, scale)
-        _require_finite_gradient(applied, norm, scale, result, progress.step, config)
+            norm, applied = update.apply(result.losses["total"])
         memory.after_step()
 
+        log.write()  # the step before, while a GPU is busy with this one
         progress.step += 1
         progress.tokens += result.tokens
         progress.seconds += clock.end_step()
-        progress.skipped_steps += not applied
         progress.substitutions += result.substitutions
         last = progress.step == stop_step
+        evaluates = last or _is_due(progress.step, config.evaluate.every)
+        request = NONE if last else result.request
 
-        log.write(result, rate, norm, applied, last)
+        log.add(result, rate, norm, applied, last)
+        if evaluates or request or _is_due(progress.step, config.checkpoint.every):
+            log.write()
 
         best = False
-        if last or _is_due(progress.step, config.evaluate.every):
+        if evaluates:
             scores = evaluate()
             telemetry.log(progress.step, {"evaluation": scores})
             best = progress.note_scores(scores)
 
-        request = NONE if last else result.request
         if last or request or best or _is_due(progress.step, config.checkpoint.every):
             progress.loss_scale = scale.state() if scale is not None else {}
             progress.window, progress.monitor = log.window.state(), log.monitor.memory()
@@ -126,14 +132,39 @@ def _is_due(step: int, every: int) -> bool:
     return bool(every) and step % every == 0
 
 
+@dataclass
+class _Step:
+    """A step that has been queued, and what is known of it before its numbers have come.
+
+    ends_row: whether it ends a row of metrics. of_row: what that row says of the run so far.
+    """
+
+    number: int
+    result: StepResult
+    rate: float
+    coming: Numbers
+    ends_row: bool
+    of_row: dict[str, Any]
+
+
 class _StepLog:
-    """Turn each step's numbers into the progress bar, rows of metrics, and alarms."""
+    """Turn each step's numbers into the progress bar, rows of metrics, and alarms, a step late.
+
+    Reading a step's numbers waits until a GPU has made them. So `add` queues them for the way to the host,
+    and `write` reads them, when the next step has been queued, or when somebody wants to know them.
+    """
 
     def __init__(
-        self, config: Config, engine, telemetry: Telemetry, progress: Progress, clock: Stopwatch
+        self,
+        config: Config,
+        engine,
+        telemetry: Telemetry,
+        progress: Progress,
+        clock: Stopwatch,
+        scale: LossScale | None,
     ) -> None:
         self.config, self.engine, self.telemetry = config, engine, telemetry
-        self.progress, self.clock = progress, clock
+        self.progress, self.clock, self.scale = progress, clock, scale
         self.window = Window(progress.window)
         self.monitor = Monitor(
             advice=steadier_settings(config),
@@ -141,39 +172,59 @@ class _StepLog:
             quiet=config.train.log_every,
             state=progress.monitor,
         )
+        self._queued: _Step | None = None
 
-    def write(self, result: StepResult, rate: float, norm: float, applied: bool, last: bool) -> None:
-        """Log a step that `progress` has counted already.
+    def add(self, result: StepResult, rate: float, norm: Tensor | float, applied: Tensor, last: bool) -> None:
+        """Take a step that `progress` has counted already; the one before must have been written.
 
         Args:
             rate: the learning rate.
-            norm: the global gradient norm.
-            applied: False where fp16 overflowed and the step was skipped.
+            norm, applied: as `Update.apply` gives them.
             last: whether it is the run's last step, which ends a row.
         """
-        step, global_batch = self.progress.step, self.config.train.global_batch
-        self.telemetry.advance(step, result.losses, rate, result.tokens, global_batch)
-        for row in result.substitutions:
-            self.telemetry.warn(describe_substitution(row))
-        ends_row = step % self.config.train.log_every == 0 or last or step == 1
+        progress, settings = self.progress, self.config.train
+        ends_row = progress.step % settings.log_every == 0 or last or progress.step == 1
         measures = dict(result.measures)
         # rank 0 alone writes rows, checkpoints (with the window), and alarms
         if result.views is not None and dist.get_rank() == 0:
             objective = self.engine.module.objective
-            negatives = objective.negatives(objective.pool(global_batch, dist.get_world_size()))
+            negatives = objective.negatives(objective.pool(settings.global_batch, dist.get_world_size()))
             measures |= self.monitor.measure(result.views[:2], result.lengths, negatives, spectrum=ends_row)
-        self.window.add(result.losses, norm, measures, result.masked_tokens, result.micro_batches)
-        alarms = self.monitor.alarms_of_step(step, result.losses, norm) if applied else []
+        numbers: dict[str, Tensor | float] = {"norm": norm, "applied": applied}
+        numbers |= {f"{_LOSS}{name}": value for name, value in result.losses.items()}
+        numbers |= {f"{_MEASURE}{name}": value for name, value in measures.items()}
+        if self.scale is not None:
+            numbers["scale"] = self.scale.value
+        result.views = None  # the next step needs the memory
+        of_row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
         if ends_row:
-            metrics = self.window.close() | {
-                "lr": rate,
-                "tokens": self.progress.tokens,
-                "skipped_steps": self.progress.skipped_steps,
-                "seconds": self.progress.seconds,
-                "time": self.clock.shares(),
-            }
-            alarms += self.monitor.alarms_of_row(step, metrics["loss"], metrics)
-            self.telemetry.log(step, metrics)
+            of_row |= {"seconds": progress.seconds, "time": self.clock.shares()}
+        self._queued = _Step(progress.step, result, rate, Numbers(numbers), ends_row, of_row)
+
+    def write(self) -> None:
+        """Log the step that was added last, unless that has been done.
+
+        Raises:
+            NotFinite: a loss or gradient of it is not finite.
+        """
+        if self._queued is None:
+            return
+        step, self._queued = self._queued, None
+        result, numbers = step.result, step.coming.read()
+        losses, measures = _of(numbers, _LOSS), _of(numbers, _MEASURE)
+        norm, applied = numbers["norm"], bool(numbers["applied"])
+        _require_finite(step.number, losses, norm, applied, numbers.get("scale"), self.config)
+        self.progress.skipped_steps += not applied
+        self.telemetry.advance(step.number, losses, step.rate, result.tokens, self.config.train.global_batch)
+        for row in result.substitutions:
+            self.telemetry.warn(describe_substitution(row))
+        self.window.add(losses, norm, measures, result.masked_tokens, result.micro_batches)
+        alarms = self.monitor.alarms_of_step(step.number, losses, norm) if applied else []
+        if step.ends_row:
+            metrics = self.window.close() | step.of_row
+            metrics["skipped_steps"] = self.progress.skipped_steps
+            alarms += self.monitor.alarms_of_row(step.number, metrics["loss"], metrics)
+            self.telemetry.log(step.number, metrics)
         for alarm in alarms:
             self.telemetry.warn(alarm)
 
@@ -198,44 +249,30 @@ def save_checkpoint(
     return store.save(root or config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
 
 
-def _apply(engine, scale: LossScale | None) -> tuple[float, bool]:
-    """Clip, step and clear the gradients, unless one is not finite.
-
-    Returns:
-        The global gradient norm, and whether the step was applied.
-    """
-    if int(engine.zero_optimization_stage()) == 0:
-        norm = gradient_norm(engine.module.parameters())
-        if not math.isfinite(norm):
-            engine.zero_grad()
-            return norm, False
-        engine.step()
-        return norm, True
-    engine.step()
-    norm = engine.get_global_grad_norm()
-    overflow = bool(getattr(engine.optimizer, "overflow", False))
-    return (math.nan if norm is None or overflow else float(norm)), not overflow
+_LOSS, _MEASURE = "loss ", "measure "  # what the names of these numbers of a step begin with
 
 
-def _require_finite_losses(result: StepResult, step: int, config: Config) -> None:
-    if not math.isfinite(result.losses["total"]):
-        parts = ", ".join(f"{name} {value:.4g}" for name, value in result.losses.items())
-        raise NotFinite(f"the loss is not finite at step {step + 1} ({parts}); " + _remedy(config))
+def _of(numbers: dict[str, float], prefix: str) -> dict[str, float]:
+    """Return the numbers whose name begins with `prefix`, by the rest of their name."""
+    return {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
 
 
-def _require_finite_gradient(
-    applied: bool, norm: float, scale: LossScale | None, result: StepResult, step: int, config: Config
+def _require_finite(
+    step: int, losses: dict[str, float], norm: float, applied: bool, scale: float | None, config: Config
 ) -> None:
-    if scale is not None:
-        try:
-            scale.update(applied)
-        except FloatingPointError as error:
-            raise NotFinite(f"{error}, at step {step + 1}; " + _remedy(config)) from None
-    elif not applied:
-        parts = ", ".join(f"{name} {value:.4g}" for name, value in result.losses.items())
+    """Raise NotFinite for a step with a loss, or a gradient, that is not finite.
+
+    scale: of float16, for which a gradient may be infinite as long as a smaller one is left; None: of none.
+    """
+    parts = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
+    if not math.isfinite(losses["total"]):
+        raise NotFinite(f"the loss is not finite at step {step} ({parts}); " + _remedy(config))
+    if scale is None and not applied:
         raise NotFinite(
-            f"a gradient is not finite (norm {norm}) at step {step + 1}, losses {parts}; " + _remedy(config)
+            f"a gradient is not finite (norm {norm}) at step {step}, losses {parts}; " + _remedy(config)
         )
+    if scale is not None and scale < SMALLEST_SCALE:
+        raise NotFinite(f"gradients overflow float16 at every loss scale, at step {step}; " + _remedy(config))
 
 
 def _remedy(config: Config) -> str:

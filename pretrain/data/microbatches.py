@@ -5,8 +5,8 @@ A step's micro-batches are made once, here; every pass over them runs the same o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
+from pretrain.common.transfer import send
 from pretrain.data.masking import Masked
 
 
@@ -39,6 +40,16 @@ class MicroBatch:
     labels: Tensor | None = None
     keys: np.ndarray | None = None
     seed: int | None = None
+
+    @property
+    def moving(self) -> list[Tensor]:
+        """Return the tensors that are to lie on the device."""
+        return [part for part in (self.ids, self.rows, self.positions, self.labels) if part is not None]
+
+    def moved(self, tensors: Iterator[Tensor]) -> MicroBatch:
+        """Return this micro-batch with the next tensors in the place of those of `moving`."""
+        places = ("ids", "rows", "positions", "labels")
+        return replace(self, **{name: next(tensors) for name in places if getattr(self, name) is not None})
 
 
 def micro_seed(*path: int) -> int:
@@ -105,21 +116,22 @@ def pack(
     ([1, 9, 2, 1, 7, 8, 2], [3, 4], [1, 0])
     """
 
-    def on_device(values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values).to(device, torch.long, non_blocking=True)
+    def wide(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).long()
 
     chosen = sequences.take(rows)
     masked = chosen if isinstance(chosen, Masked) else None
     tokens = chosen.batch if isinstance(chosen, Masked) else chosen
-    return MicroBatch(
-        on_device(tokens.ids),
+    packed = MicroBatch(
+        wide(tokens.ids),
         torch.from_numpy(tokens.lengths),
-        on_device(rows),
-        None if masked is None else on_device(masked.positions),
-        None if masked is None else on_device(masked.labels),
+        wide(rows),
+        None if masked is None else wide(masked.positions),
+        None if masked is None else wide(masked.labels),
         None if keys is None else keys[rows],
         seed,
     )
+    return packed.moved(iter(send(packed.moving, device)))
 
 
 def cut_and_pack(
@@ -137,6 +149,16 @@ def cut_and_pack(
         pack(sequences, rows, device, keys, None if seeds is None else micro_seed(*seeds, index))
         for index, rows in enumerate(cut(sequences.lengths, count))
     ]
+
+
+def send_all(
+    rows: dict[str, list[MicroBatch]], more: dict[str, Tensor], device: torch.device
+) -> tuple[dict[str, list[MicroBatch]], dict[str, Tensor]]:
+    """Bring the micro-batches of all passes, and more tensors, to the device in one transfer."""
+    every = [part for of_pass in rows.values() for row in of_pass for part in row.moving]
+    sent = iter(send([*every, *more.values()], device))
+    moved = {name: [row.moved(sent) for row in of_pass] for name, of_pass in rows.items()}
+    return moved, dict(zip(more, sent))
 
 
 def _balanced(ordered: np.ndarray, count: int) -> list[slice]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pretrain.common.errors import UserError
 from pretrain.losses.vectors import at_least_float32
@@ -91,7 +91,9 @@ def discriminator_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """
     with torch.autocast(logits.device.type, enabled=False):
         values = at_least_float32(logits)
-        return binary_cross_entropy_with_logits(values, one_hot(labels, logits.shape[1]).to(values.dtype))
+        # not `one_hot`, which reads the labels to check them
+        right = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
+        return binary_cross_entropy_with_logits(values, right.to(values.dtype))
 
 
 def discriminator_accuracy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pretrain.common.errors import UserError
+from pretrain.common.transfer import send
 from pretrain.losses.contrastive import TILE_LOGITS
 from pretrain.losses.sharing import complete, is_shared, my_rows
 from pretrain.losses.vectors import at_least_float32, directions, inverse, unit_vectors
@@ -123,7 +124,7 @@ def virtual_augmentation(
     start = torch.rand(vectors.shape, generator=generator, dtype=torch.float32).sub_(0.5)
     with torch.autocast(vectors.device.type, enabled=False):
         still = at_least_float32(vectors.detach())
-        start = unit_vectors(start.to(still))
+        start = unit_vectors(send([start], still.device)[0].to(still.dtype))
         with torch.no_grad():
             clean = unit_vectors(head(still))
         with torch.enable_grad():

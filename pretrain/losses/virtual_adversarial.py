@@ -21,6 +21,7 @@ from torch.nn.functional import kl_div
 
 from augment.core.keys import token_bits
 from pretrain.common.errors import UserError
+from pretrain.common.transfer import send
 from pretrain.losses.vectors import at_least_float32
 
 DIVERGENCES = ("kl", "symmetric-kl", "js")
@@ -107,7 +108,7 @@ def project_noise(
     if lengths is not None:
         if int(lengths.sum()) != len(noise):
             raise ValueError(f"sequences of {int(lengths.sum())} tokens in noise of {len(noise)}.")
-        lengths = lengths.to(noise.device)
+        (lengths,) = send([lengths], noise.device)
     if mode == "closed-form":
         if norm == "inf":
             return radius * gradient.sign()
@@ -183,9 +184,8 @@ def sequence_noise(
     the normals (Box and Muller 1958) to rounding. keys: uint64[n]. lengths: int64[n], their sum T.
     """
     counts = lengths.cpu().numpy()
-    low, high = (
-        torch.from_numpy(token_bits(keys, counts, stream).view(np.int32)).to(device) for stream in (0, 1)
-    )
+    drawn = [torch.from_numpy(token_bits(keys, counts, stream).view(np.int32)) for stream in (0, 1)]
+    low, high = send(drawn, torch.device(device))
     half = (width + 1) // 2
     bits = low[:, None] + torch.arange(2 * half, dtype=torch.int32, device=device) * _signed(0x9E3779B9)
     bits = _mix32(_mix32(bits).bitwise_xor_(high[:, None]))
@@ -221,9 +221,11 @@ def _norms(values: Tensor, norm: str, lengths: Tensor | None) -> Tensor:
     """[T, 1]: the norm of each token's row, or of all rows of the token's sequence."""
     rows = torch.linalg.vector_norm(values, ord=torch.inf if norm == "inf" else 2, dim=1)
     if lengths is not None and norm == "inf":
-        rows = torch.segment_reduce(rows, "max", lengths=lengths).repeat_interleave(lengths)
+        largest = torch.segment_reduce(rows, "max", lengths=lengths, unsafe=True)
+        rows = largest.repeat_interleave(lengths, output_size=len(values))
     elif lengths is not None:
-        rows = torch.segment_reduce(rows.square(), "sum", lengths=lengths).sqrt_().repeat_interleave(lengths)
+        squares = torch.segment_reduce(rows.square(), "sum", lengths=lengths, unsafe=True)
+        rows = squares.sqrt_().repeat_interleave(lengths, output_size=len(values))
     return rows[:, None]
 
 

@@ -23,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from pretrain.common.errors import UserError
+from pretrain.common.transfer import send
 from pretrain.model.flash import HALF, attend, variable_length_kernel
 
 ATTENTION_NAME = "packed"
@@ -62,7 +63,7 @@ class PackedLayout:
         boundaries = torch.zeros(len(lengths) + 1 + len(ends), dtype=torch.int32)
         boundaries[1 : len(lengths) + 1] = lengths.cumsum(0)
         boundaries[len(lengths) + 1 :] = torch.tensor(ends)
-        boundaries = boundaries.to(device, non_blocking=True)
+        (boundaries,) = send([boundaries], device)
         return cls(
             groups=tuple(zip(counts.tolist(), values.tolist(), strict=True)),
             num_tokens=num_tokens,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pretrain.common.errors import UserError
+from pretrain.common.transfer import send
 
 SECOND_STATE: dict[str, int | None] = {
     "cls": None,
@@ -53,7 +54,7 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
     device_type = states.last.device.type
     with torch.autocast(device_type, enabled=False):
         if pooling == "cls":
-            starts = (lengths.cumsum(0) - lengths).to(states.last.device)
+            (starts,) = send([lengths.cumsum(0) - lengths], states.last.device)
             return _at_least_float32(states.last.index_select(0, starts))
         means = segment_mean(_at_least_float32(states.last), lengths)
         if SECOND_STATE[check_pooling(pooling)] is None:
@@ -67,9 +68,9 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
 
 def segment_mean(values: Tensor, lengths: Tensor) -> Tensor:
     """Mean of each segment: values [T, H] on any device, positive lengths int64[N] on the CPU -> [N, H]."""
-    on_device = lengths.to(values.device)
+    (on_device,) = send([lengths], values.device)
     if values.device.type == "cpu":
-        rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        rows = torch.repeat_interleave(on_device, output_size=len(values))
         sums = values.new_zeros(len(lengths), values.shape[1]).index_add(0, rows, values)
         return sums / on_device[:, None].to(values.dtype)
     # index_add on CUDA adds with atomics, in an order that changes from run to run.

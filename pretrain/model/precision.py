@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """`train.precision` -> type of the encoder's products."""
+
+SMALLEST_SCALE, LARGEST_SCALE = 2.0**-14, 2.0**24
 
 
 class LossScale:
@@ -24,49 +25,53 @@ class LossScale:
 
     The hooks are on all parameters, not on the encoder's alone: a loss through float16 may reach others
     (DiffCSE's discriminator).
+
+    The scale lies on the parameters' device and is never read in a step: a host that waited for it would
+    leave the device idle.
     """
 
     def __init__(self, module: nn.Module, value: float = 2.0**16, growth_interval: int = 1000):
-        self.value = value
+        device = next(module.parameters()).device
+        self.value = torch.full((), value, device=device)
         self.growth_interval = growth_interval
-        self.good_steps = 0
-        self._divisor = 1.0
+        self._good_steps = torch.zeros((), dtype=torch.long, device=device)
+        self._divisor: Tensor | None = None
         for parameter in module.parameters():
             if parameter.requires_grad:
-                parameter.register_hook(lambda gradient: gradient / self._divisor)
+                parameter.register_hook(self._unscaled)
+
+    def _unscaled(self, gradient: Tensor) -> Tensor:
+        return gradient if self._divisor is None else gradient / self._divisor
 
     @contextmanager
-    def applied(self) -> Iterator[float]:
+    def applied(self) -> Iterator[Tensor]:
         """Yield the factor for a loss that goes backward here; parameters' gradients are divided by it."""
         self._divisor = self.value
         try:
             yield self.value
         finally:
-            self._divisor = 1.0
+            self._divisor = None
 
-    def update(self, finite: bool) -> None:
+    def update(self, finite: Tensor) -> None:
         """Halve the scale after an overflow (a skipped step), double it after `growth_interval` good steps.
 
-        Raises:
-            FloatingPointError: the scale fell below 2**-14; the loss itself is not finite.
+        finite: bool, on the scale's device; it is not read. Below `SMALLEST_SCALE` the loss itself cannot be
+        finite, and the caller should give up.
         """
-        if not finite:
-            self.value, self.good_steps = self.value / 2, 0
-            if self.value < 2.0**-14:
-                raise FloatingPointError("gradients overflow float16 at every loss scale")
-        else:
-            self.good_steps += 1
-            if self.good_steps % self.growth_interval == 0:
-                self.value = min(self.value * 2, 2.0**24)
+        self._good_steps = torch.where(finite, self._good_steps + 1, 0)
+        grows = finite & (self._good_steps % self.growth_interval == 0)
+        grown = torch.where(grows, (self.value * 2).clamp(max=LARGEST_SCALE), self.value)
+        self.value = torch.where(finite, grown, self.value / 2)
 
     def state(self) -> dict[str, float]:
-        return {"value": self.value, "good_steps": self.good_steps}
+        """Return the scale and its good steps in a row, for a checkpoint; waits for the device."""
+        return {"value": float(self.value), "good_steps": int(self._good_steps)}
 
     def restore(self, state: dict[str, float]) -> None:
-        self.value, self.good_steps = float(state["value"]), int(state["good_steps"])
+        self.value = torch.full_like(self.value, float(state["value"]))
+        self._good_steps = torch.full_like(self._good_steps, int(state["good_steps"]))
 
 
-def gradient_norm(parameters) -> float:
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """L2 norm over all gradients, for parameters held whole (ZeRO 0); inf or NaN where one is not finite."""
-    norms = [torch.linalg.vector_norm(p.grad) for p in parameters if p.grad is not None]
-    return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else math.nan
+    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in gradients]))

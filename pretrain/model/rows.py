@@ -11,6 +11,7 @@ from torch import Tensor
 
 from augment.core.keys import derive
 from pretrain.common.memory import rounded_rows
+from pretrain.common.transfer import send
 from pretrain.model.attention import PackedLayout, sort_order
 from pretrain.model.kernels.dropout import token_keys
 
@@ -64,13 +65,12 @@ class PackedRow:
             token_order = _token_order(lengths, order)
             restore = torch.empty_like(token_order)
             restore[token_order] = torch.arange(tokens)
-            token_order, restore = token_order.to(device), restore.to(device)
+            token_order, restore = send([token_order, restore], device)
             lengths = lengths.index_select(0, order)
             sequence_keys = None if sequence_keys is None else sequence_keys.index_select(0, order)
         filler = max(rounded_rows(tokens), 1) - tokens
 
         def padded(values: Tensor, value: int = 0) -> Tensor:
-            values = values.to(device, torch.long, non_blocking=True)
             return torch.nn.functional.pad(values, (0, filler), value=value)
 
         def in_row(values: Tensor, value: int = 0) -> Tensor:
@@ -78,11 +78,14 @@ class PackedRow:
             values = values if token_order is None else values.index_select(0, token_order)
             return padded(values, value)
 
+        # What is known of every token is made on the device, from numbers of the sequences.
+        of_sequences = [lengths] if sequence_keys is None else [lengths, sequence_keys]
+        on_device, *moved_keys = send(of_sequences, device)
         return cls(
             in_row(ids, pad_id),
-            padded(_positions(lengths) + first_position, first_position),
+            padded(_positions(on_device, tokens) + first_position, first_position),
             None if token_types is None else in_row(token_types),
-            None if sequence_keys is None else padded(token_keys(sequence_keys, lengths)),
+            padded(token_keys(moved_keys[0], on_device, tokens)) if moved_keys else None,
             PackedLayout.build(lengths, device, filler),
             token_order,
             restore,
@@ -102,14 +105,15 @@ class PackedRow:
         return torch.cat([changed.to(embedded.dtype), embedded[self.layout.num_tokens :]])
 
 
-def _positions(lengths: Tensor) -> Tensor:
-    """int64[T]: position of every token inside its sequence."""
+def _positions(lengths: Tensor, tokens: int) -> Tensor:
+    """int64[T]: position of every token inside its sequence. lengths: int64[N], their sum `tokens`."""
     starts = lengths.cumsum(0) - lengths
-    return torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
+    order = torch.arange(tokens, device=lengths.device)
+    return order - torch.repeat_interleave(starts, lengths, output_size=tokens)
 
 
 def _token_order(lengths: Tensor, order: Tensor) -> Tensor:
     """int64[T]: the token indices that lay the sequences out in the given order."""
     starts = (lengths.cumsum(0) - lengths).index_select(0, order)
     chosen = lengths.index_select(0, order)
-    return torch.repeat_interleave(starts, chosen) + _positions(chosen)
+    return torch.repeat_interleave(starts, chosen) + _positions(chosen, int(chosen.sum()))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pretrain.common.errors import UserError
+from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.adversary import (
     Discriminator,
@@ -80,7 +81,7 @@ class Augcse(Objective):
         if settings.discriminator_weight:
             logits, labels = self._discriminate(z["anchor"], z["augmented"], context)
             losses["augcse_discriminator"] = discriminator_loss(logits, labels)
-            context.measures["discriminator_accuracy"] = float(discriminator_accuracy(logits, labels))
+            context.measures["discriminator_accuracy"] = discriminator_accuracy(logits, labels)
         return losses
 
     def _discriminate(
@@ -97,7 +98,8 @@ class Augcse(Objective):
         labels = {"augmentation": context.labels, "bool": (~nothing_changed).long()}.get(self.settings.labels)
         shown = [original, augmented]
         if labels is None:  # order: is the first of the two the augmented one?
-            labels = torch.randint(0, 2, (len(original),), generator=context.generator(1)).to(original.device)
+            drawn = torch.randint(0, 2, (len(original),), generator=context.generator(1))
+            (labels,) = send([drawn], original.device)
             swap = labels.bool()[:, None]
             shown = [torch.where(swap, augmented, original), torch.where(swap, original, augmented)]
         features = reverse_gradient(torch.cat(shown, 1), -self.alpha(context.progress))

@@ -44,7 +44,7 @@ class BatchContext:
     seed: of whatever is random in an objective: the same on every rank.
     condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`;
         surrogates: scalars that carry it through the heads (`condition`).
-    measures: where `relate` may leave numbers for the metrics.
+    measures: where `relate` may leave numbers for the metrics: scalars on the device, which nobody waits for.
     """
 
     step: int
@@ -56,7 +56,7 @@ class BatchContext:
     seed: int
     condition_gradients: dict[str, Tensor] = field(default_factory=dict)
     surrogates: list[Tensor] = field(default_factory=list)
-    measures: dict[str, float] = field(default_factory=dict)
+    measures: dict[str, Tensor | float] = field(default_factory=dict)
 
     def generator(self, purpose: int = 0) -> torch.Generator:
         """Return a generator on the CPU, the same on every rank at a step; `purpose` tells several apart."""

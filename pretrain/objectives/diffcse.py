@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from augment.core.keys import derive, token_bits, uniform
 from augment.core.pretrained import pretrained, pretrained_model
 from pretrain.common.errors import UserError
+from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.replaced_token import replaced_token_loss
@@ -106,7 +107,7 @@ class Diffcse(Objective):
     ) -> Tensor:
         assert condition is not None  # `conditions` gives one for each role
         edited = self.edit(ids, lengths, keys)
-        first = lengths.cumsum(0).to(ids.device) - lengths.to(ids.device)
+        (first,) = send([lengths.cumsum(0) - lengths], ids.device)
         hidden = self.discriminator.states(
             edited,
             lengths,
@@ -146,24 +147,26 @@ class Diffcse(Objective):
         settings, counts = self.settings, lengths.numpy()
         self.require_positions(int(counts.max()))  # an augmentation may lengthen what was short enough
         known = ids < self.vocabulary
-        chosen = torch.from_numpy(uniform(keys, counts) < settings.mask_rate).to(ids.device) & ~torch.isin(
-            ids, self.special
-        )
-        kind = torch.from_numpy(uniform(keys, counts, 1)).to(ids.device)
-        random = torch.from_numpy(token_bits(keys, counts, 2).astype(np.int64) % self.vocabulary).to(
-            ids.device
-        )
+        drawn = [
+            torch.from_numpy(uniform(keys, counts) < settings.mask_rate),
+            torch.from_numpy(uniform(keys, counts, 1)),
+            torch.from_numpy(token_bits(keys, counts, 2).astype(np.int64) % self.vocabulary),
+            torch.from_numpy(uniform(keys, counts, 3)),
+            lengths.cumsum(0) - lengths,
+        ]
+        masks, kind, random, draws, starts = send(drawn, ids.device)
+        chosen = masks & ~torch.isin(ids, self.special)
         masked = torch.where(
             chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids)
         )
         masked = torch.where(known, masked, self.mask_id)
         logits = self._fill_in(masked, lengths, keys)[:, : self.vocabulary].float()
         if settings.replacement == "argmax":
-            first = torch.zeros_like(known).index_fill_(0, (lengths.cumsum(0) - lengths).to(ids.device), True)
+            first = torch.zeros_like(known).index_fill_(0, starts, True)
             return torch.where(first | ~known, ids, logits.argmax(1))
         # inverse of the distribution function: one draw a token
-        draws = torch.from_numpy(uniform(keys, counts, 3)).to(logits)
-        edited = (logits.softmax(1).cumsum(1) < draws[:, None]).sum(1).clamp(max=logits.shape[1] - 1)
+        below = logits.softmax(1).cumsum(1) < draws.to(logits.dtype)[:, None]
+        edited = below.sum(1).clamp(max=logits.shape[1] - 1)
         return torch.where(chosen & known, edited, ids)
 
     def _fill_in(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
@@ -174,7 +177,7 @@ class Diffcse(Objective):
             return generator.mlm_logits(hidden)
         rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         columns = torch.arange(len(ids)) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
-        rows, columns = rows.to(ids.device), columns.to(ids.device)
+        rows, columns = send([rows, columns], ids.device)
         padded = ids.new_full((len(lengths), int(lengths.max())), self.pad_id)
         attention = torch.zeros_like(padded)
         padded[rows, columns], attention[rows, columns] = ids, 1

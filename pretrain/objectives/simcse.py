@@ -130,6 +130,7 @@ class Esimcse(Objective):
             self.register_buffer("queue", torch.zeros(size, encoder.hidden_size))
             self.register_buffer("queue_identities", torch.zeros(size, dtype=torch.long))
             self.register_buffer("filled", torch.zeros((), dtype=torch.long))
+            self._known = (-1, 0)  # version of `filled`, and the number in it: read where others have set it
 
     def weights(self, step: int) -> dict[str, float]:
         return {"esimcse": self.settings.weight * self.settings.rise(step)}
@@ -140,7 +141,7 @@ class Esimcse(Objective):
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.head, [views["anchor"], views["positive"]])
         negatives = negative_identities = None
-        if self.momentum_role and (filled := int(self.filled)):
+        if self.momentum_role and (filled := self._filled()):
             negatives = self.queue[:filled]
             if context.identities is not None:
                 negative_identities = self.queue_identities[:filled]
@@ -159,7 +160,15 @@ class Esimcse(Objective):
         newest = self.momentum_head(vectors)[-len(self.queue) :]
         for queue, rows in ((self.queue, newest), (self.queue_identities, identities[-len(self.queue) :])):
             queue.copy_(torch.cat([rows, queue])[: len(queue)])
-        self.filled.copy_((self.filled + len(newest)).clamp(max=len(self.queue)))
+        count = min(self._filled() + len(newest), len(self.queue))
+        self.filled.fill_(count)
+        self._known = (self.filled._version, count)
+
+    def _filled(self) -> int:
+        """Return how many rows of the queue have been written; waits for the device after a resume alone."""
+        if self._known[0] != self.filled._version:
+            self._known = (self.filled._version, int(self.filled))
+        return self._known[1]
 
 
 class Declutr(Objective):

@@ -54,7 +54,7 @@ class Vascl(Objective):
             )
             # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and
             # are counted.
-            context.measures["vascl_rows_short_of_neighbours"] = float((neighbours[:, -1] == NONE).sum())
+            context.measures["vascl_rows_short_of_neighbours"] = (neighbours[:, -1] == NONE).sum()
             delta = virtual_augmentation(
                 self.head,
                 first.detach(),

@@ -56,7 +56,8 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         "train_batch_size": world_size,
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": config.train.clip,  # always written: DeepSpeed's default clips at 1.0
+        # always written: DeepSpeed's default clips at 1.0; at ZeRO 0 `pretrain.step.update` clips
+        "gradient_clipping": config.train.clip if config.train.zero else 0.0,
         "zero_optimization": {
             "stage": config.train.zero,
             "overlap_comm": False,
@@ -177,7 +178,7 @@ def device() -> torch.device:
 def build_engine(module: nn.Module, config: Config):
     """Wrap `module` in a DeepSpeed engine with our optimizer.
 
-    `engine.step()` skips an update that is not finite.
+    An update that is not finite is left out, at ZeRO 0 by `pretrain.step.update`, else by `engine.step()`.
     """
     import deepspeed
     from deepspeed.utils import set_z3_leaf_modules

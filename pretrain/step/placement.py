@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from augment.core.ragged import Ragged, offsets_of
+from pretrain.common.transfer import send
 from pretrain.config.run import Balance
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import count_micro_batches
@@ -32,7 +33,7 @@ class Placement:
 
     rank, ranks: this one, and how many there are. roles: how many the pass is over.
     drawn, owners: int64[S], the ranks that draw and encode each.
-    lengths: int64[S], in tokens; on the device that the passes run on.
+    lengths: int64[S], in tokens; on the CPU.
     """
 
     rank: int
@@ -59,7 +60,9 @@ class Placement:
 
     def of_mine(self, whole: Tensor) -> Tensor:
         """Return this rank's rows, [n, ...], of [S, ...]."""
-        return whole[torch.from_numpy(self.mine).to(whole.device)]
+        if not self.moves:
+            return whole.unflatten(0, (self.roles, self.ranks, -1))[:, self.rank].flatten(0, 1)
+        return whole[send([torch.from_numpy(self.mine)], whole.device)[0]]
 
     def in_order(self, gathered: Tensor) -> Tensor:
         """Put rows that were gathered over ranks, [W, `most`, ...], in order of their numbers: [S, ...].
@@ -68,7 +71,7 @@ class Placement:
         """
         if not self.moves:
             return gathered.unflatten(1, (self.roles, -1)).transpose(0, 1).flatten(0, 2)
-        return gathered.flatten(0, 1)[torch.from_numpy(self._gathered_at).to(gathered.device)]
+        return gathered.flatten(0, 1)[send([torch.from_numpy(self._gathered_at)], gathered.device)[0]]
 
     @cached_property
     def _gathered_at(self) -> np.ndarray:
@@ -82,11 +85,16 @@ class Placement:
 
 
 def place(
-    passes: dict[str, Pass], plan: StepPlan, how: Balance, rank: int, ranks: int
+    passes: dict[str, Pass],
+    plan: StepPlan,
+    how: Balance,
+    rank: int,
+    ranks: int,
+    group: dist.ProcessGroup | None = None,
 ) -> tuple[dict[str, Pass], dict[str, Placement], dict[str, int]]:
     """Move sequences between ranks where that balances a pass; collective.
 
-    plan: merged, of all ranks, on the device that the passes run on.
+    plan: merged, of all ranks. group: of all ranks, for tensors on the CPU; None: the default one.
 
     Returns:
         The passes over what this rank is to encode, their placements, and how many micro-batches each has on
@@ -99,48 +107,50 @@ def place(
             lengths = torch.cat([plan.sequences[name] for name in part.lengths_of])
             drawn = owners = home(ranks, len(lengths) // (ranks * roles), roles)
             if ranks > 1 and how != "off":
-                owners = balance(lengths.cpu().numpy(), drawn, ranks, ABOVE[how])
+                owners = balance(lengths.numpy(), drawn, ranks, ABOVE[how])
             assigned[part.lengths_of] = Placement(rank, ranks, roles, drawn, owners, lengths)
     placements = {name: assigned[part.lengths_of] for name, part in passes.items()}
     moving = {name: part for name, part in passes.items() if placements[name].moves}
     if not moving:
         return passes, placements, plan.micro_batches
-    moved = exchange(moving, [placements[name] for name in moving])
+    moved = exchange(moving, [placements[name] for name in moving], group)
     counts = torch.tensor(
-        [count_micro_batches(part.sequences.lengths, part.budget) for part in moved.values()],
-        device=plan.sequences["length"].device,
+        [count_micro_batches(part.sequences.lengths, part.budget) for part in moved.values()]
     )
-    dist.all_reduce(counts, dist.ReduceOp.MAX)
+    dist.all_reduce(counts, dist.ReduceOp.MAX, group=group)
     return passes | moved, placements, plan.micro_batches | dict(zip(moved, counts.tolist()))
 
 
-def exchange(passes: dict[str, Pass], placements: list[Placement]) -> dict[str, Pass]:
+def exchange(
+    passes: dict[str, Pass], placements: list[Placement], group: dist.ProcessGroup | None = None
+) -> dict[str, Pass]:
     """Send every sequence to its owner; return the passes over those that came; collective.
 
-    placements: of the passes, in their order.
+    placements: of the passes, in their order. group: as for `place`.
     """
     sent = Ragged.concatenate([to_words(part) for part in passes.values()])
     to = np.concatenate([placed.owners[placed.drawn == placed.rank] for placed in placements])
     source = np.concatenate([placed.drawn[placed.mine] for placed in placements])
     coming = np.concatenate(
         [
-            words_of(part, placed.of_mine(placed.lengths).cpu().numpy())
+            words_of(part, placed.lengths.numpy()[placed.mine])
             for part, placed in zip(passes.values(), placements)
         ]
     )
     leaving = np.argsort(to, kind="stable")  # by rank, then pass, then number; so they arrive
     arriving = np.argsort(source, kind="stable")
-    ranks, device = placements[0].ranks, placements[0].lengths.device
-    words = torch.empty(int(coming.sum()), dtype=torch.int32, device=device)
+    ranks = placements[0].ranks
+    words = torch.empty(int(coming.sum()), dtype=torch.int32)
     dist.all_to_all_single(
         words,
-        torch.from_numpy(sent.take(leaving).ids).to(device),
+        torch.from_numpy(sent.take(leaving).ids),
         np.bincount(source, coming, ranks).astype(int).tolist(),
         np.bincount(to, sent.lengths, ranks).astype(int).tolist(),
+        group=group,
     )
     places = np.empty_like(arriving)
     places[arriving] = np.arange(len(arriving))
-    arrived = Ragged(words.cpu().numpy(), offsets_of(coming[arriving])).take(places)
+    arrived = Ragged(words.numpy(), offsets_of(coming[arriving])).take(places)
     ends = np.cumsum([len(placed.mine) for placed in placements])
     return {
         name: from_words(arrived.slice(end - len(placed.mine), end), part)

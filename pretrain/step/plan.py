@@ -33,8 +33,9 @@ class Pass:
     seeds: tuple[int, ...] | None = None
     keys: np.ndarray | None = None
 
-    def micro_batches(self, count: int, device: torch.device) -> list[MicroBatch]:
-        return cut_and_pack(self.sequences, count, device, self.keys, self.seeds)
+    def micro_batches(self, count: int) -> list[MicroBatch]:
+        """Return the pass in so many micro-batches, on the CPU (see `send_all`)."""
+        return cut_and_pack(self.sequences, count, torch.device("cpu"), self.keys, self.seeds)
 
 
 def masking(copy: int) -> str:
@@ -141,9 +142,9 @@ class StepPlan:
         return torch.cat([head, *self.sequences.values()])
 
     def merge(self, every: Tensor) -> StepPlan:
-        """Merge all ranks' tensors, int64[W, K]; the sequences' numbers stay on their device."""
+        """Merge all ranks' tensors, int64[W, K], on the CPU."""
         width = len(self.micro_batches) + len(self.tokens) + len(self.masked_tokens) + 2
-        counts = iter(every[:, :width].cpu().numpy().T)  # one host sync
+        counts = iter(every[:, :width].numpy().T)
         columns = every[:, width:].unflatten(1, (len(self.sequences), -1)).transpose(0, 1).flatten(1)
         return StepPlan(
             {name: int(next(counts).max()) for name in self.micro_batches},

@@ -25,14 +25,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.config.run import Balance
 from pretrain.data.batch import RankBatch
-from pretrain.data.microbatches import MicroBatch
+from pretrain.data.microbatches import MicroBatch, send_all
 from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
@@ -47,18 +46,19 @@ from pretrain.telemetry.stopwatch import Stopwatch
 class StepResult:
     """What one step computed, the same on every rank.
 
-    losses: name -> unweighted loss of the global batch, and "total", the weighted sum.
-    measures: what the objective reports besides (a discriminator's accuracy).
+    losses: name -> unweighted loss of the global batch, and "total", the weighted sum: float64 scalars on the
+        device, which the host has not waited for.
+    measures: what the objective reports besides (a discriminator's accuracy): numbers or such scalars.
     views: float32[views, N, d], the global batch's sentence vectors, or None where the step needed none.
     tokens, masked_tokens: over the global batch; tokens counts each forward-and-backward token once.
     micro_batches: (views, masked), a rank.
     request: to stop, the largest over ranks (`pretrain.common.shutdown`).
-    lengths: int64[N], tokens of each original sequence of the global batch.
+    lengths: int64[N], tokens of each original sequence of the global batch; on the CPU.
     substitutions: of all ranks (`RankBatch.substitutions`).
     """
 
-    losses: dict[str, float]
-    measures: dict[str, float]
+    losses: dict[str, Tensor]
+    measures: dict[str, Tensor | float]
     views: Tensor | None
     tokens: int
     masked_tokens: int
@@ -69,7 +69,7 @@ class StepResult:
 
 
 class WholeBatch:
-    """Computes a step's gradients on a DeepSpeed engine (`engine.step()` is the caller's)."""
+    """Computes a step's gradients on a DeepSpeed engine; applying them is left to `pretrain.step.update`."""
 
     def __init__(
         self,
@@ -100,6 +100,9 @@ class WholeBatch:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device = engine.device
         self.reduction = reduction_of(engine, overlap)
+        # What the ranks agree on before a step is about numbers of the host. Over NCCL it would wait for all
+        # that the device has to do.
+        self.hosts = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
 
     @property
     def objective(self) -> WholeObjective:
@@ -114,16 +117,19 @@ class WholeBatch:
         weights = self.objective.weights(batch.step)
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
         mine = StepPlan.of_rank(batch, self.objective, passes, request)
-        plan = mine.merge(self._gather(mine.to_tensor()))
-        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world)
-        plan = replace(plan, micro_batches=counts)
-        rows = {
-            name: part.micro_batches(plan.micro_batches[name], self.device) for name, part in passes.items()
-        }
+        plan = mine.merge(self._gather(mine.to_tensor(), self.hosts))
+        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
+        lengths = plan.sequences["length"]
+        rows, sequences = send_all(
+            {name: part.micro_batches(counts[name]) for name, part in passes.items()},
+            plan.sequences,
+            self.device,
+        )
+        plan = replace(plan, micro_batches=counts, sequences=sequences)
         maskings = [rows[masking(copy)] for copy in range(len(batch.masked)) if masking(copy) in rows]
 
-        losses: dict[str, float] = {}
-        measures: dict[str, float] = {}
+        losses: dict[str, Tensor] = {}
+        measures: dict[str, Tensor | float] = {}
         gathered = None
         with self.engine.module.weights_unchanged(), self.reduction.of_step():
             if VIEWS in rows:
@@ -134,7 +140,9 @@ class WholeBatch:
                 self.reduction.backward(self.engine(Idle(self.device)), final=not maskings)
             if maskings:
                 losses["mlm"] = self._token_level(maskings, plan.masked_tokens, weights["mlm"])
-        losses["total"] = sum(weights[name] * value for name, value in losses.items())
+        losses = {name: value.double() for name, value in losses.items()}
+        nothing = torch.zeros((), dtype=torch.float64, device=self.device)
+        losses["total"] = sum((weights[name] * value for name, value in losses.items()), nothing)
         return StepResult(
             losses,
             measures,
@@ -143,7 +151,7 @@ class WholeBatch:
             sum(plan.masked_tokens),
             (plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
             plan.request,
-            plan.sequences["length"].cpu(),
+            lengths,
             self._substitutions(batch) if plan.substitutions else [],
         )
 
@@ -157,7 +165,7 @@ class WholeBatch:
         plan: StepPlan,
         weights: dict[str, float],
         last: bool,
-    ) -> tuple[Tensor, dict[str, float], dict[str, float]]:
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor | float]]:
         """Run the three passes; return the vectors [views, N, d], losses and measures."""
         views, placed, objective = rows[VIEWS], placements[VIEWS], self.objective
         single = len(views) == 1
@@ -190,7 +198,8 @@ class WholeBatch:
             with self.clock("backward"):
                 self._backward_scaled((part * mine[row.rows]).sum(), last and index == len(views) - 1)
             parts[index] = part = None  # one graph alive at a time
-        return whole.detach(), losses | {n: term.item() for n, term in terms.items()}, context.measures
+        losses |= {name: term.detach() for name, term in terms.items()}
+        return whole.detach(), losses, context.measures
 
     def _context(self, batch: RankBatch, plan: StepPlan) -> BatchContext:
         roles, of_sequences = self.objective.roles, plan.sequences
@@ -226,13 +235,13 @@ class WholeBatch:
         plan: StepPlan,
         weights: dict[str, float],
         context: BatchContext,
-    ) -> dict[str, float]:
+    ) -> dict[str, Tensor]:
         """Back-propagate the terms' sequence losses, and return them.
 
         Their gradients by what they were conditioned on are left in `context`.
         """
         passes = self.objective.sequence_passes(step)
-        losses: dict[str, float] = {}
+        losses: dict[str, Tensor] = {}
         if not passes:
             return losses
         with self.clock("loss"):
@@ -257,14 +266,14 @@ class WholeBatch:
                     applied = 1.0 if self.loss_scale is None else self.loss_scale.value
                     gradient[row.rows] = own.grad / (self.world * applied)
             dist.all_reduce(total)
-            losses[term.sequence_term] = losses.get(term.sequence_term, 0.0) + float(total) * scale
+            losses[term.sequence_term] = losses.get(term.sequence_term, 0.0) + total * scale
             if condition is not None:
                 context.condition_gradients[role] = placed.in_order(self._gather(gradient))
         return losses
 
     # ---- token level
 
-    def _token_level(self, maskings: list[list[MicroBatch]], counts: list[int], weight: float) -> float:
+    def _token_level(self, maskings: list[list[MicroBatch]], counts: list[int], weight: float) -> Tensor:
         """Back-propagate the masked-language loss; return it.
 
         It is the sum over maskings of the mean cross-entropy over the masked tokens of the whole global
@@ -282,15 +291,15 @@ class WholeBatch:
                     last = index == len(rows) - 1 and copy == len(counts) - 1
                     self._backward_scaled(total * scale, last)
         dist.all_reduce(sums)
-        return float((sums.cpu() / torch.from_numpy(np.maximum(counts, 1))).sum())
+        return torch.stack([total / max(count, 1) for total, count in zip(sums, counts)]).sum()
 
     # ---- ranks, and the engine
 
-    def _gather(self, mine: Tensor) -> Tensor:
+    def _gather(self, mine: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         """Stack all ranks' tensors of the same shape in order of rank: [W, ...]."""
-        mine = mine.to(self.device).contiguous()
-        every = torch.empty((self.world, *mine.shape), dtype=mine.dtype, device=self.device)
-        dist.all_gather_into_tensor(every.view(-1), mine.view(-1))
+        mine = mine.contiguous()
+        every = mine.new_empty((self.world, *mine.shape))
+        dist.all_gather_into_tensor(every.view(-1), mine.view(-1), group=group)
         return every
 
     def _substitutions(self, batch: RankBatch) -> list[dict]:
@@ -299,7 +308,7 @@ class WholeBatch:
         Each rank reads the lanes that it serves, and all must warn and record the same.
         """
         every: list = [None] * self.world
-        dist.all_gather_object(every, batch.substitutions)
+        dist.all_gather_object(every, batch.substitutions, group=self.hosts)
         return [row for rows in every for row in rows]
 
     def _backward_scaled(self, loss: Tensor, final: bool) -> None:

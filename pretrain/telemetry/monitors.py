@@ -33,6 +33,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pretrain.common.transfer import send
+
 SAMPLE = 512
 MIN_SEQUENCES = 64
 """With fewer, a probe with a held-out half, and a spectrum, mean nothing."""
@@ -182,22 +184,21 @@ class Monitor:
     @torch.no_grad()
     def measure(
         self, views: Tensor, lengths: Tensor, negatives: int, spectrum: bool = True
-    ) -> dict[str, float]:
-        """Return the measures that the module lists, by one transfer from the device.
+    ) -> dict[str, Tensor | float]:
+        """Return the measures that the module lists: scalars on the vectors' device, which are not read.
 
         Args:
             views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
-            lengths: int64[N], tokens of the original sequences.
+            lengths: int64[N], tokens of the original sequences; on the CPU.
             negatives: how many an anchor is contrasted with; 0: the objective has none.
             spectrum: whether to compute length_r2 and effective_rank, which decompose a matrix.
         """
         count = views.shape[1]
         # Evenly spaced rows: every rank's and lane's share is in the sample.
         rows = torch.linspace(0, count - 1, min(count, SAMPLE)).round().long()
-        chosen = rows.to(views.device, non_blocking=True)
+        chosen, sampled = send([rows, lengths[rows]], views.device)
         first, second = normalise(views[0, chosen]), normalise(views[1, chosen])
-        sampled = lengths[rows.to(lengths.device)].to(views.device, non_blocking=True)
-        measures = {
+        measures: dict[str, Tensor | float] = {
             "alignment": alignment(first, second),
             "positive_cosine": (first * second).sum(-1).mean(),
         }
@@ -210,8 +211,7 @@ class Monitor:
             measures["length_variance"] = length_variance(first, sampled)
             if spectrum:
                 measures |= {"length_r2": length_r2(first, sampled), "effective_rank": effective_rank(first)}
-        numbers = torch.stack([value.double() for value in measures.values()]).tolist()
-        return dict(zip(measures, numbers)) | ({"effective_negatives": float(negatives)} if negatives else {})
+        return measures | ({"effective_negatives": float(negatives)} if negatives else {})
 
     def alarms_of_step(self, step: int, losses: dict[str, float], norm: float) -> list[str]:
         """Return the alarms of this step, usually none: each names what was seen and what to try.

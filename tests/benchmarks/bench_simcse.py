@@ -53,6 +53,7 @@ from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
+from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
 
 
@@ -124,6 +125,7 @@ def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
     engine = build_engine(SentenceModel(encoder, build_objective(config, encoder), options.precision), config)
     engine.train()
     whole, memory = WholeBatch(engine, 0, config.train.micro_batch_tokens), FlatMemory()
+    update = Update(engine, config.train.clip)
 
     def encode(rows: list[str]) -> Ragged:
         return Ragged.from_sequences(tokenizer(rows, truncation=True, max_length=options.length)["input_ids"])
@@ -135,7 +137,7 @@ def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
         chosen = np.random.default_rng([position]).integers(0, len(texts), options.batch)
         original = encode([texts[i] for i in chosen]) if options.tokenize else corpus.take(chosen)
         view = View(original, chosen, np.ones(len(chosen), bool))
-        whole.compute(
+        result = whole.compute(
             RankBatch(
                 step=position,
                 epoch=0,
@@ -147,7 +149,7 @@ def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
                 substitutions=[],
             )
         )
-        engine.step()
+        update.apply(result.losses["total"])
         memory.after_step()
         position += 1
         return options.batch

@@ -54,6 +54,7 @@ from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
+from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
 
 AUGMENTATION = "del-span,reorder"
@@ -155,7 +156,7 @@ def draw(corpus: Ragged, step: int, options: argparse.Namespace) -> np.ndarray:
 
 
 def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace) -> Turn:
-    """The project's own step: mask, augment, `WholeBatch.compute`, `engine.step`."""
+    """The project's own step: mask, augment, `WholeBatch.compute`, `Update.apply`."""
     sizes = {key: value for key, value in architecture().items() if key != "intermediate_size"}
     config = validate_config(
         {
@@ -176,7 +177,7 @@ def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace)
     encoder = build_encoder(architecture(), tokenizer, "mean")
     engine = build_engine(SentenceModel(encoder, build_objective(config, encoder), options.precision), config)
     engine.train()
-    whole = WholeBatch(engine, 0, config.train.micro_batch_tokens)
+    whole, update = WholeBatch(engine, 0, config.train.micro_batch_tokens), Update(engine, config.train.clip)
     vocabulary, memory = Vocabulary.from_tokenizer(tokenizer), FlatMemory()
     augment = build(AUGMENTATION, vocabulary)
     position = 0
@@ -194,8 +195,7 @@ def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace)
             step=position, epoch=0, sequence_ids=numbers, original=original, masked=[masked], views=views,
             labels=None, substitutions=[],
         )  # fmt: skip
-        whole.compute(batch)
-        engine.step()
+        update.apply(whole.compute(batch).losses["total"])
         memory.after_step()
         position += 1
         return original.num_tokens + sum(view.tokens.num_tokens for view in views.values())

@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
+from pretrain.common.transfer import Numbers
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import count_micro_batches
@@ -240,7 +241,7 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     views = Ragged.concatenate([view.tokens for view in batch.views.values()])
     count = count_micro_batches(views.lengths, budget)
     passes = passes_of(batch, model.objective, budget, seed, 0)
-    for row in passes["views"].micro_batches(count, engine.device):
+    for row in passes["views"].micro_batches(count):
         vectors = vectors.index_put((row.rows,), model(Embed(row)))
     same = {role: torch.from_numpy(view.identities) for role, view in batch.views.items()}
     context = BatchContext(batch.step, 0.0, torch.zeros(N, dtype=torch.long), same, {}, None, seed)
@@ -248,7 +249,7 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     total = model(Relate(by_role, context))["contrastive"] * config.objective.contrastive.weight
     masked = batch.masked[0]
     count = count_micro_batches(masked.lengths, budget)
-    for row in passes["masking 0"].micro_batches(count, engine.device):
+    for row in passes["masking 0"].micro_batches(count):
         total = total + model(MaskedLoss(row)) / len(masked.positions)
     total.backward()
     return {n: p.grad.double().clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -335,7 +336,7 @@ def main() -> None:
                         "world": world,
                         "micro_batches": result.micro_batches,
                         "needed_micro_batches": needed,
-                        "losses": result.losses,
+                        "losses": Numbers(result.losses).read(),
                         "expected_losses": expected_losses,
                         **errors(got, expected),
                     }

@@ -27,8 +27,8 @@ from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
+from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
-from pretrain.trainer import _apply
 
 BUDGET, SMALL = 96, 1000
 
@@ -88,6 +88,7 @@ def count(stage: int, dtype: str) -> dict:
     model = SentenceModel(encoder, build_objective(config, encoder), "fp32")
     engine = build_engine(model, config)
     whole, step = make_batch(0, 1, ("anchor", "positive")), WholeBatch(engine, SEED, BUDGET)
+    update = Update(engine, config.train.clip)
     rank, world = dist.get_rank(), dist.get_world_size()
     found: dict = {}
     local = {}
@@ -117,7 +118,7 @@ def count(stage: int, dtype: str) -> dict:
         else:
             # slices of gradients: one that crosses two ranks' shares keeps the storage of the whole
             reduced = sum(4 * t.numel() for group in optimizer.averaged_gradients.values() for t in group)
-        _apply(engine, None)
+        update.apply(result.losses["total"])
     found["weights"] = bytes_of(weights_of(engine, stage))
     found["master"] = bytes_of(optimizer.single_partition_of_fp32_groups) if stage in (1, 2) else 0
     found["optimizer"] = bytes_of(states_of(optimizer))

@@ -29,8 +29,8 @@ from pretrain.start.devices import set_threads
 from pretrain.start.encoder import make_encoder
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
+from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
-from pretrain.trainer import _apply
 
 STEPS, PROFILED = 5, 2
 
@@ -61,8 +61,9 @@ def main() -> None:
 
     def step(number: int) -> None:
         started = time.process_time()
-        tokens.append(whole.compute(batches[number]).tokens)
-        _apply(engine, None)
+        result = whole.compute(batches[number])
+        update.apply(result.losses["total"])
+        tokens.append(result.tokens)
         seconds.append(time.process_time() - started)
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
@@ -72,6 +73,7 @@ def main() -> None:
         engine = build_engine(model, config)
         engine.train()
         whole = WholeBatch(engine, 1, config.train.micro_batch_tokens)
+        update = Update(engine, config.train.clip)
         for number in range(PROFILED):
             step(number)
     for number in range(PROFILED, STEPS):

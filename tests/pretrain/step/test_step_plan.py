@@ -1,7 +1,6 @@
 """The keys of a step's passes: of the run, the step, the sequence and the view, and of nothing else."""
 
 import numpy as np
-import torch
 from exactness_cases import SEED, N, make_batch, share
 from exactness_worker import build
 
@@ -37,7 +36,7 @@ def test_a_sequences_key_stays_with_it_in_its_micro_batch():
     _, model = build("clear_mean", 0, "fp32", 0.1)
     batch = share(make_batch(5, 1, model.objective.roles), 0, 1, 0)
     views = passes_of(batch, model.objective, 90, SEED, 0)["views"]
-    rows = views.micro_batches(4, torch.device("cpu"))
+    rows = views.micro_batches(4)
     for row in rows:
         assert np.array_equal(row.keys, views.keys[row.rows.numpy()])
     assert sum(len(row.keys) for row in rows) == 2 * N

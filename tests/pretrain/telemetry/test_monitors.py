@@ -11,6 +11,7 @@ from run_helpers import command, finish, outputs_of, reproducible_records, start
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.checkpoint import store
+from pretrain.common.transfer import Numbers
 from pretrain.telemetry import monitors
 from pretrain.telemetry.monitors import Monitor
 
@@ -95,12 +96,17 @@ def test_effective_rank_counts_directions():
     assert monitors.effective_rank(sphere(512, 32)) > 30
 
 
+def measured(*given, **more):
+    """What a monitor measures, read by the host."""
+    return Numbers(Monitor().measure(*given, **more)).read()
+
+
 def test_measures_do_not_depend_on_the_vectors_norm_and_are_bounded_in_cost():
     generator = torch.Generator().manual_seed(11)
     views = torch.randn(2, 20000, 16, generator=generator)
     lengths = torch.randint(5, 50, (20000,), generator=generator)
-    measures = Monitor().measure(views, lengths, 39998)
-    assert measures == pytest.approx(Monitor().measure(views * 7, lengths, 39998), rel=1e-4, abs=1e-5)
+    measures = measured(views, lengths, 39998)
+    assert measures == pytest.approx(measured(views * 7, lengths, 39998), rel=1e-4, abs=1e-5)
     assert set(measures) == {
         "alignment", "uniformity", "positive_cosine", "negative_cosine", "length_r2", "length_variance",
         "effective_rank", "effective_negatives",
@@ -111,7 +117,7 @@ def test_measures_do_not_depend_on_the_vectors_norm_and_are_bounded_in_cost():
 
 @pytest.mark.parametrize("count", [1, 2, 7, 63, 64, 65])
 def test_tiny_batches_are_measured_as_far_as_they_can_be(count):
-    measures = Monitor().measure(torch.randn(2, count, 4), torch.arange(1, count + 1), count)
+    measures = measured(torch.randn(2, count, 4), torch.arange(1, count + 1), count)
     assert all(math.isfinite(value) for value in measures.values())
     assert ("uniformity" in measures) == (count > 1) and ("length_r2" in measures) == (count >= 64)
 
@@ -139,12 +145,11 @@ class HostWaits(TorchDispatchMode):
 def test_measures_reach_the_host_together(spectrum):
     """Not one by one: every number that the host reads waits for all work on the device."""
     with HostWaits() as waits:
-        measures = Monitor().measure(torch.randn(2, 200, 16), torch.arange(200), 398, spectrum=spectrum)
-    assert (
-        waits.count == 0
-        and len(measures) == (8 if spectrum else 6)
-        and all(type(v) is float for v in measures.values())
-    )
+        measures = Numbers(
+            Monitor().measure(torch.randn(2, 200, 16), torch.arange(200), 398, spectrum=spectrum)
+        )
+    assert waits.count == 0
+    assert len(measures.read()) == (8 if spectrum else 6)
 
 
 SPY = """
@@ -296,10 +301,7 @@ def test_alarms_do_not_notice_a_resume(cut):
 
 def test_a_step_without_a_decomposition_has_the_other_measures():
     views, lengths = torch.randn(2, 200, 16), torch.arange(200)
-    whole, cheap = (
-        Monitor().measure(views, lengths, 398),
-        Monitor().measure(views, lengths, 398, spectrum=False),
-    )
+    whole, cheap = measured(views, lengths, 398), measured(views, lengths, 398, spectrum=False)
     assert cheap == {
         name: value for name, value in whole.items() if name not in ("length_r2", "effective_rank")
     }

@@ -181,6 +181,7 @@ def test_stopwatch_measures_the_device():
     watch.start_step()
     with watch("encode"):
         torch.cuda._sleep(200_000_000)
+    torch.cuda.synchronize()
     watch.end_step()
     assert watch.shares()["encode"] > 0.9
 

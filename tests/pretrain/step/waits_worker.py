@@ -1,0 +1,87 @@
+"""Train a few steps of each case on a device that is none, and write where its host waited for it.
+
+Run as `python waits_worker.py OUT.json STAGE CASE,CASE... DROPOUT`.
+"""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import pretrain.common.environment  # noqa: F401  isort: skip
+import torch
+import torch.distributed as dist
+from exactness_cases import N, make_batch, share
+from exactness_worker import build
+from pretended_device import PretendedDevice
+
+from pretrain.common.shutdown import NONE
+from pretrain.step.engine import build_engine, start_processes
+from pretrain.step.progress import Progress
+from pretrain.telemetry.run import Telemetry
+from pretrain.trainer import train
+
+FIRST, LAST = 3, 7  # steps that are counted, the last one excluded; the first ones still read what was loaded
+
+
+class Running:
+    """Stands for `Shutdown` where nobody asks for one."""
+
+    def requested(self) -> int:
+        return NONE
+
+
+def counted_steps(case: str, stage: int, dropout: float) -> PretendedDevice:
+    """Train on the pretended device in steps FIRST to LAST - 1, four micro-batches of views each."""
+    config, model = build(case, stage, "fp32", dropout)
+    config.train.steps, config.evaluate.every, config.checkpoint.every = 100, 0, 0
+    config.train.clip, config.train.log_every, config.train.global_batch = 1.0, 100, N
+    config.train.micro_batch_tokens = 64
+    engine = build_engine(model, config)
+    device = PretendedDevice()
+    whole = make_batch(5, model.objective.masked_copies, model.objective.roles)
+
+    def batches():
+        for step in range(FIRST):
+            yield share(whole, 0, 1, step)
+        with device():
+            for step in range(FIRST, LAST):
+                yield share(whole, 0, 1, step)
+
+    def never(*_):
+        raise AssertionError("neither evaluated nor saved within these steps")
+
+    silent = Telemetry(Path(), 100, rank=1)
+    with contextlib.suppress(StopIteration):
+        train(config, engine, batches(), never, never, never, silent, Running(), Progress(), 100)
+    engine.destroy()
+    return device
+
+
+def main() -> None:
+    out, stage, cases, dropout = (
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        sys.argv[3].split(","),
+        float(sys.argv[4]),
+    )
+    torch.set_num_threads(1)
+    start_processes()
+    report = {}
+    for case in cases:
+        device = counted_steps(case, stage, dropout)
+        report[case] = {
+            "steps": LAST - FIRST,
+            "reads": device.read,
+            "waits": {place: count / (LAST - FIRST) for place, count in device.waits.items()},
+        }
+    out.write_text(json.dumps(report, indent=1))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
