@@ -211,7 +211,6 @@ def evaluate(
     Raises:
         UserError: unknown set (with the nearest name), a file missing or damaged.
     """
-    started = time.perf_counter()
     loaded = {check_name(name): read(find(data, "clustering", f"{check_name(name)}.csv")) for name in tasks}
     cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
     protocol = f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; {cut}"
@@ -245,7 +244,6 @@ def evaluate(
     if set(SIX) <= set(loaded):
         average = float(np.mean([evaluation.tasks[name].value for name in SIX]))
         evaluation.notes.append(f"mean accuracy of the six sets of VaSCL's table 2: {average:.2f}")
-    evaluation.seconds = time.perf_counter() - started
     return evaluation
 
 

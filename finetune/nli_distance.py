@@ -16,7 +16,6 @@ cosine), `as_coded` as in the code. A tie is not nearer.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +118,6 @@ def scores(
 
 def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evaluation:
     """Compare on each task, by name as `load` read it."""
-    started = time.perf_counter()
     protocol = (
         "premise with entailed against contradicting hypothesis, cosine; as_coded: against all "
         "others, dot product"
@@ -142,7 +140,6 @@ def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evalua
             file=sys.stderr,
             flush=True,
         )
-    evaluation.seconds = time.perf_counter() - started
     return evaluation
 
 

@@ -21,6 +21,7 @@ import os
 import platform
 import re
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -210,7 +211,9 @@ def run_and_write(model: EmbeddingModel, out: str, evaluate: Callable[[Embedding
         UserError: as `folder_for`, before the evaluation; as `write`.
     """
     folder = folder_for(model, out)
+    started = time.perf_counter()
     evaluation = evaluate(model)
+    evaluation.seconds = time.perf_counter() - started
     print(table(evaluation))
     print(f"  {evaluation.seconds:.0f} s; all figures: {write(evaluation, folder)}")
     return 0

@@ -78,7 +78,7 @@ class WordNet:
         self._index = {pos: _Index(self._open(f"index.{name}")) for pos, name in _FILES.items()}
         self._data = {pos: self._open(f"data.{name}") for pos, name in _FILES.items()}
         self._tagged = _Index(self._open(_COUNTS))
-        self._entry = functools.lru_cache(maxsize=1 << 16)(self._find_entry)
+        self._offsets = functools.lru_cache(maxsize=1 << 16)(self._find_offsets)
         self.synset = functools.lru_cache(maxsize=1 << 15)(self._synset)
 
     def __reduce__(self):
@@ -102,20 +102,15 @@ class WordNet:
 
         pos: "n", "v", "a" (satellites too) or "r". Empty: the lemma is unknown.
         """
-        return tuple([self.synset(int(offset), pos) for offset in self._entry(lemma, pos)[0][:most]])
+        return tuple([self.synset(int(offset), pos) for offset in self._offsets(lemma, pos)[:most]])
 
-    def is_attested(self, lemma: str, pos: str) -> bool:
-        """Return whether the texts that WordNet's makers tagged have the lemma; rare and odd words do not."""
-        return self._entry(lemma, pos)[1]
-
-    def _find_entry(self, lemma: str, pos: str) -> tuple[tuple[bytes, ...], bool]:
-        """Return the offsets of a lemma's synsets, as they are written, and whether it is attested."""
+    def _find_offsets(self, lemma: str, pos: str) -> tuple[bytes, ...]:
+        """Return the offsets of a lemma's synsets, as they are written."""
         line = self._index[pos].find(lemma.replace(" ", "_").lower().encode() + b" ")
         if line is None:
-            return (), False
+            return ()
         fields = line.split()
-        senses = int(fields[2])
-        return tuple(fields[-senses:]), int(fields[-senses - 1]) > 0
+        return tuple(fields[-int(fields[2]) :])
 
     def _synset(self, offset: int, pos: str) -> Synset:
         data = self._data[pos]
@@ -135,11 +130,11 @@ class WordNet:
 
     def offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
         """Return the offsets of a lemma's senses, the most frequent one first."""
-        return tuple([int(offset) for offset in self._entry(lemma, pos)[0]])
+        return tuple([int(offset) for offset in self._offsets(lemma, pos)])
 
     def counts(self, lemma: str, pos: str) -> tuple[int, ...]:
         """Return how often WordNet's makers tagged each sense of a lemma, in the order of the senses."""
-        found = [0] * len(self._entry(lemma, pos)[0])
+        found = [0] * len(self._offsets(lemma, pos))
         key = lemma.replace(" ", "_").lower().encode() + b"%"
         for line in self._tagged.lines(key):
             sense, number, count = line.split()

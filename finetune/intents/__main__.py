@@ -48,7 +48,6 @@ def evaluate(
     """
     import torch
 
-    started = time.perf_counter()
     protocol = (
         f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "
         "best of every "
@@ -84,7 +83,6 @@ def evaluate(
         _notes(name, intents, shots, evaluation)
         figures = ", ".join(f"{k}-shot {evaluation.tasks[f'{name}-{k}'].value:.2f}" for k in shots)
         report(f"{name}: {figures}; {time.perf_counter() - clock:.0f} s, {embedded:.0f} of them encoding")
-    evaluation.seconds = time.perf_counter() - started
     return evaluation
 
 
