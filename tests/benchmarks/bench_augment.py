@@ -26,6 +26,7 @@ import pretrain.common.environment  # noqa: F401  (the allocator's settings of a
 
 # isort: split
 import numpy as np
+from bench_helpers import processor
 from rich.console import Console
 from rich.table import Table
 
@@ -193,20 +194,13 @@ def million(rate: float) -> str:
 def machine() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        model = next(
-            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line),
-            model,
-        )
     versions = []
     for package in ("numpy", "tokenizers", "nlpaug"):
         try:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             versions.append(f"{package} not installed")
-    return f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}, {', '.join(versions)}"
+    return f"{processor()}; Python {platform.python_version()}, {', '.join(versions)}"
 
 
 if __name__ == "__main__":

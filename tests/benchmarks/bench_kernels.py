@@ -11,7 +11,6 @@ matrices that fit a core's cache.
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
 import sys
 import time
@@ -25,6 +24,7 @@ import pretrain.common.environment  # noqa: F401  (the allocator's settings of a
 
 # isort: split
 import torch
+from bench_helpers import processor
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -63,7 +63,7 @@ def main() -> None:
     if instructions is None:
         raise SystemExit("the kernels are not compiled here, or CLEAR_KERNELS turns them off")
     console = Console(width=110)
-    console.print(f"{platform.processor() or platform.machine()}, {instructions}, torch {torch.__version__}")
+    console.print(f"{processor()}, {instructions}, torch {torch.__version__}")
     for threads in options.threads:
         torch.set_num_threads(threads)
         console.print(

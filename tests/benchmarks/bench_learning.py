@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import fire
 import numpy as np
+from bench_helpers import processor
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -50,7 +50,6 @@ SYSTEMS: dict[str, dict[str, str]] = {
     },
     "MLM+del-span+reorder at 0.1": {"aug": "del-span,reorder", "objective.contrastive.temperature": "0.1"},
 }
-SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 
 
 def main(
@@ -147,6 +146,8 @@ def cost_ratio(costly: Path, cheap: Path) -> float:
 
 def sts(model: Path, target: Path) -> dict:
     """Average of the seven tasks and STS-B dev, by both poolings."""
+    from finetune.sts.tasks import SEVEN_TASKS
+
     if not target.exists():
         subprocess.run(
             [
@@ -167,7 +168,7 @@ def sts(model: Path, target: Path) -> dict:
     results = json.loads(target.read_text())["results"]
     scores = {}
     for pooling, tasks in results.items():
-        scores[f"{pooling}_average"] = float(np.mean([tasks[task]["spearman_all"] for task in SEVEN]))
+        scores[f"{pooling}_average"] = float(np.mean([tasks[task]["spearman_all"] for task in SEVEN_TASKS]))
         scores[f"{pooling}_dev"] = tasks["STS-B-dev"]["spearman_all"]
     return scores
 
@@ -238,10 +239,7 @@ def tabulate(rows: list[dict], steps: str) -> str:
             f"{cell('mean_dev')} | {cell('cls_average')} | {cell('mean_average')} |"
         )
     seeds = sorted({r["seed"] for r in rows})
-    lines.append(
-        f"\nSeeds {seeds}; minutes of training, evaluations excluded; "
-        f"{platform.processor() or platform.machine()}."
-    )
+    lines.append(f"\nSeeds {seeds}; minutes of training, evaluations excluded; {processor()}.")
     return "\n".join(lines)
 
 

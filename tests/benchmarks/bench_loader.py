@@ -30,6 +30,7 @@ import pretrain.common.environment  # noqa: F401  (the allocator's settings of a
 import numpy as np
 import torch
 import webdataset
+from bench_helpers import processor
 from rich.console import Console
 from rich.table import Table
 
@@ -57,7 +58,7 @@ VOCABULARY = Vocabulary(
 def main() -> None:
     console = Console(width=120, highlight=False)
     console.print(
-        f"{platform.processor() or platform.machine()}, {processor()}, {os.cpu_count()} cores; Python "
+        f"{processor()}; Python "
         f"{platform.python_version()}, numpy {np.__version__}, torch {torch.__version__}, webdataset "
         f"{webdataset.__version__}"
     )
@@ -240,14 +241,6 @@ def measure(run: Callable[[], None], tokens: int, times: int = 3) -> float:
         run()
         rates.append(tokens / (time.process_time() - start))
     return statistics.median(rates)
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return "unknown processor"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 if __name__ == "__main__":

@@ -15,15 +15,12 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pretrain.common.environment  # noqa: F401  (the allocator's settings of a training process, for both sides)
 
@@ -32,7 +29,16 @@ import numpy as np
 import sentence_transformers
 import torch
 import transformers
-from bench_training import Turn, architecture, load_sentences, processor, timed
+from bench_helpers import (
+    Turn,
+    architecture,
+    contest,
+    library_turn,
+    load_sentences,
+    processor,
+    small_step,
+    timed,
+)
 from datasets import Dataset
 from rich.console import Console
 from rich.table import Table
@@ -46,15 +52,10 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 from augment.core.ragged import Ragged
 from pretrain.common.memory import FlatMemory
-from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch, View
 from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder
-from pretrain.objectives import build_objective
-from pretrain.step.engine import build_engine, start_processes
-from pretrain.step.model import SentenceModel
-from pretrain.step.update import Update
-from pretrain.step.whole_batch import WholeBatch
+from pretrain.step.engine import start_processes
 
 
 def main() -> None:
@@ -74,15 +75,7 @@ def main() -> None:
     tokenizer = train_tokenizer(iter(texts), "wordpiece", 16_000, max_length=options.length)
     start_processes()
     mine, theirs = ours(texts, tokenizer, options), peer(texts, tokenizer, options)
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):  # else the peer takes itself for a distributed run
-        os.environ.pop(name, None)
-    speeds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(options.rounds):
-        for side, turn in zip(speeds, (mine, theirs)):
-            sentences, seconds = turn(options.steps)
-            side.append(sentences / seconds)
-    first, second = map(statistics.median, speeds)
-    ratios = [a / b for a, b in zip(*speeds)]
+    first, second, ratios = contest(mine, theirs, options)
     table = Table(
         title=f"SimCSE, sentences/s: 4 layers x 256, {options.batch} {origin} a step, up to "
         f"{options.length} tokens, "
@@ -96,7 +89,7 @@ def main() -> None:
     console = Console(width=120)
     console.print(table)
     console.print(
-        f"{processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, torch "
+        f"{processor()}; Python {platform.python_version()}, torch "
         f"{torch.__version__}, "
         f"sentence-transformers {sentence_transformers.__version__}, transformers {transformers.__version__}"
     )
@@ -104,28 +97,9 @@ def main() -> None:
 
 def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
     """The project's own step, of token ids that are there (or of texts)."""
-    sizes = {key: value for key, value in architecture().items() if key != "intermediate_size"}
-    config = validate_config(
-        {
-            "name": "bench",
-            "data": {"lanes": 1},
-            "model": sizes | {"pooling": "mean"},
-            "objective": {"name": "simcse", "simcse": {"head": "none"}, "mlm": {"weight": 0.0}},
-            "train": {
-                "global_batch": options.batch,
-                "steps": 10_000,
-                "zero": 0,
-                "precision": options.precision,
-            },
-        },
-        "benchmark",
-    )
-    torch.manual_seed(0)
-    encoder = build_encoder(architecture(), tokenizer, "mean")
-    engine = build_engine(SentenceModel(encoder, build_objective(config, encoder), options.precision), config)
-    engine.train()
-    whole, memory = WholeBatch(engine, 0, config.train.micro_batch_tokens), FlatMemory()
-    update = Update(engine, config.train.clip)
+    objective = {"name": "simcse", "simcse": {"head": "none"}, "mlm": {"weight": 0.0}}
+    whole, update = small_step(tokenizer, objective, options)
+    memory = FlatMemory()
 
     def encode(rows: list[str]) -> Ragged:
         return Ragged.from_sequences(tokenizer(rows, truncation=True, max_length=options.length)["input_ids"])
@@ -171,35 +145,17 @@ def peer(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
         modules=[words, Pooling(words.get_embedding_dimension(), "mean")], device="cpu"
     )
 
-    class Clock(transformers.TrainerCallback):
-        def on_step_end(self, arguments, state, control, **_):
-            self.times.append(time.process_time())
+    def train(arguments: dict, callbacks: list) -> None:
+        SentenceTransformerTrainer(
+            model=model,
+            args=SentenceTransformerTrainingArguments(**arguments),
+            callbacks=callbacks,
+            loss=MultipleNegativesRankingLoss(model, scale=20.0),
+            train_dataset=Dataset.from_dict({"anchor": texts, "positive": texts}),
+        ).train()
 
     def turn(steps: int) -> tuple[int, float]:
-        clock = Clock()
-        clock.times = []
-        with tempfile.TemporaryDirectory() as out:
-            arguments = SentenceTransformerTrainingArguments(
-                output_dir=out,
-                per_device_train_batch_size=options.batch,
-                max_steps=steps + 1,
-                use_cpu=True,
-                bf16=options.precision == "bf16",
-                learning_rate=6e-4,
-                report_to=[],
-                save_strategy="no",
-                logging_strategy="no",
-                disable_tqdm=True,
-                seed=0,
-            )
-            SentenceTransformerTrainer(
-                model=model,
-                args=arguments,
-                callbacks=[clock],
-                loss=MultipleNegativesRankingLoss(model, scale=20.0),
-                train_dataset=Dataset.from_dict({"anchor": texts, "positive": texts}),
-            ).train()
-        return options.batch * steps, clock.times[-1] - clock.times[0]
+        return options.batch * steps, library_turn(train, options.batch, options.precision, steps)
 
     return turn
 

@@ -50,6 +50,7 @@ import pretrain.common.environment  # noqa: F401  (the allocator's settings of a
 
 # isort: split
 import numpy as np
+from bench_helpers import processor
 from rich.console import Console
 from rich.table import Table
 
@@ -171,18 +172,11 @@ def main() -> None:
 
 
 def machine(parser: str) -> str:
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        model = next(
-            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line),
-            model,
-        )
     versions = ", ".join(f"{package} {version(package)}" for package in ("spacy", "numpy", "tokenizers"))
     meta = load_parser(parser).meta
     compiled = "the compiled part used" if native is not None else "without the compiled part"
     software = f"Python {platform.python_version()}, {versions}; {meta['name']} {meta['version']}; {compiled}"
-    return f"{model}, {os.cpu_count()} cores; {software}"
+    return f"{processor()}; {software}"
 
 
 # -- 1: each rule ------------------------------------------------------

@@ -18,14 +18,9 @@ the views too, without padding or filler.
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
 import platform
-import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -37,6 +32,16 @@ import pretrain.common.environment  # noqa: F401  (the allocator's settings of a
 import numpy as np
 import torch
 import transformers
+from bench_helpers import (
+    Turn,
+    architecture,
+    contest,
+    library_turn,
+    load_sentences,
+    processor,
+    small_step,
+    timed,
+)
 from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import cross_entropy, normalize
@@ -46,20 +51,13 @@ from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.spec.build import build
 from pretrain.common.memory import FlatMemory
-from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch, View
 from pretrain.data.masking import mask_tokens
 from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder
-from pretrain.objectives import build_objective
-from pretrain.step.engine import build_engine, start_processes
-from pretrain.step.model import SentenceModel
-from pretrain.step.update import Update
-from pretrain.step.whole_batch import WholeBatch
+from pretrain.step.engine import start_processes
 
 AUGMENTATION = "del-span,reorder"
-Turn = Callable[[int], tuple[int, float]]
-"""Runs one step to warm up and the given number timed; (real tokens, seconds of CPU) of the timed ones."""
 
 
 def main() -> None:
@@ -98,16 +96,8 @@ def main() -> None:
             three_forwards(corpus, tokenizer, options),
         ),
     }
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):  # else the Trainer takes itself for a distributed run
-        os.environ.pop(name, None)
     for name, (mine, theirs) in contests.items():
-        speeds: tuple[list[float], list[float]] = ([], [])
-        for _ in range(options.rounds):
-            for side, turn in zip(speeds, (mine, theirs)):
-                tokens, seconds = turn(options.steps)
-                side.append(tokens / seconds)
-        first, second = map(statistics.median, speeds)
-        ratios = [a / b for a, b in zip(*speeds)]
+        first, second, ratios = contest(mine, theirs, options)
         table.add_row(
             name,
             f"{first:,.0f}",
@@ -118,36 +108,9 @@ def main() -> None:
     console = Console(width=150)
     console.print(table)
     console.print(
-        f"{processor()}, {os.cpu_count()} cores; torch {torch.__version__}, transformers "
+        f"{processor()}; torch {torch.__version__}, transformers "
         f"{transformers.__version__}, Python {platform.python_version()}"
     )
-
-
-def load_sentences(count: int) -> tuple[list[str], str]:
-    """Wikipedia's sentences where CLEAR_DATA has them, else made-up ones of their lengths."""
-    data = os.environ.get("CLEAR_DATA")
-    path = Path(data, "text", "wiki_sentences_200k.txt.gz") if data else None
-    if path is not None and path.exists():
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            return [line.strip() for _, line in zip(range(count), file, strict=False)], "Wikipedia sentences"
-    random = np.random.default_rng(0)
-    words = ["".join(random.choice(list("etaoinshrdlu"), random.integers(2, 10))) for _ in range(20_000)]
-    ranks = np.minimum(random.zipf(1.3, (count, 60)) - 1, len(words) - 1)
-    lengths = np.clip(random.lognormal(3.0, 0.5, count).astype(int), 3, 60)
-    return [" ".join(words[r] for r in row[:n]) + "." for row, n in zip(ranks, lengths)], "made-up sentences"
-
-
-def architecture() -> dict:
-    return {
-        "type": "bert",
-        "layers": 4,
-        "hidden_size": 256,
-        "heads": 4,
-        "intermediate_size": 1024,
-        "max_positions": 128,
-        "dropout": 0.1,
-        "attention_dropout": 0.1,
-    }
 
 
 def draw(corpus: Ragged, step: int, options: argparse.Namespace) -> np.ndarray:
@@ -157,27 +120,7 @@ def draw(corpus: Ragged, step: int, options: argparse.Namespace) -> np.ndarray:
 
 def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace) -> Turn:
     """The project's own step: mask, augment, `WholeBatch.compute`, `Update.apply`."""
-    sizes = {key: value for key, value in architecture().items() if key != "intermediate_size"}
-    config = validate_config(
-        {
-            "name": "bench",
-            "data": {"lanes": 1},
-            "model": sizes | {"pooling": "mean"},
-            "objective": {"name": objective},
-            "train": {
-                "global_batch": options.batch,
-                "steps": 10_000,
-                "zero": 0,
-                "precision": options.precision,
-            },
-        },
-        "benchmark",
-    )
-    torch.manual_seed(0)
-    encoder = build_encoder(architecture(), tokenizer, "mean")
-    engine = build_engine(SentenceModel(encoder, build_objective(config, encoder), options.precision), config)
-    engine.train()
-    whole, update = WholeBatch(engine, 0, config.train.micro_batch_tokens), Update(engine, config.train.clip)
+    whole, update = small_step(tokenizer, {"name": objective}, options)
     vocabulary, memory = Vocabulary.from_tokenizer(tokenizer), FlatMemory()
     augment = build(AUGMENTATION, vocabulary)
     position = 0
@@ -213,35 +156,20 @@ def trainer(rows: list[list[int]], tokenizer, options: argparse.Namespace) -> Tu
         real.append(sum(len(example["input_ids"]) for example in examples))
         return collator(examples)
 
-    class Clock(transformers.TrainerCallback):
-        def on_step_end(self, arguments, state, control, **_):
-            self.times.append(time.process_time())
-
     def turn(steps: int) -> tuple[int, float]:
         real.clear()
-        clock = Clock()
-        clock.times = []
-        with tempfile.TemporaryDirectory() as folder:
+
+        def train(arguments: dict, callbacks: list) -> None:
             transformers.Trainer(
                 model=model,
                 data_collator=collate,
-                callbacks=[clock],
+                callbacks=callbacks,
                 train_dataset=[{"input_ids": row} for row in rows],
-                args=transformers.TrainingArguments(
-                    output_dir=folder,
-                    per_device_train_batch_size=options.batch,
-                    max_steps=steps + 1,
-                    use_cpu=True,
-                    bf16=options.precision == "bf16",
-                    learning_rate=6e-4,
-                    report_to=[],
-                    save_strategy="no",
-                    logging_strategy="no",
-                    disable_tqdm=True,
-                    seed=0,
-                ),
+                args=transformers.TrainingArguments(**arguments),
             ).train()
-        return sum(real[1 : steps + 1]), clock.times[-1] - clock.times[0]
+
+        seconds = library_turn(train, options.batch, options.precision, steps)
+        return sum(real[1 : steps + 1]), seconds
 
     return turn
 
@@ -294,13 +222,6 @@ def three_forwards(corpus: Ragged, tokenizer, options: argparse.Namespace) -> Tu
     return lambda steps: timed(step, steps)
 
 
-def timed(step: Callable[[], int], steps: int) -> tuple[int, float]:
-    step()
-    start = time.process_time()
-    tokens = sum(step() for _ in range(steps))
-    return tokens, time.process_time() - start
-
-
 def padded_model(tokenizer) -> torch.nn.Module:
     """The same model as ours, with the library's own attention (sdpa) and loss."""
     torch.manual_seed(0)
@@ -308,14 +229,6 @@ def padded_model(tokenizer) -> torch.nn.Module:
     return transformers.AutoModelForMaskedLM.from_config(
         config, attn_implementation="sdpa", dtype=torch.float32
     )
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

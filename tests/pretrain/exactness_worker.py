@@ -172,8 +172,7 @@ def errors(got: dict, expected: dict) -> dict:
 def build(case: str, stage: int, precision: str, dropout: float, of_attention: float | None = None):
     of_attention = dropout if of_attention is None else of_attention
     tree = json.loads(json.dumps(CASES[case]))
-    tree.setdefault("model", {}).setdefault("pooling", "mean")
-    tree["model"] |= {
+    sizes = {
         "type": "bert",
         "layers": 2,
         "hidden_size": WIDTH,
@@ -182,22 +181,14 @@ def build(case: str, stage: int, precision: str, dropout: float, of_attention: f
         "dropout": dropout,
         "attention_dropout": of_attention,
     }
+    tree["model"] = {"pooling": "mean"} | tree.get("model", {}) | sizes
     tree.setdefault("objective", {}).setdefault("contrastive", {}).update(projection_size=16, temperature=0.1)
     tree["augment"] = {"augmented": "del-word|reorder|repeat"}
     if stage <= 1:  # several buckets, of which most leave during the last backward pass
         tree["deepspeed"] = {"zero_optimization": {"reduce_bucket_size": 5000}}
     tree["train"] = {"zero": stage, "global_batch": N, "steps": 10, "warmup_steps": 0, "clip": 0.0}
     torch.manual_seed(7)
-    architecture = {
-        "type": "bert",
-        "layers": 2,
-        "hidden_size": WIDTH,
-        "heads": 4,
-        "max_positions": 64,
-        "dropout": dropout,
-        "attention_dropout": of_attention,
-        "intermediate_size": 2 * WIDTH,
-    }
+    architecture = sizes | {"intermediate_size": 2 * WIDTH}
     with tempfile.TemporaryDirectory() as folder:
         if "diffcse" in tree["objective"]:
             lm = build_encoder(architecture | {"hidden_size": 16}, FakeTokenizer()).lm

@@ -79,19 +79,24 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path, hold, short_lease):
     assert process.poll() is None
 
 
+def take_at_once(folder: Path, wait: float = 0.0) -> None:
+    """Take the lock, which then is ours and nobody else's, and leave nothing."""
+    began = time.monotonic()
+    with (
+        folder_lock(folder, wait=wait),
+        pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"),
+        folder_lock(folder),
+    ):
+        pass
+    assert time.monotonic() - began < 30  # far below the lease
+    assert list(folder.iterdir()) == []
+
+
 def test_a_lock_goes_with_a_killed_holder_at_once_and_leaves_nothing(tmp_path, hold):
     process = hold()
     process.kill()
     process.wait()
-    began = time.monotonic()
-    with (
-        folder_lock(tmp_path),
-        pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"),
-        folder_lock(tmp_path),
-    ):
-        pass
-    assert time.monotonic() - began < 30  # far below the lease
-    assert list(tmp_path.iterdir()) == []
+    take_at_once(tmp_path)
 
 
 def test_a_child_that_outlives_a_killed_holder_does_not_hold_its_folder(tmp_path, hold):
@@ -135,15 +140,7 @@ def test_a_killed_holder_whose_parent_has_not_asked_after_it_holds_nothing(tmp_p
     process.kill()
     while ") Z" not in Path(f"/proc/{process.pid}/stat").read_text():
         time.sleep(0.01)
-    began = time.monotonic()
-    with (
-        folder_lock(tmp_path, wait=wait),
-        pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"),
-        folder_lock(tmp_path),
-    ):
-        pass
-    assert time.monotonic() - began < 30  # far below the lease
-    assert list(tmp_path.iterdir()) == []
+    take_at_once(tmp_path, wait)
 
 
 def test_the_lock_of_a_dead_process_is_removed_and_never_that_of_another(tmp_path, hold):

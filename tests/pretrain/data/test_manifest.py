@@ -163,6 +163,11 @@ def write_chunk(folder, monkeypatch=None, labels=None, **arrays):
 
         shard._tar.write = write
         shard.write(sequences, labels=labels)
+    return reader_of(folder, shard, **({"labels": 3, "unit": "record"} if labels is not None else {}))
+
+
+def reader_of(folder: Path, shard: ShardWriter, **more: object) -> ShardReader:
+    """Write the manifest of a folder with one shard, and open it."""
     manifest = {
         "format": "clear-shards-1",
         "unit": "sentence",
@@ -173,7 +178,7 @@ def write_chunk(folder, monkeypatch=None, labels=None, **arrays):
         "tokenizer_hash": "",
         "splits": {"train": split_summary([shard.record])},
     }
-    write_manifest(folder, manifest | ({"labels": 3, "unit": "record"} if labels is not None else {}))
+    write_manifest(folder, manifest | more)
     return ShardReader(folder)
 
 
@@ -306,17 +311,6 @@ def test_an_annotation_with_a_cycle_is_a_damaged_chunk(tmp_path: Path):
     sequences = Ragged.from_sequences([[2, 7, 8, 9, 3]])
     with ShardWriter(tmp_path / "train" / "shard-00000.tar", "uint16") as shard:
         shard.write(sequences, annotation=pack([sentence("The dog barked", (1, 0, 2))]))
-    manifest = {
-        "format": "clear-shards-1",
-        "unit": "sentence",
-        "max_length": 8,
-        "vocabulary_size": 100,
-        "tokenizer": "tokenizer",
-        "token_dtype": "uint16",
-        "tokenizer_hash": "",
-        "annotation": {"language": "en"},
-        "splits": {"train": split_summary([shard.record])},
-    }
-    write_manifest(tmp_path, manifest)
+    reader = reader_of(tmp_path, shard, annotation={"language": "en"})
     with pytest.raises(DamagedShard, match=rf"{tmp_path}.*chunk 0.*cycle"):
-        ShardReader(tmp_path).read(0)
+        reader.read(0)
