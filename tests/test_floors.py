@@ -4,6 +4,8 @@ Imports are read with `ast`, those inside functions too: a late import is still 
 """
 
 import ast
+import itertools
+import re
 from functools import cache
 from pathlib import Path
 
@@ -122,19 +124,71 @@ def test_no_module_imports_itself_through_others():
     assert not circles(imports())
 
 
-def circles(graph: dict[str, set[str]]) -> list[frozenset[str]]:
-    """Return the groups of nodes that reach each other."""
+def closed(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return for each node all that it reaches (Warshall's transitive closure)."""
     reached = {node: set(others) for node, others in graph.items()}
-    for middle in graph:  # Warshall's transitive closure
+    for middle in graph:
         for others in reached.values():
             if middle in others:
                 others |= reached[middle]
+    return reached
+
+
+def circles(graph: dict[str, set[str]]) -> list[frozenset[str]]:
+    """Return the groups of nodes that reach each other."""
+    reached = closed(graph)
     return list({frozenset(n for n in reached[node] if node in reached[n]) for node in graph} - {frozenset()})
 
 
 def test_circles_are_found():
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
     assert circles(graph) == [frozenset("abc")]
+
+
+PICTURE_BOXES = {
+    "augment.__main__": "show",
+    "augment.preview": "spec",
+    "augment.sda": "rules",
+    "finetune": "evaluations",
+    "finetune.encoders": "encoders",
+    "finetune.files": "encoders",
+    "finetune.hub": "encoders",
+    "finetune.sets": "encoders",
+    "finetune.tuning": "encoders",
+    "pretrain.demo": "tools",
+    "pretrain.inspect": "tools",
+    "pretrain.plan": "planning",
+    "pretrain.run": "main",
+    "pretrain.trainer": "main",
+}
+"""The boxes in docs/architecture.md that are not named after the folder or module."""
+
+
+def box_of(name: str) -> str:
+    """Return the box of a module in the picture of docs/architecture.md."""
+    parts = name.split(".")
+    return PICTURE_BOXES.get(".".join(parts[:2])) or PICTURE_BOXES.get(parts[0]) or parts[1]
+
+
+def test_the_picture_has_an_arrow_for_every_import():
+    text = (ROOT / "docs/architecture.md").read_text("utf-8").split("```")[1]
+    reached: dict[str, set[str]] = {}
+    for line in re.sub(r'\[".*?"\]', "", text).splitlines():
+        groups = [re.findall(r"\w+", group) for group in line.split("-->")]
+        for sources, targets in itertools.pairwise(groups):
+            for source in sources:
+                reached.setdefault(source, set()).update(targets)
+    assert not circles(reached | {box: set() for box in set().union(*reached.values()) - reached.keys()})
+    below = closed(reached)
+    missing = set()
+    for name, wanted in imports().items():
+        if row_of(name) is None or name == "augment.convert_weights":  # imports nothing but augment.core
+            continue
+        for other in wanted:
+            source, target = box_of(name), box_of(other)
+            if source != target and target not in below.get(source, ()):
+                missing.add((source, target))
+    assert not missing
 
 
 @pytest.mark.parametrize("package", EVERYONE_MAY_IMPORT)
