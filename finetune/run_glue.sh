@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fine-tune one model on all of GLUE, task after task; stopped at any point, the same command goes on.
+# Fine-tune one model on all of GLUE, task after task; stopped at any point, the same command continues.
 #
 #   finetune/run_glue.sh MODEL [flags of finetune.glue]
 #   finetune/run_glue.sh runs/clear_micro --eval-data DIR --tasks RTE,MRPC,CoLA

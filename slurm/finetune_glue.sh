@@ -5,7 +5,7 @@
 #   slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of finetune.glue]
 #   slurm/finetune_glue.sh --gpus=1 --time=08:00:00 --account=NAME -- runs/clear_base --eval-data DIR --predict
 #
-# Runs that have all that is asked for are not submitted again, so the same command goes on after failures. Runs of MNLI from
+# Runs that have all that is asked for are not submitted again, so the same command continues after failures. Runs of MNLI from
 # which others start (--mnli_init) are an array of their own, and the others wait for it. A run that is preempted or reaches
 # its time limit saves, is requeued and resumes. ARRAY_LIMIT=N keeps at most N runs going at once.
 

@@ -7,7 +7,7 @@
 #   slurm/sweep.sh --nodes=4 --gpus-per-node=8 -- configs/sweeps/clear_table1.yaml --data DIR
 #
 # Each task is a job of slurm/pretrain_clear.sh, on as many nodes and devices as the flags ask for: it saves, is requeued and goes
-# on after preemption and at its time limit. Runs that are done are not submitted again, so the same command goes on after
+# on after preemption and at its time limit. Runs that are done are not submitted again, so the same command continues after
 # failures. Where a row is searched, the runs of its winner are an array of their own, which waits for the search and for the
 # evaluations that decide it. ARRAY_LIMIT=N keeps at most N runs going at once.
 
