@@ -265,7 +265,7 @@ def main(
     max_length: cli.Natural = MAX_LENGTH,
     out: Out = "",
 ) -> int:
-    """Short-text clustering: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
+    """Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
 
     Args:
         tasks: sets by commas: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS

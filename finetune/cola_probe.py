@@ -106,7 +106,7 @@ def evaluate(model: EmbeddingModel, data: str | Path | None = None) -> Evaluatio
 
 
 def main(model: Model, *, pooling: Pooling = "", eval_data: EvalData = "", out: Out = "") -> int:
-    """AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set."""
+    """Run AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set."""
     for part in SIZES:  # before the model: a missing file should not cost the loading
         find(eval_data, "GLUE", "CoLA", f"{part}.tsv")
     return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, eval_data))

@@ -258,7 +258,7 @@ DATA_SETS = (
 def main(
     model: Model, *, tasks: cli.Names = (), pooling: Pooling = "", eval_data: EvalData = "", out: Out = ""
 ) -> int:
-    """How often the entailed hypothesis is nearer to its premise than the contradicting one.
+    """Count how often the entailed hypothesis is nearer to its premise than the contradicting one.
 
     Args:
         tasks: ANLI, SNLI, MNLI, triplets, by commas; without it, all four.

@@ -97,7 +97,7 @@ def evaluate(
 def main(
     model: Model, *, tasks: cli.Names = (), pooling: Pooling = "", eval_data: EvalData = "", out: Out = ""
 ) -> int:
-    """Chinese STS-B: Spearman's correlation of cosine with the gold score, test and dev.
+    """Score Chinese STS-B: Spearman's correlation of cosine with the gold score, test and dev.
 
     Args:
         tasks: STS-B-zh (test), STS-B-zh-dev, by commas; without it, both.

@@ -202,7 +202,7 @@ def clauses_upward(sentence: ParsedSentence, i: int, head: int) -> list[str]:
 
 def is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
     """Return whether a clause that should be a main one is introduced as a subordinate one or a question: the
-    parser has erred.
+    parser is wrong.
     """
     before = [child for child in sentence.children(head) if child < subject]
     return any(

@@ -40,14 +40,14 @@ _APPOSITION = re.compile(r", (?:which|who|whom|whose|where|an?|the)\b")
 _SELVES = ("self", "selves")
 _CLAUSES = word_set("advcl ccomp acl acl:relcl xcomp parataxis conj csubj appos")
 _MARKS = tuple(".,;:!?-–—")
-_INTRODUCING = ("IN", "TO", "WRB", "CC")  # a phrase that begins so is no subject: the parser has erred
+_INTRODUCING = ("IN", "TO", "WRB", "CC")  # a phrase that begins so is no subject: the parser is wrong
 _PARTING = tuple('.!?;:"“”')
 _CLOSING = tuple(".!?;:,\"'”’)]")
 
 
 def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Exchange the subject of the main clause and its first object: SentenceSubjectObjectSwitch
-    (NL-Augmenter). Return None where there are not both, or where the parser has erred.
+    (NL-Augmenter). Return None where there are not both, or where the parser is wrong.
 
     As published: the subtrees of the last *subj* before the root and the first *obj* behind it, objects of
     prepositions among them, exchanged as they are. Here: phrases of one run of words each, pronouns in their

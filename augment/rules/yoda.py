@@ -72,7 +72,7 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     ):
         return None
     verb = finite_verb(sentence, head)
-    if verb > head:  # what follows its subject's predicate: the parser has erred
+    if verb > head:  # what follows its subject's predicate: the parser is wrong
         return None
     first, subject_last = sentence.subtree(subject)
     if is_subordinate(sentence, head, subject):

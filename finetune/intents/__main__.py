@@ -142,7 +142,7 @@ def main(
     eval_data: EvalData = "",
     out: Out = "",
 ) -> int:
-    """Few-shot intent classification: a linear layer on frozen vectors, five fixed splits.
+    """Classify intents from few examples: a linear layer on frozen vectors, five fixed splits.
 
     Args:
         tasks: sets by commas: SNIPS, BANKING77, CLINC150, HWU64 (without it, these four), ATIS.

@@ -23,7 +23,7 @@ def main(
     hidden: cli.Natural = 0,
     out: Out = "",
 ) -> int:
-    """Similarity, transfer, relatedness and probing tasks of SentEval on frozen sentence vectors.
+    """Run SentEval's similarity, transfer, relatedness and probing tasks on frozen sentence vectors.
 
     Args:
         tasks: names by commas, or sts, transfer, probing, all; without it, what the protocol's papers print.

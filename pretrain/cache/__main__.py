@@ -57,7 +57,7 @@ class CacheFlags(BaseModel):
 
 
 def summary(manifest: dict, out: Path) -> str:
-    """What came out, for people."""
+    """Return the lines that say what was written."""
     if not manifest:
         return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
     lines = [f"{out}: columns {', '.join(manifest['columns'])}; {manifest.get('labels', 0)} labels"]

@@ -34,7 +34,7 @@ def hash_words(*words: int | np.ndarray) -> np.ndarray:
 
 
 def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Images of `index` under keyed permutations of [0, size), one permutation per key, without building any.
+    """Map `index` by keyed permutations of [0, size), one permutation per key, without building any.
 
     A bijection of [0, 2^b), 2^b >= size, made of the invertible steps "plus key, xor-shift, times odd,
     xor-shift", walked until it lands below size (Kensler, "Correlated Multi-Jittered Sampling", 2013, section

@@ -26,7 +26,7 @@ _OFFSET, _BYTES, _SEQUENCES, _TOKENS = range(4)  # columns of a shard's chunk ro
 
 
 def token_dtype(vocabulary_size: int) -> str:
-    """uint16 while every id fits, else int32."""
+    """Return "uint16" where every id fits, else "int32"."""
     return "uint16" if vocabulary_size <= 1 << 16 else "int32"
 
 

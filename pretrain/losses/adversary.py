@@ -76,7 +76,7 @@ class Discriminator(nn.Module):
         self.layers = nn.Sequential(*modules)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[N, in_features] of any floating dtype -> logits [N, outputs] in the module's dtype."""
+        """Map [N, in_features] of any floating dtype to logits [N, outputs] in the module's dtype."""
         with torch.autocast(vectors.device.type, enabled=False):
             return self.layers(vectors.to(self.layers[1].weight.dtype))
 

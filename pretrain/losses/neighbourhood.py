@@ -140,7 +140,7 @@ def virtual_augmentation(
 def neighbourhood_loss(
     clean: Tensor, augmented: Tensor, neighbours: Tensor, temperature: float, tile: int | None = None
 ) -> Tensor:
-    """Both directions of the neighbourhood loss (equation 4): the mean over the 2N anchors.
+    """Return both directions of the neighbourhood loss (equation 4): the mean over the 2N anchors.
 
     Row i of `clean` and row i of `augmented` are each other's positive; the negatives of both are the K
     neighbours of i, clean and augmented: 2K each, fewer for rows with `NONE`s; a row without any neighbour

@@ -13,19 +13,23 @@ ROWS_AT_ONCE = 8192
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """float64 stays; every other dtype becomes float32."""
+    """Return float64 values as they are, all others as float32."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def inverse(temperature: float) -> float:
-    """1 / temperature, by which cosines are multiplied."""
+    """Return 1 / temperature, by which cosines are multiplied.
+
+    Raises:
+        UserError: it is not above 0.
+    """
     if not temperature > 0:
         raise UserError(f"the contrastive temperature must be above 0, not {temperature}.")
     return 1.0 / temperature
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:
-    """Rows of `vectors` [N, d] divided by their Euclidean norm, in float32 (float64 from float64).
+    """Divide the rows of `vectors` [N, d] by their Euclidean norm, in float32 (float64 from float64).
 
     A row shorter than 1e-12 has no direction: it becomes 0 and gets no gradient. Kept for the backward pass:
     the input and N numbers, where autograd's own chain makes four more arrays of the input's size.

@@ -61,7 +61,7 @@ class Augcse(Objective):
         return {"augcse": weight * rise, "augcse_discriminator": self.settings.discriminator_weight * rise}
 
     def alpha(self, progress: float) -> float:
-        """Factor on the gradient that the encoder gets from the discriminator."""
+        """Return the factor on the gradient that the encoder gets from the discriminator."""
         if self.settings.alpha_schedule == "constant":
             return self.settings.alpha
         return self.settings.alpha * (2 / (1 + math.exp(-10 * progress)) - 1)

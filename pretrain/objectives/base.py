@@ -123,11 +123,11 @@ class Objective(nn.Module):
         """
 
     def weights(self, step: int) -> dict[str, float]:
-        """Weight of every named loss at this step; one whose weights are all 0 is not computed at all."""
+        """Return the weight of every named loss at this step; where all are 0 nothing is computed."""
         raise NotImplementedError
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        """Named sentence-level losses, unweighted scalars."""
+        """Return the sentence-level losses by name: scalars, without their weights."""
         raise NotImplementedError
 
     @property

@@ -40,5 +40,5 @@ def pair(settings: Term, context: BatchContext, positive: str = "positive") -> P
 
 
 def stacked_identities(context: BatchContext, roles: Sequence[str]) -> Tensor | None:
-    """int64[len(roles), N], or None where duplicates count as negatives."""
+    """Return int64[len(roles), N], or None where duplicates count as negatives."""
     return None if context.identities is None else torch.stack([context.identities[role] for role in roles])

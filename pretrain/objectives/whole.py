@@ -143,7 +143,7 @@ class WholeObjective(nn.Module):
 
     @torch.no_grad()
     def conditions(self, views: Views, context: BatchContext) -> dict[str, dict[str, Tensor]]:
-        """Term -> role -> [N, c]."""
+        """Return what each term's sequence loss is conditioned on: term -> role -> [N, c]."""
         return {
             name: term.conditions({role: views[role] for role in term.roles}, context)
             for name, term in self.active_sequence_terms(context.step).items()

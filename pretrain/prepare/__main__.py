@@ -72,7 +72,7 @@ def source_keys() -> str:
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """The data keys of a data recipe, or those of a training recipe's data.prepare section."""
+    """Return the data keys of a data recipe, or those of a training recipe's data.prepare section."""
     tree = read_yaml(path)
     data = tree.get("data")
     return data.get("prepare") or {} if isinstance(data, dict) else tree
@@ -87,7 +87,7 @@ def _validate(tree: dict[str, Any]) -> DataConfig:
 
 
 def summary(manifest: dict, out: Path) -> str:
-    """What came out, for people."""
+    """Return the lines that say what was written."""
     if not manifest:
         return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
     lines = [
