@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import pickled_weights
+from pretrain.common import cli
+from pretrain.common.errors import UserError
 
 
 def convert(folder: str | Path) -> list[Path]:
@@ -61,17 +62,20 @@ def _new_name(file: str) -> str:
     return file.removeprefix("pytorch_").replace(".bin", ".safetensors")
 
 
-def main() -> None:
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit(__doc__)
-    try:
-        written = convert(sys.argv[1])
-    except CannotLoad as error:
-        sys.exit(f"error: {error}")
-    print(
-        "\n".join(f"wrote {path}" for path in written) or f"{sys.argv[1]} holds no pickled weights to convert"
-    )
+def main(folder: Path) -> None:
+    """Write safetensors files beside the pickled weights of a model.
+
+    Args:
+        folder: a model's folder.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder")
+    written = convert(folder)
+    print("\n".join(f"wrote {path}" for path in written) or f"{folder} holds no pickled weights to convert")
 
 
 if __name__ == "__main__":
-    main()
+    cli.run(main)

@@ -106,11 +106,11 @@ def main(
     Training sets that are not there are left out, and the result is marked incomplete.
 
     Args:
-        seeds: how many; figures are their mean.
-        epochs, max_train: fewer epochs, or training examples of each set, for a quick trial; the result is
-            marked incomplete.
-        lr, batch_size: in place of Nie et al.'s 1e-5 and 128, which are for hundreds of millions of
-            parameters; marked too.
+        seeds: number of seeds; figures are their mean.
+        epochs: passes over the training data; fewer mark the result incomplete.
+        max_train: most training examples of each set, for a quick trial; marks the result incomplete.
+        lr: learning rate; another than Nie et al.'s 1e-5 marks the result incomplete.
+        batch_size: examples a step; another than Nie et al.'s 128 marks the result incomplete.
         token_budget: most tokens of one forward pass; bounds memory.
     """
     from finetune.tuning.classifier import choose_precision

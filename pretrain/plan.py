@@ -48,12 +48,12 @@ def plan(
 
     Args:
         config: the recipe, or the config.yaml of a run; without one, what training would take.
-        gpus: ranks, one a GPU.
+        gpus: number of ranks, one a GPU.
         gpu: h200, h100, a100-80, a100-40, l40s; cpu: this machine.
         mfu: share of the peak that a step's work reaches, replay included; none: 0.3, cpu: measured.
         measured: folder of a finished run of this kind, whose share of the peak is taken.
         length: mean tokens of a sequence; none: of the data, else 24 for sentences, else max_length.
-        price: of a GPU for an hour.
+        price: price of a GPU for an hour.
         disk: GB/s at which checkpoints are written.
         peak: TFLOP/s of a GPU at bfloat16 products, without sparsity; none: the table's.
         memory: GB of a GPU; none: the table's.

@@ -1,5 +1,5 @@
 """What all tests share: an environment, one thread, a small WordNet, and a list at the end of what was
-skipped for want of what.
+skipped, and what they need.
 
 One thread for the tests themselves: some fork, and a forked child waits for ever on its parent's pool of
 threads.
@@ -92,6 +92,6 @@ def pytest_terminal_summary(terminalreporter) -> None:
         report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
     )
     if skipped:
-        terminalreporter.section("skipped, for want of")
+        terminalreporter.section("skipped, because something is missing")
         for reason, count in skipped.most_common():
             terminalreporter.line(f"{count:5d}  {reason}")

@@ -1,5 +1,5 @@
-"""The real data and the parser that a machine may have. Elsewhere a test that wants them is skipped and says
-for want of what."""
+"""The real data and the parser that a machine may have. A test that needs what is
+missing is skipped, and says what it needs."""
 
 import os
 from pathlib import Path

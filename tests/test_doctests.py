@@ -15,6 +15,7 @@ MODULES = (  # in alphabetical order
     "augment.text.draws",
     "augment.text.inflection",
     "augment.text.parsed",
+    "pretrain.common.help_text",
     "pretrain.config.data",
     "pretrain.data.batch",
     "pretrain.data.microbatches",

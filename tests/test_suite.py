@@ -41,6 +41,9 @@ def test_the_last_lines_say_what_was_skipped_for_want_of_what(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert run.returncode == 0, run.stdout
-    lines = [line.strip() for line in run.stdout.split("skipped, for want of")[1].splitlines()[1:4]]
+    lines = [
+        line.strip()
+        for line in run.stdout.split("skipped, because something is missing")[1].splitlines()[1:4]
+    ]
     assert lines[0] == "3  CLEAR_DATA is not set"
     assert set(lines[1:]) == {"1  no parser", "1  CLEAR_WORDNET names no WordNet"}

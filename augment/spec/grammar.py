@@ -219,8 +219,8 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
         )
     if name not in CATALOGUE:
         raise AugmentationError(
-            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}; "
-            f"there are {', '.join([*CATALOGUE, IDENTITY])} (python -m augment --list)"
+            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}"
+            " (python -m augment --list shows all)"
         )
     return Step(name, _parse_settings(CATALOGUE[name], settings, place))
 

@@ -1,7 +1,7 @@
 """Measure what augmentations do to real sentences: a table, JSON, and samples to read.
 
-    python -m finetune.augmentation_quality runs/NAME --text sentences.txt --out quality
-    python -m finetune.augmentation_quality bert-base-uncased --text sentences.txt.gz --aug 'pi;mv;subs'
+    python -m finetune.augmentation_quality runs/NAME --text-file sentences.txt --out quality
+    python -m finetune.augmentation_quality bert-base-uncased --text-file sentences.txt.gz --aug 'pi;mv;subs'
 
 For every augmentation of the catalogue that needs no model of its own (SDA's rules in both variants): the
 share of sentences that it changes, and of those the mean cosine similarity under the encoder, the change of
@@ -34,7 +34,7 @@ from pretrain.data.annotate import describe_parser
 def main(
     model: Model,
     *,
-    text: Path,
+    text_file: Path,
     parser: str = "",
     aug: str = "",
     also: str = "",
@@ -48,15 +48,16 @@ def main(
     """Measure augmentations on real sentences: rate of change, similarity, masked loss, overlap of words.
 
     Args:
-        text: the sentences, one a line (.gz too).
+        text_file: the sentences, one a line (.gz too).
         parser: a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else one that is installed.
         aug: augmentations, separated by semicolons: "pi;mv:variant=code;subs"; without it, all that need no
             model of their own.
-        also: the same, beside those: "contextual:model=FOLDER;back-translation:forward=A:back=B".
-        sentences: how many, evenly spaced over the file.
-        masked: how many of the sentences are measured under masks; 0 for none.
-        precision: of the encoder's products: fp32, bf16 or fp16.
-        seed: of augmentations, maskings, and the order in which samples and masked sentences are taken.
+        also: further augmentations, beside those of --aug:
+            "contextual:model=FOLDER;back-translation:forward=A:back=B".
+        sentences: number of sentences, taken evenly over the file.
+        masked: number of sentences measured under masks; 0: none.
+        precision: arithmetic of the encoder's products: fp32, bf16 or fp16.
+        seed: seed of augmentations, maskings, and the order in which samples and masked sentences are taken.
         out: folder for the table, the figures, the samples, and what is kept.
     """
     from finetune.augmentation_quality import run
@@ -66,7 +67,7 @@ def main(
     specifications = list(dict.fromkeys([*(_listed(aug) or run.every_specification()), *_listed(also)]))
     for specification in specifications:  # before any work
         parse(specification)
-    chosen = spaced(read_sentences(text, "text"), sentences)
+    chosen = spaced(read_sentences(text_file, "text-file"), sentences)
     pipeline = find_parser(parser)
     folder = out
     (folder / "kept").mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,7 @@ def main(
         "precision": precision,
         "parser": describe_parser(pipeline),
     }
-    settings |= {"text": text.name}
+    settings |= {"text": text_file.name}
     settings |= {"sentences": len(chosen), "masked": masked, "seed": seed, "notes": notes}
     made = run.table(figures, augmented.has_mlm_head and bool(masked))
     replace_durably(folder / "results.json", to_json({**settings, "augmentations": figures}))

@@ -36,7 +36,7 @@ def geometry(
     pooling: Pooling = "",
     eval_data: EvalData = "",
     aug: str = "",
-    text: str = "",
+    text_file: str = "",
     sentences: Annotated[int, Field(ge=10)] = 1000,
     neighbours: cli.Names = ("stackoverflow",),
     parser: str = "",
@@ -49,9 +49,9 @@ def geometry(
         models: runs, exports, Hugging Face or sentence-transformers folders or names, file.py:function.
         measure: some of sts, neighbourhood, nli, augmentation, by commas; without it, all that have data.
         aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; without it, all of tokens.
-        text: sentences to augment, one a line (.gz too); without it, those of STS-B.
-        sentences: how many of them, evenly spaced. The Gromov-Hausdorff distance as coded takes at most 2,000
-            of them.
+        text_file: sentences to augment, one a line (.gz too); without it, those of STS-B.
+        sentences: number of sentences, taken evenly. The Gromov-Hausdorff distance as coded takes at most
+            2,000 of them.
         neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150,
             HWU64, ATIS of intents/. VaSCL's figure is of stackoverflow alone.
         parser: for augmentations of text, a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else
@@ -68,7 +68,7 @@ def geometry(
     # every mistake is found here, before any work
     of_text = [one for one in specifications if needs_text(one)]
     inputs, missing = run.read_inputs(
-        eval_data, measure or MEASURES, bool(measure), sets, text, sentences, seed
+        eval_data, measure or MEASURES, bool(measure), sets, text_file, sentences, seed
     )
     if of_text and "augmentation" in inputs:
         chosen, source_of_text, _ = inputs["augmentation"]

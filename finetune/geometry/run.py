@@ -287,7 +287,7 @@ def read_inputs(
 
     def sentences() -> tuple[list[str], str, None]:
         if text:
-            return spaced(read_sentences(Path(text), "text"), count), Path(text).name, None
+            return spaced(read_sentences(Path(text), "text-file"), count), Path(text).name, None
         found = dict.fromkeys(s for part in sts() for side in (part.first, part.second) for s in side)
         return spaced(list(found), count), "STS-B dev and test", None
 

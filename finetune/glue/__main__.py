@@ -49,7 +49,7 @@ class GlueFlags(BaseModel):
         "MNLI's model); without it, all that the data has",
     )
     seeds: cli.Count = Field(
-        5, description="how many; the figure is the median over them, each at its best epoch"
+        5, description="number of seeds; the figure is the median over them, each at its best epoch"
     )
     sweep: bool = Field(
         False,

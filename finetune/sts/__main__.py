@@ -108,17 +108,16 @@ def main(
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
         json_file: write all scores into this one file instead.
     """
-    from finetune.encoders.embed import parse_poolings
-
     if json_file:
         require_writable(Path(json_file).parent, "--json-file")
         if Path(json_file).is_dir():
             raise UserError(f"--json-file {json_file}: a folder; name a file in it")
     evaluator = StsEvaluator(eval_data or None)
-    poolings = parse_poolings(pooling) if pooling else []
     started = time.monotonic()
-    # Before the model: a mistyped name should not cost the loading.
-    chosen = evaluator.choose(tasks or None)
+    chosen = evaluator.choose(tasks or None)  # before torch and the model are loaded: names may be wrong
+    from finetune.encoders.embed import parse_poolings
+
+    poolings = parse_poolings(pooling) if pooling else []
     opened = open_model(model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1)
     folder = None if json_file else folder_for(opened, out)
     if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:

@@ -109,10 +109,9 @@ class StsFiles:
         """
         chosen = list(tasks) if tasks is not None else self.available()
         if not chosen:
+            where = f"under {self.data}" if self.data else "without --eval-data or CLEAR_DATA"
             raise UserError(
-                "no STS task found under "
-                f"{self.data or 'nothing (neither --eval-data nor CLEAR_DATA is given)'}; "
-                "the data folder must hold SentEval/STS and SentEval/SICK"
+                f"no STS task found {where}: name a folder that holds SentEval/STS and SentEval/SICK"
             )
         for task in chosen:
             self.load(task)

@@ -13,6 +13,7 @@ the next call, `subs,reorder` for a tuple and `2026_11` for a number.
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -222,7 +223,7 @@ class Command:
         column = max((len(name) for name, _ in lines), default=0) + 4
         listed = [f"  {name:{column - 2}s}{shorten(meaning, WIDTH - column)}" for name, meaning in lines]
         left = len(flags) - len(first)
-        more = f"{left} more flags: --help all" if left else "--help all says more of each"
+        more = f"{left} more flags: --help all" if left else "--help all describes each in full"
         about = textwrap.fill(summary(self.function), WIDTH)
         return "\n".join([usage_line(self.usage), "", about, "", *listed, "", more])
 
@@ -292,6 +293,7 @@ def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> An
         name = word.lstrip("-").split("=")[0]
         if _is_flag(word) and name in commands and name not in command.flags:
             raise UserError(f"{name} is a command, not a flag: {_program()} {name} ...")
+    _refuse_near_command(command, words, commands)
     left, texts = command.read(words)
     arguments = [*left, *(f"--{name}={text}" for name, text in texts.items())]
 
@@ -299,6 +301,15 @@ def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> An
         return command(*words, **texts)
 
     return fire.Fire(SetParseFn(str)(call), command=arguments, name=command.name, serialize=lambda _: None)
+
+
+def _refuse_near_command(command: Command, words: Sequence[str], commands: Iterable[str]) -> None:
+    """Raise UserError where the first of too many bare words is nearly a command: `plna FILE`."""
+    bare = list(itertools.takewhile(lambda word: not _is_flag(word), words))
+    if len(bare) <= len(command.words) or command.takes_more_words or "/" in bare[0]:
+        return
+    if hint := nearest(bare[0], commands):
+        raise UserError(f"unknown command {bare[0]!r}{hint} {_program()} --help lists the commands")
 
 
 def _help(command: Command | None, program: str, commands: dict[str, Callable], words: Sequence[str]) -> str:

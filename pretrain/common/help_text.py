@@ -62,8 +62,14 @@ def summary(function: Callable) -> str:
 
 
 def shorten(meaning: str, width: int) -> str:
-    """Return a text that fits on a line: whole, or its first clause, or as many words as fit."""
-    for text in (meaning.rstrip("."), re.split(r"[;.] ", meaning)[0]):
+    """Return a text that fits on a line: whole, or its first clause, or as many words as fit.
+
+    >>> shorten("test (10 folds; as printed), or dev. The default is test.", 40)
+    'test (10 folds; as printed), or dev'
+    """
+    ends = [match.start() for match in re.finditer(r"[;.] ", meaning)]
+    clauses = [meaning[:end] for end in ends if meaning.count("(", 0, end) == meaning.count(")", 0, end)]
+    for text in (meaning.rstrip("."), *clauses[:1]):
         if len(text) <= width:
             return text
     return textwrap.shorten(meaning, width, placeholder=" ...", break_on_hyphens=False)

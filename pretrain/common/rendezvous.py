@@ -50,13 +50,13 @@ def join(backend: str, patience: float, seconds: float) -> None:
                     "another: deepspeed --master_port 29501 pretrain/main.py ..."
                 ) from None
             raise UserError(
-                f"{me}: nobody answers at {where} within {patience:g} s, where rank 0 should be ({reason}). "
+                f"{me}: no answer from {where} within {patience:g} s, where rank 0 should be ({reason}). "
                 f"Look at the output of rank 0, and whether this machine reaches that address. {longer}"
             ) from None
         missing = _wait_for_all(store, rank, world, end)
         if missing:
             raise UserError(
-                f"{me}: after {patience:g} s {world - len(missing)} of {world} ranks have come to {where}; "
+                f"{me}: after {patience:g} s {world - len(missing)} of {world} ranks have reached {where}; "
                 f"missing: {_listed(missing)}. Look at their output: they have failed before, or cannot "
                 f"reach that address. {longer}"
             )
@@ -67,7 +67,7 @@ def join(backend: str, patience: float, seconds: float) -> None:
             )
         except (RuntimeError, dist.DistError) as error:
             raise UserError(
-                f"{me}: all ranks came to {where}, but one was lost before they were connected "
+                f"{me}: all ranks reached {where}, but one was lost before they were connected "
                 f"({str(error).splitlines()[0]}). Look at the output of the others, and start again"
             ) from None
     _set_pg_timeout(timedelta(seconds=seconds), dist.group.WORLD)

@@ -108,7 +108,7 @@ def _any_value(text: str, flag: str) -> Any:
 
 
 def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
-    """Every fault that pydantic found, as "key: what (got value)", with "; " between.
+    """Return every fault that pydantic found, as "key: what (got value)", with "; " between.
 
     unknown_key: the message for a dotted key that the model does not have.
     """
@@ -141,7 +141,7 @@ def nearest(key: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def type_name(kind: Any) -> str:
-    """A type in the words of a help text: `a|b` for a choice, `list` whatever it holds, `none` for null."""
+    """Return a type as help shows it: `a|b` for a choice, `list` whatever it holds, `none` for null."""
     origin = typing.get_origin(kind)
     if origin is Literal:
         return "|".join(map(str, typing.get_args(kind)))
@@ -155,7 +155,7 @@ def type_name(kind: Any) -> str:
 
 
 def default_text(field: FieldInfo) -> str:
-    """A field's default as one would write it; "required" without one."""
+    """Return a field's default as it would be typed; "required" without one."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)

@@ -94,9 +94,9 @@ class DataConfig(BaseModel):
     )
     unit: Literal["sentence", "sequence", "document", "record"] = Field(
         "sentence",
-        description="sentence: every sequence is one sentence; sequence: full sentences of a document, "
+        description="what a sequence is. sentence: one sentence; sequence: full sentences of a document, "
         "packed up to max_length, crossing into the next document after an extra separator (RoBERTa's "
-        "FULL-SENTENCES); document: every sequence is a document, cut at max_length; record: a line of "
+        "FULL-SENTENCES); document: a document, cut at max_length; record: a line of "
         "a text file, or a row of another source with a text and optionally a positive, a negative, an "
         "augmented text and a label, unchanged",
     )

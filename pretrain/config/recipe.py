@@ -133,7 +133,11 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[st
 def flags() -> list[tuple[str, str, str, str]]:
     """Return every flag that names a key, short ones first, as (name, type, default, meaning)."""
     keys = {key: (kind, default, meaning) for key, kind, default, meaning in describe()}
-    return [(name, *keys[key]) for name, key in (SHORT_FLAGS | dict(zip(keys, keys))).items()]
+    short = []
+    for name, key in SHORT_FLAGS.items():
+        kind, default, meaning = keys[key]
+        short.append((name, kind, default, meaning.removesuffix(f". Flag --{name.replace('_', '-')}")))
+    return short + [(name, *rest) for name, rest in keys.items()]
 
 
 def to_yaml(config: Config) -> str:

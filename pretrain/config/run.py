@@ -180,8 +180,8 @@ class TrainConfig(Section):
     steps: int = Field(
         1000,
         ge=1,
-        description="optimizer steps. Flag --steps; a recipe's warm-up that does not fit "
-        "into it keeps its share of the steps",
+        description="optimizer steps; a recipe's warm-up that does not fit into them keeps its "
+        "share of the steps. Flag --steps",
     )
     global_batch: int = Field(
         192, ge=2, description="sequences a step over all ranks; also the pool of negatives"

@@ -20,12 +20,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     else.
     """
     if not path.is_file():
-        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        siblings = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, siblings, 1, 0.4)
         hint = (
             f"did you mean {path.parent / near[0]}?"
             if near
-            else "recipes are YAML files, ours lie under configs/"
+            else "recipes are YAML files, such as those in configs/"
         )
         raise UserError(f"no recipe {path}; {hint}")
     try:

@@ -29,8 +29,8 @@ class ExecutorOptions(BaseModel):
 
     executor: Literal["local", "slurm", "ray"] = Field(
         "local",
-        description="local processes; Slurm job arrays, submitted from a login node; or a running "
-        "Ray cluster",
+        description="where tasks run: local processes, Slurm job arrays or Ray. Start a Slurm "
+        "preparation on a login node; Ray must be running",
     )
     workers: int | None = Field(
         None, ge=1, description="tasks at a time; none: the cores of this machine, or 64 on a cluster"

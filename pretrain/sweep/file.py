@@ -287,7 +287,5 @@ def _recipe(path: Path, size: str) -> Path:
         there = ", ".join(
             sorted(other.name for other in path.parent.glob(f"{path.stem.split('_')[0]}_*.yaml"))
         )
-        raise UserError(
-            f"there is no recipe {path}" + (f"; of this system there are {there}" if there else "")
-        )
+        raise UserError(f"there is no recipe {path}" + (f"; there are {there}" if there else ""))
     return path.resolve()

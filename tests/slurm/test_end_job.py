@@ -1,4 +1,4 @@
-"""Whether a batch job goes on, by the states that a cluster was seen to report. `scontrol` is a stand-in."""
+"""Whether a batch job continues, by the states that a cluster reported. `scontrol` is a stand-in."""
 
 import os
 import subprocess

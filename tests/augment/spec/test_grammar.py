@@ -50,7 +50,7 @@ def test_canonical_text(text, canonical):
         ("del-spam", "did you mean 'del-span'"),
         ("del_word", "did you mean 'del-word'"),
         ("crop,Reorder", "'Reorder'.*character 6.*did you mean 'reorder'"),
-        ("zzzz", "there is no augmentation 'zzzz'.*there are del-word"),
+        ("zzzz", "there is no augmentation 'zzzz'.*--list shows all"),
         ("del-span,,reorder", "missing at character 10"),
         ("", "missing at character 1"),
         ("crop|", "missing at character 6"),

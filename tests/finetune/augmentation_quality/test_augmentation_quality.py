@@ -150,7 +150,12 @@ def parser(tmp_path_factory) -> str:
 
 def test_the_command(folders, parser, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    where = {"text": tmp_path / "texts.txt", "parser": parser, "out": tmp_path / "out", "pooling": "mean"}
+    where = {
+        "text_file": tmp_path / "texts.txt",
+        "parser": parser,
+        "out": tmp_path / "out",
+        "pooling": "mean",
+    }
     call(aq.main, str(folders["bert"]), **where, aug="number-words;repeat;del-word", masked="20")
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     rows = found["augmentations"]
@@ -188,7 +193,7 @@ def test_the_command(folders, parser, tmp_path, monkeypatch):
 def test_an_encoder_without_tokenizer_or_masked_language_head(parser, tmp_path):
     model = write_function(tmp_path / "mine.py", "[len(t), t.count('s'), 1]")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    where = {"text": tmp_path / "texts.txt", "parser": parser, "out": tmp_path}
+    where = {"text_file": tmp_path / "texts.txt", "parser": parser, "out": tmp_path}
     call(aq.main, model, **where, aug="number-words;del-word", also="crop;number-words|none")
     found = json.loads((tmp_path / "results.json").read_text())
     before, after = [(len(text), text.count("s"), 1) for text in (TEXTS[0], TEXTS[0].replace("2", "two"))]

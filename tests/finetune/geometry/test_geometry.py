@@ -86,7 +86,12 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
         return (unparsed(text) for text in sentences)
 
     monkeypatch.setattr(geometry, "parse_texts", parse)
-    flags = {"eval_data": data, "out": tmp_path, "text": tmp_path / "texts.txt", "measure": "augmentation"}
+    flags = {
+        "eval_data": data,
+        "out": tmp_path,
+        "text_file": tmp_path / "texts.txt",
+        "measure": "augmentation",
+    }
     words = {"aug": "number-words; reorder", "parser": "mine"}
     call(geometry.geometry, folder, pooling="mean", **flags, **words)
     assert asked == [(texts, "mine")]
@@ -112,7 +117,12 @@ def test_more_sentences_than_one_measure_takes_are_measured_by_the_others(
     texts = [f"the {one} eats {number} old apples" for one in WORDS[:6] for number in (2, 3, 4, 5)]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     monkeypatch.setattr(measures, "AS_CODED_LIMIT", 7)
-    flags = {"measure": "augmentation", "aug": "reorder", "sentences": 20000, "text": tmp_path / "texts.txt"}
+    flags = {
+        "measure": "augmentation",
+        "aug": "reorder",
+        "sentences": 20000,
+        "text_file": tmp_path / "texts.txt",
+    }
     call(geometry.geometry, folder, pooling="mean", eval_data=data, out=tmp_path, **flags)
     found = read(tmp_path / "geometry-mean.json")
     task = found.tasks["augmentation/reorder"]
@@ -180,7 +190,7 @@ def test_what_is_missing_is_said_and_an_error_where_it_was_named(data, tmp_path,
     [
         ({"measure": "nlii"}, "did you mean 'nli'"),
         ({"sentences": "many"}, "valid integer"),
-        ({"text": "nowhere.txt", "measure": "augmentation"}, "no such file"),
+        ({"text_file": "nowhere.txt", "measure": "augmentation"}, "no such file"),
         ({"measure": "augmentation", "aug": "del-word;yodaa"}, "did you mean 'yoda'"),
     ],
 )

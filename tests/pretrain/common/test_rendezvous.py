@@ -43,7 +43,7 @@ def test_all_meet_and_collectives_have_the_time_of_the_run():
 
 @pytest.mark.parametrize(
     "rank,needle",
-    [(0, "1 of 3 ranks have come to {where}; missing: ranks 1, 2."), (2, "nobody answers at {where}")],
+    [(0, "1 of 3 ranks have reached {where}; missing: ranks 1, 2."), (2, "no answer from {where}")],
 )
 def test_a_rank_alone_says_who_is_missing_in_time(rank, needle):
     port = free_port()
@@ -63,7 +63,7 @@ def test_a_rank_that_is_killed_before_it_arrives_is_named_by_the_others():
     others = [start(rank, 3, port, 6.0) for rank in (0, 2)]
     outputs = outputs_of([killed, *others], 240)
     assert killed.returncode == -9 and [p.returncode for p in others] == [2, 2], outputs
-    assert "2 of 3 ranks have come" in outputs[1] and "missing: rank 1." in outputs[1]
+    assert "2 of 3 ranks have reached" in outputs[1] and "missing: rank 1." in outputs[1]
     assert "error: rank 2 of 3" in outputs[2] and "Traceback" not in outputs[1] + outputs[2]
 
 
@@ -74,7 +74,7 @@ def test_a_rank_that_is_killed_while_they_connect_is_one_message():
     killed, other = start(1, 2, port, 30, before=die), start(0, 2, port, 8.0)
     began = time.monotonic()
     outputs = outputs_of([killed, other], 240)
-    assert other.returncode == 2 and "all ranks came to" in outputs[1] and "one was lost" in outputs[1], (
+    assert other.returncode == 2 and "all ranks reached" in outputs[1] and "one was lost" in outputs[1], (
         outputs[1]
     )
     assert "Traceback" not in outputs[1] and time.monotonic() - began < 120
@@ -86,7 +86,7 @@ def test_a_port_that_is_none_is_said_at_once_and_is_no_matter_of_waiting(rank, p
     process = start(rank, 2, port, 60.0)
     output = process.communicate(timeout=50)[0]
     assert process.returncode == 2 and f"MASTER_PORT is {port!r}" in output and "1 to 65535" in output, output
-    assert "nobody answers" not in output and "rendezvous_seconds" not in output and "Traceback" not in output
+    assert "no answer from" not in output and "rendezvous_seconds" not in output and "Traceback" not in output
 
 
 def test_a_rank_alone_takes_any_port():

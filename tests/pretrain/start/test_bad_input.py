@@ -258,5 +258,5 @@ def test_a_rank_that_never_comes_is_one_error_in_time(tiny_data, tmp_path):
     first, second = start(command(tiny_data, tmp_path / "run", train__rendezvous_seconds=20), ranks=2)
     kill([second])
     output = finish([first], expect=2)
-    assert "1 of 2 ranks have come to 127.0.0.1:" in output and "missing: rank 1." in output
+    assert "1 of 2 ranks have reached 127.0.0.1:" in output and "missing: rank 1." in output
     assert "Traceback" not in output and not (tmp_path / "run").exists()
