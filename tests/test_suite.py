@@ -17,7 +17,7 @@ GIVEN = {
 KEPT = GIVEN | dict.fromkeys(("CLEAR_MASKED_LM", "SLURM_JOB_ID", "RANK"))
 
 
-def test_the_last_lines_say_what_was_skipped_for_want_of_what(tmp_path):
+def test_the_last_lines_say_what_was_skipped_and_what_is_missing(tmp_path):
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "small_wordnet.py").write_text((ROOT / "tests" / "small_wordnet.py").read_text())
     (tmp_path / "test_some.py").write_text(

@@ -140,12 +140,17 @@ def run_sts(*arguments):
     return run_python(["-m", "finetune.sts", *map(str, arguments)], environment, root)
 
 
-def test_the_sts_command(folder, tmp_path):
-    benchmark = tmp_path / "STS" / "STSBenchmark"
+def write_benchmark(data: Path) -> None:
+    """Write a small STS-B dev set below a data folder."""
+    benchmark = data / "STS" / "STSBenchmark"
     benchmark.mkdir(parents=True)
     pairs = enumerate(zip(LONG_AND_SHORT[4:], LONG_AND_SHORT[7:]))
     rows = [f"g\tf\ty\t{n}\t{n % 6}\t{a}\t{b}\n" for n, (a, b) in pairs]
     (benchmark / "sts-dev.csv").write_text("".join(rows))
+
+
+def test_the_sts_command(folder, tmp_path):
+    write_benchmark(tmp_path)
     output = tmp_path / "scores.json"
     done = run_sts(
         folder, "--pooling", "cls,mean", "--eval-data", tmp_path, "--json_file", output, "--detail"
@@ -161,10 +166,11 @@ def test_the_sts_command(folder, tmp_path):
 
 
 def test_the_sts_command_refuses_bad_input_in_one_message(folder, tmp_path):
+    write_benchmark(tmp_path)
     for arguments, message in (
-        ((folder, "--eval-data", tmp_path), "no STS task found"),
+        ((folder, "--eval-data", tmp_path / "empty"), "no STS task found"),
         ((folder, "--eval-data", tmp_path, "--tasks", "STS-B-def"), "did you mean"),
-        ((folder, "--pooling", "max", "--eval-data", tmp_path, "--tasks", ""), "unknown pooling 'max'"),
+        ((folder, "--pooling", "max", "--eval-data", tmp_path), "unknown pooling 'max'"),
     ):
         done = run_sts(*arguments)
         assert done.returncode == 2
