@@ -1,13 +1,14 @@
 # Two commands on a fresh machine: `make demo` (the whole job on a small corpus) and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
+TORCH ?= torch==2.13.0
 CORPUS ?= embedded
 DATA ?= $(CLEAR_DATA)
 BIN = $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow test-slurm lint install clean
+.PHONY: demo test test-slow test-slurm test-fake-cuda lint install clean
 
 install: $(INSTALLED)
 
@@ -16,7 +17,7 @@ install: $(INSTALLED)
 $(INSTALLED): setup.py constraints.txt $(wildcard augment/native/* pretrain/model/kernels/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip setuptools wheel -c constraints.txt
-	$(BIN)/pip install --quiet "torch==2.13.0" numpy nanobind -c constraints.txt
+	$(BIN)/pip install --quiet "$(TORCH)" numpy nanobind -c constraints.txt
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation deepspeed -c constraints.txt
 	$(BIN)/pip install --quiet --no-build-isolation -e ".[test]" -c constraints.txt
 	touch $@
@@ -33,6 +34,12 @@ test-slow: $(INSTALLED)
 
 test-slurm: $(INSTALLED)
 	$(BIN)/python -m pytest -m slurm
+
+# What a machine without a GPU can say of one, by torch's CUDA build (5 GB, an environment of its own): which branch tensors on
+# "cuda" take; the Triton programs, by its interpreter, and compiled for sm_90. "===": not a CPU build's 2.13.0+cpu.
+test-fake-cuda:
+	$(MAKE) install VENV=.venv-cuda TORCH="torch===2.13.0"
+	.venv-cuda/bin/python -m pytest tests/pretrain/model
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

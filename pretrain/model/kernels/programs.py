@@ -82,6 +82,7 @@ def connect_forward(
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     HAS_NORM_BIAS: tl.constexpr,
+    WRITES_ADDED: tl.constexpr,
     WRITES_NORMED: tl.constexpr,
     WRITES_WORKING: tl.constexpr,
     DROPS: tl.constexpr,
@@ -100,7 +101,8 @@ def connect_forward(
         total = _dropped(total, keys, row, site, columns, THRESHOLD, RATE)
     if HAS_RESIDUAL:
         total += _read(residual, offsets, inside)
-    _write(added, offsets, total, inside)
+    if WRITES_ADDED:
+        _write(added, offsets, total, inside)
     mean = tl.sum(total, 0) / width
     centred = tl.where(inside, total - mean, 0.0)
     deviation = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / width + eps)

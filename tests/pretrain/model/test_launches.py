@@ -1,0 +1,126 @@
+"""What runs on a GPU, seen without one: which branch is taken, that the host never waits, what is launched.
+
+`python tests/pretrain/launches.py` prints the counts; tests/pretrain/launches.json holds the budgets.
+"""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from launches import FAMILIES, META, TOKENS, as_on_a_gpu, count_micro_batch, make_encoder
+from run_helpers import ROOT
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pretrain.model import flash
+from pretrain.model.encoder import LAYER_CODES
+from pretrain.model.kernels import fused
+from pretrain.model.rows import PackedRow
+
+BUDGETS = json.loads((ROOT / "tests" / "pretrain" / "launches.json").read_text())
+LENGTHS = torch.tensor([5, 9, 5, 40])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_launches_and_bytes_of_a_micro_batch_stay_within_their_budget(family):
+    found = {}
+    for name, launches in zip(("train", "embed"), count_micro_batch(make_encoder(family))):
+        kilobytes = sum(launches.bytes.values()) / TOKENS / 1e3
+        found[name] = {"launches": launches.operators.total(), "kilobytes_a_token": round(kilobytes)}
+    within = [
+        found[name][what] <= limit for name, of in BUDGETS[family].items() for what, limit in of.items()
+    ]
+    assert all(within), (
+        f"{found}: more than {BUDGETS[family]}; `python tests/pretrain/launches.py` shows of what"
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fused_kernels_and_flash_attention_compute_every_layer(family):
+    train, embed = count_micro_batch(make_encoder(family, layers=4))
+    for launches in (train, embed):
+        assert launches.operators["_flash_attention_forward"] == 4
+        assert launches.operators["connect_forward"] == (7 if family == "modernbert" else 8)
+        assert not {"native_dropout", "bernoulli_", "_softmax"} & set(launches.operators)
+    assert train.operators["_flash_attention_backward"] == 4
+    assert train.operators["cross_entropy"] == 1 and "_log_softmax" not in train.operators
+
+
+def test_a_host_that_reads_a_value_is_an_error():
+    encoder = make_encoder("bert", layers=1)
+    ids = torch.zeros(int(LENGTHS.sum()), dtype=torch.long, device=META)
+    with as_on_a_gpu():
+        encoder.embed(ids, LENGTHS)
+        for read in (float, bool, torch.Tensor.tolist, torch.Tensor.cpu):
+            with pytest.raises((RuntimeError, NotImplementedError)):
+                encoder.embed(ids, LENGTHS, edit=lambda x, read=read: (read(x.detach().sum()), x)[1])
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.devices: dict[str, set[str]] = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        output = function(*args, **(kwargs or {}))
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(first, torch.Tensor):
+            self.devices.setdefault(function.__name__.split(".")[0], set()).add(first.device.type)
+        return output
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="torch's CUDA build is not installed")
+@pytest.mark.parametrize("layer_code", LAYER_CODES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tensors_that_say_they_are_on_cuda_take_the_variable_length_branch(family, layer_code, monkeypatch):
+    """Nothing but the capabilities of a GPU is made up here; a fake tensor's device is `cuda`."""
+    monkeypatch.setattr(flash, "_runs_flash", lambda device: device.type == "cuda")
+    monkeypatch.setattr(flash, "_flash_attn", lambda: None)
+    monkeypatch.setattr(fused, "available", lambda: True)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    encoder = make_encoder(family, layers=2, layer_code=layer_code)
+    ids, keys = torch.zeros(int(LENGTHS.sum()), dtype=torch.long), np.arange(4, dtype=np.uint64)
+    row = PackedRow.build(ids, LENGTHS, torch.device("cpu"), 0, 0, keys=keys)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), cuda_autocast():
+        for module in encoder.modules():
+            module._parameters |= {name: on_cuda(value, True) for name, value in module._parameters.items()}
+            module._buffers |= {name: on_cuda(value) for name, value in module._buffers.items()}
+        row = replace(row, **on_cuda_all(row), layout=replace(row.layout, **on_cuda_all(row.layout)))
+        with Operators() as operators, encoder.weights_unchanged():
+            last, _ = (encoder._own if layer_code == "own" else encoder._by_library)(row, None, None)
+            logits = encoder.filled_logits(last)
+        assert last.device.type == "cuda" and last.dtype == torch.float32
+        assert logits.shape == (64, 30_592) and logits.dtype == torch.bfloat16
+        with pytest.raises(DataDependentOutputException):
+            float(last.sum())
+    assert operators.devices["_flash_attention_forward"] == {"cuda"}
+    assert not any("scaled_dot_product" in name for name in operators.devices)
+    assert ("connect_forward" in operators.devices) == (layer_code == "own")
+
+
+def on_cuda(tensor: torch.Tensor | None, parameter: bool = False) -> torch.Tensor | None:
+    if tensor is None:
+        return None
+    fake = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda:0")
+    return nn.Parameter(fake, requires_grad=False) if parameter else fake
+
+
+def on_cuda_all(record: object) -> dict[str, torch.Tensor]:
+    return {name: on_cuda(value) for name, value in vars(record).items() if isinstance(value, torch.Tensor)}
+
+
+@contextmanager
+def cuda_autocast():
+    """bfloat16 on CUDA, which `torch.autocast` itself turns off where there is no GPU."""
+    before = torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", before)
