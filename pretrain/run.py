@@ -32,7 +32,7 @@ from pretrain.start.encoder import check_sources, make_encoder
 from pretrain.start.evaluation import Evaluation
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
 from pretrain.start.inputs import as_comments
-from pretrain.start.resume import resume_from
+from pretrain.start.resume import check_requested, resume_from
 from pretrain.step import engine as engines
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
@@ -50,6 +50,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     """
     summary.quiet_libraries()
     check_sources(config)
+    check_requested(config)
     engines.start_processes(config.train.rendezvous_seconds)
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())

@@ -15,6 +15,17 @@ from pretrain.config.run import Config
 from pretrain.start import continuity, inputs
 
 
+def check_requested(config: Config) -> None:
+    """Check the word of --resume, before ranks meet and data is prepared.
+
+    Raises:
+        UserError: it is neither auto nor never, and there is no such folder.
+    """
+    requested = config.checkpoint.resume
+    if requested not in ("auto", "never") and not Path(requested).is_dir():
+        raise UserError(f"--resume {requested}: there is no such checkpoint; other values: auto, never")
+
+
 def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, dict[str, Any] | None]:
     """Return the checkpoint to resume from and its state, or (None, None) for a new run. Collective.
 

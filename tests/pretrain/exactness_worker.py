@@ -45,7 +45,8 @@ from pretrain.step.whole_batch import WholeBatch
 # isort: split
 from exactness_cases import CASES, CLS, LABELS, MASK, PAD, SEED, SEP, VOCABULARY, WIDTH, N, make_batch, share
 from flash_reference import flash_on_cpu
-from objective_references import SYSTEMS, KeyedReference, Reference, double
+from objective_references import SYSTEMS
+from reference_model import KeyedReference, Reference, double
 
 
 class FakeTokenizer:

@@ -53,6 +53,12 @@ def test_missing_corpus(tmp_path):
     assert str(tmp_path / "no.txt") in output
 
 
+def test_a_checkpoint_that_is_not_there(tmp_path):
+    words = command(tmp_path / "data", tmp_path / "run", checkpoint__resume="maybe")
+    refused(words, "--resume maybe", "auto, never")
+    assert not (tmp_path / "data").exists() and not (tmp_path / "run").exists()
+
+
 def test_longer_sequences_than_positions(tiny_data, tmp_path):
     refused(command(tiny_data, tmp_path / "run", model__max_positions=32), "48", "32", "max_positions")
 
