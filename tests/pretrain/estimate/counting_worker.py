@@ -19,7 +19,7 @@ from collective_counter import count_collectives
 import torch
 import torch.distributed as dist
 from exactness_cases import SEED, N, make_batch, share
-from exactness_worker import FakeTokenizer
+from exactness_worker import FakeTokenizer, engine_gradients, errors
 
 from pretrain.config.recipe import validate_config
 from pretrain.estimate.measure import architecture, measure_model
@@ -81,9 +81,13 @@ def weights_of(engine, stage: int) -> list[torch.Tensor]:
     return [p.data for p in parameters]
 
 
-def count(stage: int, dtype: str) -> dict:
-    """Return what the third step holds and sends at a stage."""
+def count(stage: int, dtype: str, gradients: dict) -> dict:
+    """Return what the third step holds and sends at a stage.
+
+    gradients: stage -> those of the first step in the first type; those of this type are held against them.
+    """
     config = config_of(stage, dtype)
+    torch.manual_seed(0)
     encoder = build_encoder(architecture(config), FakeTokenizer(), "mean")
     model = SentenceModel(encoder, build_objective(config, encoder), "fp32")
     engine = build_engine(model, config)
@@ -110,6 +114,9 @@ def count(stage: int, dtype: str) -> dict:
     for number in range(3):
         sent.clear()
         result = step.compute(share(whole, rank, world, number))
+        if number == 0:
+            got = engine_gradients(engine)
+            found["error"] = errors(got, gradients.setdefault(stage, got))["error"]
         optimizer = engine.optimizer
         if stage == 0:
             reduced = 0
@@ -132,7 +139,8 @@ def count(stage: int, dtype: str) -> dict:
 def main() -> None:
     out, stages, dtypes = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
     start_processes()
-    found = {dtype: {stage: count(int(stage), dtype) for stage in stages} for dtype in dtypes}
+    gradients: dict = {}
+    found = {dtype: {stage: count(int(stage), dtype, gradients) for stage in stages} for dtype in dtypes}
     if dist.get_rank() == 0:
         size = measure_model(config_of(0), FakeTokenizer(), 8, "fp32", on_gpu=False)
         out.write_text(json.dumps({"stages": found, "size": vars(size)}))

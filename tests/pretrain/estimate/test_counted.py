@@ -43,6 +43,12 @@ def test_states_are_counted_exactly(counted, stage):
     assert plan.gradients == found["local"] + kept
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_gradients_in_bfloat16_are_rounded_and_no_more(counted, stage):
+    """Two ranks: (1 + 2^-8)^2 - 1 of the mean absolute value is the most; most are off by less."""
+    assert 2**-11 < counted["stages"]["bf16"][str(stage)]["error"] < 2**-7
+
+
 @pytest.mark.parametrize("dtype", WIRE)
 @pytest.mark.parametrize("stage", range(4))
 def test_bytes_on_the_wire_are_counted(counted, stage, dtype):
