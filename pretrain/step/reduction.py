@@ -6,8 +6,8 @@ here, in buckets, while the last pass still runs (`Buckets`): a gradient is fina
 added its part, or, if that pass does not reach the parameter, before it begins.
 
 Why not DeepSpeed's own overlap (0.19.8): stage 0 has none. Stage 1 with `overlap_comm` sends from a hook what
-the declared last backward reaches, and leaves out, without a word, what only an earlier one did (heads, a
-masked-language head). It waits for each bucket where there are no streams, as on a CPU.
+the declared last backward reaches, and leaves out, without a word, what only an earlier one did: the gradient
+of DiffCSE's discriminator is then one rank's own. On a CPU, without streams, it waits for each bucket.
 """
 
 from __future__ import annotations
