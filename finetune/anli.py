@@ -101,7 +101,7 @@ def main(
     token_budget: Annotated[int, Field(ge=MAX_LENGTH)] = 16384,
     out: Out = "",
 ) -> int:
-    """Fine-tune an encoder on NLI as Nie et al. do, evaluate it on ANLI; once stopped, it can continue.
+    """Fine-tune an encoder on NLI as Nie et al. do, and evaluate it on ANLI; resumable.
 
     Training sets that are not there are left out, and the result is marked incomplete.
 

@@ -17,12 +17,12 @@ Encoder = Annotated[
 Pooling = Annotated[
     str,
     Field(
-        description="cls, mean, first-last, embedding-last, last-two; without it, the pooling that the model "
+        description="cls, mean, first-last, embedding-last, last-two; default: the pooling that the model "
         "was trained with"
     ),
 ]
-EvalData = Annotated[str, Field(description="folder of the benchmarks; without it, CLEAR_DATA's")]
+EvalData = Annotated[str, Field(description="folder of the benchmarks (default: CLEAR_DATA)")]
 Precision = Annotated[
     Literal["auto", "fp32", "bf16"], Field(description="auto (bf16 on a GPU, else fp32), fp32 or bf16")
 ]
-Out = Annotated[str, Field(description="folder for results; without it, RUN/report or results/MODEL")]
+Out = Annotated[str, Field(description="folder for results; default: RUN/report or results/MODEL")]

@@ -100,7 +100,7 @@ def main(
     """Score Chinese STS-B: Spearman's correlation of cosine with the gold score, test and dev.
 
     Args:
-        tasks: STS-B-zh (test), STS-B-zh-dev, by commas; without it, both.
+        tasks: STS-B-zh (test), STS-B-zh-dev, by commas; default: both.
     """
     names = list(tasks or TASKS)
     for name in names:

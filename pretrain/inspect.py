@@ -47,7 +47,7 @@ def inspect(
     """Print a training batch as the model will see it, decoded.
 
     Args:
-        config: the recipe, or the config.yaml of a run; without one, what training would take.
+        config: the recipe, or the config.yaml of a run; default: what training would take.
         step: which step of that run; any step costs the same.
         show: sequences to decode.
         rank, world_size: whose share of the global batch.

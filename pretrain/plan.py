@@ -47,7 +47,7 @@ def plan(
     """Print what a run will need: memory, the largest micro-batch, tokens a second, time and cost.
 
     Args:
-        config: the recipe, or the config.yaml of a run; without one, what training would take.
+        config: the recipe, or the config.yaml of a run; default: what training would take.
         gpus: number of ranks, one a GPU.
         gpu: h200, h100, a100-80, a100-40, l40s; cpu: this machine.
         mfu: share of the peak that a step's work reaches, replay included; none: 0.3, cpu: measured.

@@ -49,8 +49,8 @@ def main(
 
     Args:
         text_file: the sentences, one a line (.gz too).
-        parser: a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else one that is installed.
-        aug: augmentations, separated by semicolons: "pi;mv:variant=code;subs"; without it, all that need no
+        parser: a spaCy pipeline, by name or folder; default: $CLEAR_PARSER, else one that is installed.
+        aug: augmentations, separated by semicolons: "pi;mv:variant=code;subs"; default: all that need no
             model of their own.
         also: further augmentations, beside those of --aug:
             "contextual:model=FOLDER;back-translation:forward=A:back=B".

@@ -129,7 +129,7 @@ def open_model(
         max_length: most tokens of a text, special ones included, for protocols that cut texts. Functions, and
             sentence-transformers models without a limit (static embeddings), read whole texts all the same:
             the model's `max_length` says what holds.
-        quiet: no remark about the pooling, for a caller that goes on to `encode_poolings`.
+        quiet: no remark about the pooling, for a caller of `encode_poolings`.
 
     Raises:
         UserError: nothing there to load, no tokenizer, an unknown pooling, or one that the model cannot have.

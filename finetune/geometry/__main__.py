@@ -47,17 +47,17 @@ def geometry(
 
     Args:
         models: runs, exports, Hugging Face or sentence-transformers folders or names, file.py:function.
-        measure: some of sts, neighbourhood, nli, augmentation, by commas; without it, all that have data.
-        aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; without it, all of tokens.
-        text_file: sentences to augment, one a line (.gz too); without it, those of STS-B.
+        measure: some of sts, neighbourhood, nli, augmentation, by commas; default: all that have data.
+        aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; default: all of tokens.
+        text_file: sentences to augment, one a line (.gz too); default: those of STS-B.
         sentences: number of sentences, taken evenly. The Gromov-Hausdorff distance as coded takes at most
             2,000 of them.
         neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150,
             HWU64, ATIS of intents/. VaSCL's figure is of stackoverflow alone.
-        parser: for augmentations of text, a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else
+        parser: for augmentations of text, a spaCy pipeline, by name or folder; default: $CLEAR_PARSER, else
             an installed one.
         seed: of augmentations, maskings, samples and t-SNE.
-        out: folder for results; without it, RUN/report or results/MODEL. Several models get a folder each.
+        out: folder for results; default: RUN/report or results/MODEL. Several models get a folder each.
     """
     from finetune.geometry import run
 

@@ -42,11 +42,11 @@ SEEDS = 5
 class GlueFlags(BaseModel):
     """Flags of every command here."""
 
-    eval_data: EvalData = Field("", description="folder of the benchmarks, or hub; without it, CLEAR_DATA's")
+    eval_data: EvalData = Field("", description="folder of the benchmarks (default: CLEAR_DATA), or hub")
     tasks: cli.Names = Field(
         (),
         description="names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by "
-        "MNLI's model); without it, all that the data has",
+        "MNLI's model); default: all that the data has",
     )
     seeds: cli.Count = Field(
         5, description="number of seeds; the figure is the median over them, each at its best epoch"
@@ -71,7 +71,7 @@ class GlueFlags(BaseModel):
     batch_size: cli.Count | None = Field(None, description="of all tasks, in place of the recipe's")
     precision: Precision = Field("auto", description="auto (bf16 on a GPU, else fp32), fp32 or bf16")
     out: Out = Field(
-        "", description="folder for results; without it, RUN/report or results/MODEL. Runs' files: its glue/"
+        "", description="folder for results; default: RUN/report or results/MODEL. Runs' files: its glue/"
     )
     max_train: cli.Natural = Field(
         0, description="training examples at most, for a quick trial; the result is marked incomplete"

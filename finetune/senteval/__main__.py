@@ -31,7 +31,7 @@ def main(
             (as senteval, with SICK-R and STS-B supervised). All six aggregations are in the result file.
         setting: test (10 folds, Adam; what papers report) or dev (5 folds, RMSprop, fewer passes; SimCSE's
             during training).
-        seed: of the classifiers' weights and order of examples.
+        seed: seed of the classifiers' weights and of the order of examples.
         hidden: width of a hidden layer in the classifiers; 0: logistic regression.
     """
     from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks

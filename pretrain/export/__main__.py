@@ -24,7 +24,7 @@ def main(run: str, *, step: str = "latest", out: str | None = None) -> int:
     Args:
         run: run folder.
         step: checkpoint: latest, best, or the number of its step.
-        out: folder to write; without it, RUN/export, or RUN/best for the best.
+        out: folder to write; default: RUN/export, or RUN/best for the best.
     """
     from pretrain.export.folder import export, read_policy
 

@@ -91,7 +91,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
 
 
 def _keep_layer_code(config: Config, made_with: dict[str, Any]) -> None:
-    """Let a run go on with the layers that it began with, where this command does not say which.
+    """Keep the layers that a run began with, where this command does not say which.
 
     Settings that do not say it are of a time when there were the library's alone.
     """

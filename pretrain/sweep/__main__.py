@@ -61,7 +61,7 @@ class SweepFlags(BaseModel):
     launch: str = Field(
         "",
         description="what starts pretrain/main.py: 'deepspeed --num_gpus 8', 'torchrun --standalone "
-        "--nproc-per-node 8'; without it, one process",
+        "--nproc-per-node 8'; default: one process",
     )
     clean: bool = Field(False, description="remove the checkpoints of finished runs; best/, export/ stay")
 
