@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,17 +201,11 @@ def _one_thread() -> None:
 
 def evaluate(
     model: EmbeddingModel,
-    tasks: Sequence[str] = SIX,
-    data: str | Path | None = None,
+    loaded: Mapping[str, LabelledTexts],
     max_length: int | None = MAX_LENGTH,
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
-    """Cluster each set; `max_length` is what `model` was opened with.
-
-    Raises:
-        UserError: unknown set (with the nearest name), a file missing or damaged.
-    """
-    loaded = {check_name(name): read(find(data, "clustering", f"{check_name(name)}.csv")) for name in tasks}
+    """Cluster each set, by name as `read` read it; `max_length` is what `model` was opened with."""
     cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
     protocol = f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; {cut}"
     evaluation = Evaluation.of("clustering", model, protocol)
@@ -273,12 +267,12 @@ def main(
         max_length: tokens that texts are cut to, as in VaSCL's code; 0 leaves them whole.
     """
     names = list(map(check_name, tasks or SIX))
-    for name in names:  # before the model: a missing file should not cost the loading
-        find(eval_data, "clustering", f"{name}.csv")
+    # before the model: a missing file should not cost the loading
+    loaded = {name: read(find(eval_data, "clustering", f"{name}.csv")) for name in names}
     return run_and_write(
         open_model(model, pooling, max_length=max_length or None),
         out,
-        lambda opened: evaluate(opened, names, eval_data, max_length or None),
+        lambda opened: evaluate(opened, loaded, max_length or None),
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -79,14 +80,9 @@ def probe(
     return scores, not any(issubclass(one.category, ConvergenceWarning) for one in caught)
 
 
-def evaluate(model: EmbeddingModel, data: str | Path | None = None) -> Evaluation:
-    """Fit and score the probe of one model.
-
-    Raises:
-        UserError: a file missing or damaged.
-    """
+def evaluate(model: EmbeddingModel, parts: Mapping[str, tuple[list[str], np.ndarray]]) -> Evaluation:
+    """Fit and score the probe of one model; `parts`: train and dev, as `read` read them."""
     started = time.perf_counter()
-    parts = {part: read(find(data, "GLUE", "CoLA", f"{part}.tsv")) for part in SIZES}
     protocol = "logistic regression on frozen raw vectors, as AugCSE's code: CoLA train, accuracy on dev"
     evaluation = Evaluation.of("cola_probe", model, protocol)
     for part, (sentences, _) in parts.items():
@@ -107,9 +103,9 @@ def evaluate(model: EmbeddingModel, data: str | Path | None = None) -> Evaluatio
 
 def main(model: Model, *, pooling: Pooling = "", eval_data: EvalData = "", out: Out = "") -> int:
     """Run AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set."""
-    for part in SIZES:  # before the model: a missing file should not cost the loading
-        find(eval_data, "GLUE", "CoLA", f"{part}.tsv")
-    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, eval_data))
+    # before the model: a missing file should not cost the loading
+    parts = {part: read(find(eval_data, "GLUE", "CoLA", f"{part}.tsv")) for part in SIZES}
+    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, parts))
 
 
 if __name__ == "__main__":

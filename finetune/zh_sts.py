@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -74,15 +74,8 @@ def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float]:
     return scores["spearman_all"], scores["pearson_all"]
 
 
-def evaluate(
-    model: EmbeddingModel, tasks: Sequence[str] = tuple(TASKS), data: str | Path | None = None
-) -> Evaluation:
-    """Score each task of TASKS.
-
-    Raises:
-        UserError: a file missing or damaged.
-    """
-    loaded = {name: read(find(data, "zh", "STS-B", TASKS[name][0])) for name in tasks}
+def evaluate(model: EmbeddingModel, loaded: Mapping[str, Pairs]) -> Evaluation:
+    """Score each task, by name as `read` read it."""
     evaluation = Evaluation.of("zh_sts", model, "cosine, Spearman over all pairs, nothing fitted")
     evaluation.expect_pooling("cls", "SDA's")
     for name, pairs in loaded.items():
@@ -105,9 +98,9 @@ def main(
     names = list(tasks or TASKS)
     for name in names:
         known_name(name, TASKS, "task", plain=str)
-        # before the model: a missing file should not cost the loading
-        find(eval_data, "zh", "STS-B", TASKS[name][0])
-    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, names, eval_data))
+    # before the model: a missing file should not cost the loading
+    loaded = {name: read(find(eval_data, "zh", "STS-B", TASKS[name][0])) for name in names}
+    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, loaded))
 
 
 if __name__ == "__main__":
