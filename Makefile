@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow test-slurm test-fake-cuda lint install clean
+.PHONY: demo test test-slow test-slurm test-fake-cuda gpu-accept lint install clean
 
 install: $(INSTALLED)
 
@@ -40,6 +40,10 @@ test-slurm: $(INSTALLED)
 test-fake-cuda:
 	$(MAKE) install VENV=.venv-cuda TORCH="torch===2.13.0"
 	.venv-cuda/bin/python -m pytest tests/pretrain/model
+
+# On a machine with a GPU: at most 10 minutes.
+gpu-accept: $(INSTALLED)
+	$(BIN)/python tests/benchmarks/gpu_accept.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

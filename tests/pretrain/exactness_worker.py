@@ -1,6 +1,6 @@
 """One rank of an exactness run: gradients of the engine against a padded single-device float64 reference.
 
-Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT BALANCE LAYERS` with RANK,
+Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT BALANCE LAYERS DEVICE` with RANK,
 WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. LAYERS is `plain`; `recomputed`, with activation checkpointing;
 or `flash`, by the variable-length branch that CUDA takes (dropout on probabilities depends on the split
 there, so DROPOUT leaves it out). The reference shares nothing with the system but the weights and the token
@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-os.environ["DS_ACCELERATOR"] = "cpu"
+os.environ["DS_ACCELERATOR"] = "cuda" if sys.argv[-1] == "cuda" else "cpu"
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
-from pretrain.common.transfer import Numbers
+from pretrain.common.transfer import Numbers, send
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import count_micro_batches
@@ -148,7 +148,7 @@ def engine_gradients(engine) -> dict:
     for name, p in engine.module.named_parameters():
         gradient = p.grad if stage == 0 else safe_get_full_grad(p)
         if gradient is not None:
-            result[name] = gradient.detach().double().clone()
+            result[name] = gradient.detach().double().cpu().clone()
     return result
 
 
@@ -229,22 +229,27 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     model = engine.module
     for p in model.parameters():
         p.grad = None
-    vectors = torch.zeros(len(batch.views) * N, WIDTH)
+
+    def on_device(rows):
+        return [row.moved(iter(send(row.moving, engine.device))) for row in rows]
+
+    vectors = torch.zeros(len(batch.views) * N, WIDTH, device=engine.device)
     views = Ragged.concatenate([view.tokens for view in batch.views.values()])
     count = count_micro_batches(views.lengths, budget)
     passes = passes_of(batch, model.objective, budget, seed, 0)
-    for row in passes["views"].micro_batches(count):
+    for row in on_device(passes["views"].micro_batches(count)):
         vectors = vectors.index_put((row.rows,), model(Embed(row)))
-    same = {role: torch.from_numpy(view.identities) for role, view in batch.views.items()}
-    context = BatchContext(batch.step, 0.0, torch.zeros(N, dtype=torch.long), same, {}, None, seed)
+    same = {role: torch.from_numpy(view.identities).to(engine.device) for role, view in batch.views.items()}
+    groups = torch.zeros(N, dtype=torch.long, device=engine.device)
+    context = BatchContext(batch.step, 0.0, groups, same, {}, None, seed)
     by_role = dict(zip(batch.views, vectors.unflatten(0, (-1, N))))
     total = model(Relate(by_role, context))["contrastive"] * config.objective.contrastive.weight
     masked = batch.masked[0]
     count = count_micro_batches(masked.lengths, budget)
-    for row in passes["masking 0"].micro_batches(count):
+    for row in on_device(passes["masking 0"].micro_batches(count)):
         total = total + model(MaskedLoss(row)) / len(masked.positions)
     total.backward()
-    return {n: p.grad.double().clone() for n, p in model.named_parameters() if p.grad is not None}
+    return {n: p.grad.double().cpu().clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
 def needed_micro_batches(
@@ -289,6 +294,8 @@ def main() -> None:
     layers = sys.argv[6]
     attention = flash_on_cpu if layers == "flash" else nullcontext
     of_attention = 0.0 if layers == "flash" else rate
+    if sys.argv[7] == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     start_processes()
     rank, world = dist.get_rank(), dist.get_world_size()

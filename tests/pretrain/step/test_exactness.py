@@ -7,6 +7,7 @@ import pytest
 from run_helpers import finish, start
 
 WORKER = Path(__file__).parents[1] / "exactness_worker.py"
+DEVICE = "cpu"  # tests/benchmarks/gpu_accept.py runs the worker on a GPU
 CLEAR = (
     "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_no_head,clear_local,contrastive_only,not_yet"
 )
@@ -33,7 +34,7 @@ def launch(
     layers: str = "plain",
 ) -> dict:
     out = tmp_path / "report.json"
-    words = [str(WORKER), str(out), str(stage), cases, str(dropout), balance, layers]
+    words = [str(WORKER), str(out), str(stage), cases, str(dropout), balance, layers, DEVICE]
     finish(start(words, world), timeout=1800)
     return json.loads(out.read_text())
 
