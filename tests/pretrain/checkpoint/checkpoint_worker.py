@@ -1,5 +1,5 @@
-"""One rank of the checkpoint tests: `python checkpoint_worker.py SCENARIO.json` with RANK, WORLD_SIZE,
-MASTER_* set.
+"""One rank of the checkpoint tests: `python checkpoint_worker.py SCENARIO.json DEVICE` with RANK, WORLD_SIZE,
+MASTER_* set, DEVICE cpu or cuda, and DS_ACCELERATOR the same.
 
 A scenario is a list of actions done in one launch, because importing DeepSpeed takes longer than all of them.
 """
@@ -62,7 +62,7 @@ def train(engine, first: int, last: int) -> list[float]:
     """Steps first .. last-1. Every rank sees the same tokens, so that world sizes can be compared."""
     losses = []
     for step in range(first, last):
-        tokens = torch.randint(0, 11, (32,), generator=torch.Generator().manual_seed(step))
+        tokens = torch.randint(0, 11, (32,), generator=torch.Generator().manual_seed(step)).to(engine.device)
         for group in engine_state(engine).inner.param_groups:
             group["lr"] = 0.01 / (1 + step)
         loss = engine(tokens)
@@ -76,12 +76,12 @@ def snapshot(engine) -> dict[str, torch.Tensor]:
     view = engine_state(engine)
     found = {}
     for name, parameter in view.named_parameters():
-        found[f"parameters/{name}"] = view.full_parameter(parameter).clone()
+        found[f"parameters/{name}"] = view.full_parameter(parameter).cpu().clone()
         for key in view.moment_keys(parameter):
             found[f"{key}/{name}"] = (
-                view.full_moment(parameter, key).clone().reshape(found[f"parameters/{name}"].shape)
+                view.full_moment(parameter, key).cpu().clone().reshape(found[f"parameters/{name}"].shape)
             )
-    return found | {f"buffers/{name}": buffer.clone() for name, buffer in view.named_buffers()}
+    return found | {f"buffers/{name}": buffer.cpu().clone() for name, buffer in view.named_buffers()}
 
 
 def bits_differ(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> list[str]:
@@ -221,7 +221,11 @@ def main() -> None:
     scenario = json.loads(Path(sys.argv[1]).read_text())
     # plain gloo: DeepSpeed would compile its shared-memory collectives first
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed("gloo", verbose=False)
+    if sys.argv[2] == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    deepspeed.init_distributed("nccl" if sys.argv[2] == "cuda" else "gloo", verbose=False)
     out: dict = {}
     for action, arguments in scenario["actions"]:
         globals()[action](Path(arguments.pop("root")), **arguments, out=out)

@@ -19,13 +19,14 @@ from run_helpers import finish, start
 from pretrain.checkpoint import store
 
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
+DEVICE = "cpu"  # or cuda, where each rank has a GPU
 ROOT = Path(__file__).parents[3]
 
 
 def launch(world_size: int, folder: Path, name: str, actions: list) -> list[subprocess.Popen]:
     scenario = folder / f"{name}.json"
     scenario.write_text(json.dumps({"actions": actions, "out": str(folder / name)}))
-    return start([str(WORKER), str(scenario)], world_size, DS_ACCELERATOR="cpu")
+    return start([str(WORKER), str(scenario), DEVICE], world_size, DS_ACCELERATOR=DEVICE)
 
 
 def results_of(ranks: list[subprocess.Popen], folder: Path, name: str) -> list[dict]:
