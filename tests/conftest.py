@@ -21,6 +21,8 @@ from small_wordnet import forget_words, write_small_wordnet
 from augment.text import wordnet
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 
 _OF_THE_MACHINE = (
     "CLEAR_DATA",
