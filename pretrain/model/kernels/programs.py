@@ -1,4 +1,4 @@
-"""The GPU's programs behind `pretrain.model.kernels.fused`, in Triton (it comes with torch's CUDA build).
+"""The GPU's programs behind `pretrain.model.kernels.operators`, in Triton (it comes with torch's CUDA build).
 
 Each reads and writes every tensor once. A program of a norm computes whole rows of H channels (BLOCK: the
 next power of 2); backward programs take every `programs`-th row and leave partial sums for the gradients of

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from pretrain.model import encoder as encoder_module
 from pretrain.model.kernels import dropout as hashing
 from pretrain.model.kernels import fused, plain
 from pretrain.model.kernels.dropout import Dropout, site_of
-from pretrain.model.kernels.fused import IGNORED
+from pretrain.model.kernels.operators import IGNORED
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS = torch.tensor([3, 1, 12, 9])
@@ -200,7 +201,7 @@ def test_an_encoder_with_dropout_is_that_of_the_plain_kernels(family, monkeypatc
 def test_every_program_compiles_for_a_gpu_that_is_not_here(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "tests" / "pretrain" / "compile_programs.py")]
+    command = [sys.executable, str(Path(__file__).with_name("compile_programs.py"))]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = {line.split()[0] for line in done.stdout.splitlines()}

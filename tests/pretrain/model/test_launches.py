@@ -1,17 +1,17 @@
 """What runs on a GPU, seen without one: which branch is taken, that the host never waits, what is launched.
 
-`python tests/pretrain/launches.py` prints the counts; tests/pretrain/launches.json holds the budgets.
+`python tests/pretrain/model/launches.py` prints the counts; launches.json beside it holds the budgets.
 """
 
 import json
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from launches import FAMILIES, META, TOKENS, as_on_a_gpu, count_micro_batch, make_encoder
-from run_helpers import ROOT
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,7 +21,7 @@ from pretrain.model.encoder import LAYER_CODES
 from pretrain.model.kernels import fused
 from pretrain.model.rows import PackedRow
 
-BUDGETS = json.loads((ROOT / "tests" / "pretrain" / "launches.json").read_text())
+BUDGETS = json.loads(Path(__file__).with_name("launches.json").read_text())
 LENGTHS = torch.tensor([5, 9, 5, 40])
 
 
@@ -35,7 +35,7 @@ def test_launches_and_bytes_of_a_micro_batch_stay_within_their_budget(family):
         found[name][what] <= limit for name, of in BUDGETS[family].items() for what, limit in of.items()
     ]
     assert all(within), (
-        f"{found}: more than {BUDGETS[family]}; `python tests/pretrain/launches.py` shows of what"
+        f"{found}: more than {BUDGETS[family]}; `python tests/pretrain/model/launches.py` shows of what"
     )
 
 

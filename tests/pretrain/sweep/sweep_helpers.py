@@ -6,7 +6,7 @@ import yaml
 
 from pretrain.sweep.file import expand, read_sweep
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def write_sweep(folder, **tree):

@@ -4,7 +4,7 @@ Tensors of the device "meta" have shapes and no data. On them the encoder takes 
 flash attention, fused kernels, a vocabulary that is filled up. Whatever reads a value on the host raises an
 error. Counted are operators that compute (no views, no allocations); flash attention's backward is one, and
 three kernels on a GPU. A tensor counts once for an operator, however often that reads it.
-`python tests/pretrain/launches.py` prints the operators of each family.
+`python tests/pretrain/model/launches.py` prints the operators of each family.
 """
 
 from collections import Counter

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from pretrain.common import transfer
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 aten = torch.ops.aten
 
 READS = {
