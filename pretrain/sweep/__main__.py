@@ -2,7 +2,7 @@
 
     python -m pretrain.sweep configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --eval-data DIR
     python -m pretrain.sweep configs/sweeps/clear_table3.yaml --recipes micro --data DIR --dry-run
-    python -m pretrain.sweep --config configs/simcse_bert.yaml --seeds 1,11,42,68,421
+    python -m pretrain.sweep --config configs/simcse_bert.yaml --seed-list 1,11,42,68,421
     python -m pretrain.sweep plan configs/sweeps/augcse_table7.yaml --data DIR
     slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
 
@@ -49,7 +49,7 @@ class SweepFlags(BaseModel):
     """Flags of every command here, beside any key of the configuration."""
 
     config: str = Field("", description="a recipe in place of a sweep file")
-    seeds: cli.Names = Field((), description="by commas, in place of the file's")
+    seed_list: cli.Names = Field((), description="seeds by commas, in place of the file's")
     out: Path = Field(Path("runs/sweeps"), description="folder for runs and tables")
     rows: cli.Names = Field((), description="only rows whose names hold one of these words, by commas")
     recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
@@ -132,8 +132,8 @@ def _open(
         )
     path = Path(file or flags.config)
     sweep = read_sweep(path) if file else sweep_of(path)
-    if flags.seeds:
-        sweep = _with_seeds(sweep, flags.seeds)
+    if flags.seed_list:
+        sweep = _with_seeds(sweep, flags.seed_list)
     sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
     data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
     environment = _environment(data)
@@ -311,7 +311,7 @@ def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:
 
 def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
     if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
-        raise UserError(f"--seeds {','.join(words)}: give different whole numbers by commas, as 1,11,42")
+        raise UserError(f"--seed-list {','.join(words)}: give different whole numbers by commas, as 1,11,42")
     return sweep.model_copy(update={"seeds": list(map(int, words))})
 
 
@@ -352,7 +352,7 @@ if __name__ == "__main__":
         "out",
         "rows",
         "recipes",
-        "seeds",
+        "seed_list",
         "config",
         "launch",
         "dry_run",

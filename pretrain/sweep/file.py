@@ -193,7 +193,7 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
         raise UserError(
-            f"--{taken[0]} is set by the sweep itself; --out names the folder and --seeds the seeds"
+            f"--{taken[0]} is set by the sweep itself; --out names the folder and --seed-list the seeds"
         )
     entries, used = [], set()
     for name, row in sweep.rows.items():

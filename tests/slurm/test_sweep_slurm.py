@@ -72,7 +72,7 @@ def test_an_array_trains_what_one_process_trains_and_the_table_follows(tmp_path,
         assert table.count("ours, 2 of 2 seeds") == 2
         found = json.loads((tmp_path / "out" / "rates" / "results.json").read_text())
         assert [row["name"] for row in found["rows"]] == ["slow", "fast"]
-        alone = ("--out", tmp_path / "alone", "--rows", "fast", "--seeds", "2")
+        alone = ("--out", tmp_path / "alone", "--rows", "fast", "--seed-list", "2")
         command(sys.executable, "-m", "pretrain.sweep", file, *alone, cwd=ROOT)
         run = next((tmp_path / "alone" / "runs").iterdir())
         assert curve(run) == curve(tmp_path / "out" / "runs" / run.name)
@@ -91,7 +91,7 @@ def test_a_task_that_is_requeued_leaves_the_others_of_its_array_alone(tmp_path, 
         .replace("evaluate.every: 2", "evaluate.every: 0")
     )
     file.write_text(text.replace("checkpoint.every: 2", "checkpoint.every: 0"))
-    jobs, _ = submit(tmp_path, file, "--seeds", "1")
+    jobs, _ = submit(tmp_path, file, "--seed-list", "1")
     logs = [tmp_path / f"slurm-sweep-{jobs[0]}_{task}.out" for task in (0, 1)]
 
     def wait_for(condition, seconds=300):

@@ -64,7 +64,7 @@ def test_none_is_an_augmentation():
     [
         ({"train.learning_rate": "1"}, ["train.learning_rate"]),
         ({"train.lrr": "1"}, ["did you mean --train.lr?"]),
-        ({"seeds": "1,11"}, ["--train.seed", "pretrain.sweep", "--seeds"]),
+        ({"seeds": "1,11"}, ["--train.seed", "pretrain.sweep", "--seed-list"]),
         ({"lr": "1"}, ["did you mean --train.lr?"]),
         ({"optimiser": "adamw"}, ["did you mean --train.optimizer?"]),
         ({"train.lr": "fast"}, ["train.lr", "number", "fast"]),

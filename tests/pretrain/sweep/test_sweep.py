@@ -188,25 +188,26 @@ def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
 
 def test_one_recipe_with_several_seeds_and_single_runs_by_number(tmp_path):
     recipe = ROOT / "configs" / "simcse_micro.yaml"
-    said = sweep(
-        tmp_path, "train", "--config", recipe, "--seeds", "1,11", "--run-numbers", "1", "--train.lr", "1e-3"
-    )
+    seeds = ("--config", recipe, "--seed-list", "1,11")
+    said = sweep(tmp_path, "train", *seeds, "--run-numbers", "1", "--train.lr", "1e-3")
     assert "1 runs" in said and not (tmp_path / "out" / "simcse-micro").exists()
     runs = list((tmp_path / "out" / "runs").iterdir())
     assert len(runs) == 1 and runs[0].name.startswith("simcse-micro-seed11-")
-    flags = sweep(
-        tmp_path, "plan", "--config", recipe, "--seeds", "1,11", "--words-of", "0", "--train.lr", "1e-3"
-    ).splitlines()
+    flags = sweep(tmp_path, "plan", *seeds, "--words-of", "0", "--train.lr", "1e-3").splitlines()
     assert f"--config={recipe}" in flags and "--train.seed=1" in flags and "--train.lr=1e-3" in flags
     assert (
         sweep(
-            tmp_path, "plan", "--config", recipe, "--seeds", "1,11", "--words-of", "1", "--train.lr", "1e-3"
+            tmp_path,
+            "plan",
+            *seeds,
+            "--words-of",
+            "1",
+            "--train.lr",
+            "1e-3",
         )
         == ""
     )
-    assert "there are 2 runs" in sweep(
-        tmp_path, "plan", "--config", recipe, "--seeds", "1,11", "--words-of", "2", expect=2
-    )
+    assert "there are 2 runs" in sweep(tmp_path, "plan", *seeds, "--words-of", "2", expect=2)
     assert "did you mean --train.lr?" in sweep(tmp_path, "--config", recipe, "--train.lrr", "1", expect=2)
     assert "no evaluation" in sweep(tmp_path, "gather", "--config", recipe)
 

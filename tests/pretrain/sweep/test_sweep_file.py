@@ -56,7 +56,7 @@ def test_the_command_line_wins_and_relative_values_multiply_what_it_says(tmp_pat
         (64, 1e-3, 5, 1),
     ]
     assert replaced(read_sweep(path), given) == ["train.lr"]
-    with pytest.raises(UserError, match="--seeds"):
+    with pytest.raises(UserError, match="--seed-list"):
         expand(read_sweep(path), tmp_path, {"train.seed": "3"})
 
 
