@@ -2,26 +2,16 @@
 
 import doctest
 import importlib
+from pathlib import Path
 
 import pytest
 
-MODULES = (  # in alphabetical order
-    "augment.convert_weights",
-    "augment.core.ragged",
-    "augment.spec.grammar",
-    "augment.spec.pipeline",
-    "augment.spec.sets",
-    "augment.text.cleaning",
-    "augment.text.draws",
-    "augment.text.inflection",
-    "augment.text.parsed",
-    "pretrain.common.help_text",
-    "pretrain.config.data",
-    "pretrain.data.batch",
-    "pretrain.data.microbatches",
-    "pretrain.objectives.base",
-    "pretrain.prepare.packing",
-    "pretrain.step.plan",
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in ("augment", "finetune", "pretrain")
+    for path in (ROOT / package).rglob("*.py")
+    if ">>> " in path.read_text()
 )
 
 
@@ -29,3 +19,14 @@ MODULES = (  # in alphabetical order
 def test_examples_give_what_they_show(name):
     results = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert results.attempted and not results.failed
+
+
+def test_the_central_types_have_examples():
+    central = (
+        "augment.core.ragged",
+        "pretrain.data.batch",
+        "pretrain.model.rows",
+        "pretrain.objectives.base",
+        "pretrain.step.plan",
+    )
+    assert set(central) <= set(MODULES)

@@ -122,11 +122,11 @@ class SentenceEncoder(nn.Module):
         self.lm.gradient_checkpointing_enable({"use_reentrant": False, "early_stop": False})
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """`forward_packed`."""
+        """Return `forward_packed`, for wrappers that call a module."""
         return self.forward_packed(ids, lengths)
 
     def forward_packed(self, ids: Tensor, lengths: Tensor, keys: np.ndarray | None = None) -> Tensor:
-        """Last hidden states [T, H] of the packed batch, in the order of `ids`.
+        """Return the last hidden states [T, H] of the packed batch, in the order of `ids`.
 
         keys: as in `states`.
 

@@ -74,7 +74,7 @@ class ProjectionHead(nn.Module):
             initialize(self, initializer_range)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[N, in] of any floating dtype -> [N, out] in the head's dtype."""
+        """Map vectors [N, in] of any floating dtype to [N, out] in the head's dtype."""
         with torch.autocast(vectors.device.type, enabled=False):
             return self.layers(vectors.to(self.layers[0].weight.dtype))
 
@@ -137,7 +137,7 @@ def simcse_head(size: int, initializer_range: float | None = 0.02) -> Projection
 
 
 def is_simcse_head(head: nn.Module) -> bool:
-    """Whether it is a `simcse_head` of some size, whatever its weights."""
+    """Return whether it is a `simcse_head` of some size, whatever its weights."""
     if not isinstance(head, ProjectionHead) or [type(part) for part in head.layers] != [nn.Linear, nn.Tanh]:
         return False
     linear = head.layers[0]
@@ -145,7 +145,7 @@ def is_simcse_head(head: nn.Module) -> bool:
 
 
 def vascl_head(size: int, out_features: int = 128, initializer_range: float | None = 0.02) -> ProjectionHead:
-    """Linear(d, d), ReLU, Linear(d, 128), both without bias (VaSCL's code; Zhang et al. 2022).
+    """Return Linear(d, d), ReLU, Linear(d, 128), both without bias (VaSCL's code; Zhang et al. 2022).
 
     The code leaves initialisation to transformers, which draws weights missing from a checkpoint as in BERT.
     """
@@ -171,7 +171,7 @@ def batch_norm_head(size: int, initializer_range: float | None = 0.02) -> Projec
 
 @torch.no_grad()
 def initialize(module: nn.Module, initializer_range: float) -> None:
-    """Weights of all linear maps normal(0, initializer_range), their biases 0, as BERT's are made."""
+    """Draw the weights of all linear maps from normal(0, initializer_range), biases 0, as BERT's are made."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             part.weight.normal_(0.0, initializer_range)

@@ -237,8 +237,8 @@ class PostNormLayer(GradientCheckpointingLayer):
         self.probability_rate = getattr(config, names.probability_dropout)
 
     def forward(self, hidden: Tensor, normed: Tensor, run: Pass) -> tuple[Tensor, Tensor]:
-        """[T, H] pairs -> [T, H] pairs: the same twice, in the residual's type and, for products, the working
-        type.
+        """Map [T, H] pairs to such pairs: the same twice, in the residual's type and, for products, the
+        working type.
 
         The last layer's first result is float32 at least.
         """
@@ -288,7 +288,7 @@ class PreNormLayer(GradientCheckpointingLayer):
         self.rate, self.attention_rate = config.mlp_dropout, config.attention_dropout
 
     def forward(self, hidden: Tensor, added: Tensor | None, run: Pass) -> tuple[Tensor, Tensor]:
-        """[T, H] pairs -> [T, H] pairs: in the residual's type, and in the working type."""
+        """Map [T, H] pairs to [T, H] pairs: in the residual's type, and in the working type."""
         attention, mlp = self.attn, self.mlp
         hidden, normed = self._add(hidden, added, self.attn_norm, None, run)
         qkv = run.product(normed, attention.Wqkv).unflatten(1, (3, self.heads, -1))

@@ -49,7 +49,7 @@ def check_pooling(pooling: str) -> str:
 
 
 def pool(states: PackedStates, pooling: str) -> Tensor:
-    """Sentence vectors [N, H], float32 (float64 from float64 states), deterministic on CPU and CUDA."""
+    """Return sentence vectors [N, H], float32 (float64 from float64 states); the same bits at every call."""
     lengths = states.lengths
     device_type = states.last.device.type
     with torch.autocast(device_type, enabled=False):

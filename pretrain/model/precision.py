@@ -73,5 +73,5 @@ class LossScale:
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """L2 norm over all gradients, for parameters held whole (ZeRO 0); inf or NaN where one is not finite."""
+    """Return the L2 norm of all gradients, of parameters held whole (ZeRO 0); not finite where one is not."""
     return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in gradients]))

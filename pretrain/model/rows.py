@@ -29,6 +29,13 @@ class PackedRow:
     keys: int64[T + filler], a dropout key for every token, or None.
     order, restore: int64[T], on the device: the tokens' places in the input, and the inverse; None where the
         row is in the input's order.
+
+    >>> ids, lengths = torch.tensor([1, 9, 2, 1, 7, 8, 2, 1, 6, 2]), torch.tensor([3, 4, 3])
+    >>> row = PackedRow.build(ids, lengths, torch.device("cpu"), pad_id=0, first_position=0)
+    >>> row.ids[:11].tolist(), len(row.ids)  # equal lengths together, and filler behind
+    ([1, 9, 2, 1, 6, 2, 1, 7, 8, 2, 0], 64)
+    >>> row.positions[:10].tolist(), row.order.tolist()
+    ([0, 1, 2, 0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 7, 8, 9, 3, 4, 5, 6])
     """
 
     ids: Tensor

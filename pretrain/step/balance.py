@@ -58,7 +58,7 @@ def balance(
 
     >>> lengths = np.array([9, 8, 7, 2, 1, 3])
     >>> balance(lengths, owners=np.array([0, 0, 0, 1, 1, 1]), ranks=2)
-    array([0, 1, 1, 0, 1, 0])
+    array([1, 0, 0, 1, 1, 1])
     """
     if imbalance(lengths, owners, ranks) <= above:
         return owners
