@@ -65,7 +65,8 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
         subject = spoken
     if subject is not None and subject < finite and sentence.tags[finite] == "VB" and not auxiliaries:
         behind = sentence.subtree(subject)[1] + 1
-        subject = None if sentence.word(behind) == "," else subject  # "Ann, go home"
+        if behind < len(sentence) and sentence.word(behind) == ",":  # "Ann, go home"
+            subject = None
     nots = []
     if _has_not(sentence.text.lower()):
         dependants = [child for word in {head, verb, *auxiliaries} for child in sentence.children(word)]

@@ -89,7 +89,7 @@ def prefixed(
         first += 1  # "'Tis"; `place` stays before the apostrophe
     begin, end = sentence.starts[first], sentence.ends[first]
     rest = [edit for edit in edits if edit[0] >= end]
-    early = [edit for edit in edits if edit[0] < end]
+    early = [_from(sentence, edit, place) for edit in edits if edit[0] < end]
     if not early:
         return [(place, place, prefix + " "), (begin, end, lower_first(sentence, first)), *rest]
     # The first word is edited itself, and by rules that write lower case.

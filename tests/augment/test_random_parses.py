@@ -21,12 +21,7 @@ CASES = [(name, "en") for name in RULES] + [(name, "zh") for name in CHINESE]
 
 @pytest.fixture(scope="module")
 def parses():
-    return {language: list(_parses(range(1500), language)) for language in ("en", "zh")}
-
-
-@pytest.fixture(scope="module")
-def more_parses():
-    return {language: list(_parses(range(12000, 22000), language)) for language in ("en", "zh")}
+    return {language: list(_parses(range(20_000), language)) for language in ("en", "zh")}
 
 
 def _parses(numbers, language):
@@ -56,9 +51,3 @@ def _check(spec: str, parses, language: str) -> int:
 @pytest.mark.parametrize(("spec", "language"), CASES)
 def test_rules_take_any_parse(spec, language, parses):
     assert _check(spec, parses[language], language) > 0  # else the sentences test nothing
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("spec", "language"), CASES)
-def test_rules_take_any_parse_at_length(spec, language, more_parses):
-    assert _check(spec, more_parses[language], language) > 0
