@@ -9,6 +9,7 @@ against.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from pretrain.model.kernels.dropout import Dropout
 _LARGEST_WIDTH = 1 << 14
 
 
+@cache  # every forward pass asks, and Python looks for a missing package again each time
 def available() -> bool:
     """Return whether Triton imports here."""
     try:
