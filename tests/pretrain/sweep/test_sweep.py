@@ -195,18 +195,7 @@ def test_one_recipe_with_several_seeds_and_single_runs_by_number(tmp_path):
     assert len(runs) == 1 and runs[0].name.startswith("simcse-micro-seed11-")
     flags = sweep(tmp_path, "plan", *seeds, "--words-of", "0", "--train.lr", "1e-3").splitlines()
     assert f"--config={recipe}" in flags and "--train.seed=1" in flags and "--train.lr=1e-3" in flags
-    assert (
-        sweep(
-            tmp_path,
-            "plan",
-            *seeds,
-            "--words-of",
-            "1",
-            "--train.lr",
-            "1e-3",
-        )
-        == ""
-    )
+    assert sweep(tmp_path, "plan", *seeds, "--words-of", "1", "--train.lr", "1e-3") == ""
     assert "there are 2 runs" in sweep(tmp_path, "plan", *seeds, "--words-of", "2", expect=2)
     assert "did you mean --train.lr?" in sweep(tmp_path, "--config", recipe, "--train.lrr", "1", expect=2)
     assert "no evaluation" in sweep(tmp_path, "gather", "--config", recipe)
