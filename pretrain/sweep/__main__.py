@@ -28,6 +28,7 @@ from pydantic import BaseModel, Field
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import flags as keys
+from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of, pending
 from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
 from pretrain.sweep.runs import (
     ROOT,
@@ -39,7 +40,7 @@ from pretrain.sweep.runs import (
     slug,
     unequal_inputs,
 )
-from pretrain.sweep.table import LIGHT, EvaluatedModel, collect, evaluate, metric, models_of, pending, write
+from pretrain.sweep.table import collect, write
 from pretrain.telemetry.formats import format_seconds
 
 Evaluate = Callable[[list[EvaluatedModel], dict[str, str]], None]
@@ -176,7 +177,7 @@ def _until_stopped(work: Callable[[], int]) -> int:
 class _Work:
     """A sweep in progress.
 
-    evaluate_models: `table.evaluate`; None: there is no benchmark data.
+    evaluate_models: `evaluations.evaluate`; None: there is no benchmark data.
     """
 
     def __init__(

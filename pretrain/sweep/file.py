@@ -5,7 +5,7 @@
     recipe: ../vadvcse_bert.yaml           # relative to this file
     set: {train.lr: 3e-5}                  # for all rows
     seeds: [42]
-    columns: {STS-B dev: dev}              # title -> metric (pretrain.sweep.table)
+    columns: {STS-B dev: dev}              # title -> metric (pretrain.sweep.evaluations)
     rows:
       JS: {set: {objective.vadvcse.divergence: js}, paper: {STS-B dev: 84.55}}
 

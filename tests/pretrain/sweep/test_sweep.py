@@ -15,7 +15,7 @@ import yaml
 from run_helpers import TINY, environment
 from sweep_helpers import ROOT, write_sweep
 
-from pretrain.sweep.table import EvaluatedModel, evaluate
+from pretrain.sweep.evaluations import EvaluatedModel, evaluate
 
 FAKE = """
 import json, sys, time

@@ -1,0 +1,157 @@
+"""Evaluate the runs of a sweep by the commands of finetune, and read their figures.
+
+A column's metric is one of
+    dev                      STS-B dev of best/, as evaluated during training: selects best/ and winners
+    sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
+    EVALUATION.TASK[.SCORE]  the headline, or another score, of `python -m finetune.EVALUATION`
+    run.seconds_per_step, run.best_step
+    average                  the mean of the other columns that the paper has
+or a list of such: their mean.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pretrain.sweep.file import Entry, Sweep
+from pretrain.sweep.runs import Run, failure_line, slug
+from pretrain.telemetry.formats import format_seconds
+
+LIGHT = {"sts": "", "geometry": "--measure sts"}
+"""Evaluations of every run: seconds on a GPU, a minute or two on a CPU."""
+SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
+FINE_TUNED = ("glue", "anli")  # evaluations that take no pooling
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model to evaluate: a run's best/, or what a recipe starts from (`run` is None)."""
+
+    model: str
+    pooling: str
+    folder: Path
+    run: Run | None = None
+
+    def results(self, evaluation: str) -> Path:
+        """Return the file of an evaluation's figures (fine-tuning names it by the model's own pooling)."""
+        if evaluation.split("-")[0] in FINE_TUNED and (
+            there := sorted(self.folder.glob(f"{evaluation}-*.json"))
+        ):
+            return there[0]
+        return self.folder / f"{evaluation}-{self.pooling}.json"
+
+    def words(self, evaluation: str, flags: str) -> list[str]:
+        """Return the command of an evaluation."""
+        words = ["-m", f"finetune.{evaluation.split('-')[0]}", self.model, *shlex.split(flags)]
+        if evaluation.split("-")[0] not in FINE_TUNED:
+            words += ["--pooling", self.pooling]
+        return [
+            sys.executable,
+            *words,
+            *(
+                ["--json_file", str(self.results("sts"))]
+                if evaluation == "sts"
+                else ["--out", str(self.folder)]
+            ),
+        ]
+
+
+def models_of(entry: Entry, runs: list[Run], out: Path) -> list[EvaluatedModel]:
+    """Return the models to evaluate for a row: its finished runs, or what its recipe starts from."""
+    if entry.row.kind == "start":
+        config = entry.points[0].config(0)
+        if config.model.init is None:
+            return []
+        model = (
+            str(Path(config.model.init).resolve()) if Path(config.model.init).exists() else config.model.init
+        )
+        return [EvaluatedModel(model, entry.row.pooling or config.model.pooling, out / "start" / slug(model))]
+    return [
+        EvaluatedModel(
+            str(run.folder / "best"), entry.row.pooling or run.config.model.pooling, run.folder / "sweep", run
+        )
+        for run in runs
+        if run.state == "done"
+    ]
+
+
+def evaluate(
+    models: list[EvaluatedModel],
+    evaluations: dict[str, str],
+    *,
+    environment: dict[str, str],
+    print_line: Callable[[str], None],
+    check_for_stop: Callable[[], None],
+) -> None:
+    """Run the evaluations (name -> flags) that have no result yet; report one that fails."""
+    wanted = {
+        model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
+    }
+    todo = [pair for results, pair in wanted.items() if not results.is_file()]
+    started = time.monotonic()
+    for number, (model, evaluation) in enumerate(todo):
+        left = (
+            f"; about {format_seconds((time.monotonic() - started) / number * (len(todo) - number))} left"
+            if number
+            else ""
+        )
+        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
+        check_for_stop()
+        model.folder.mkdir(parents=True, exist_ok=True)
+        log = model.folder / f"{evaluation}.txt"
+        with open(log, "wb") as stream:
+            words = model.words(evaluation, evaluations[evaluation])
+            code = subprocess.run(words, stdout=stream, stderr=stream, env=environment).returncode
+        check_for_stop()  # Ctrl-C ends the evaluation too
+        if code:
+            print_line(f"  FAILED ({code}): {failure_line(log)}")
+
+
+def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
+    """Return a figure of a model; None: not evaluated (yet)."""
+    if isinstance(name, list):
+        parts = [value for part in name if (value := metric(model, part)) is not None]
+        return statistics.mean(parts) if len(parts) == len(name) else None
+    evaluation, _, rest = name.partition(".")
+    if name == "dev":
+        if model.run is not None:
+            return model.run.dev
+        evaluation, rest = "sts", "STS-B-dev"
+    if evaluation == "run":
+        if model.run is None or not (summary := model.run.summary):
+            return None
+        return {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}[rest]
+    path = model.results(evaluation)
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text())
+    if evaluation == "sts":
+        scores = content["results"]
+        scores = scores.get(model.pooling) or next(iter(scores.values()))
+        if rest == "average":
+            values = [round(scores[task]["spearman_all"], 2) for task in SEVEN if task in scores]
+            return statistics.mean(values) if len(values) == len(SEVEN) else None
+        return scores[rest]["spearman_all"] if rest in scores else None
+    task, _, score = rest.partition(".")
+    result = content["tasks"].get(task)
+    if result is None:
+        return None
+    return result["scores"].get(score) if score else result["value"]
+
+
+def pending(sweep: Sweep, models: list[EvaluatedModel]) -> list[str]:
+    """Return the commands of the evaluations that the columns need and that have no result yet."""
+    return [
+        shlex.join(model.words(evaluation, flags))
+        for model in models
+        for evaluation, flags in sweep.evaluations.items()
+        if not model.results(evaluation).is_file()
+    ]
