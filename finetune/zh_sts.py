@@ -19,7 +19,7 @@ from finetune.files import find, known_name, lines
 from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.results import Evaluation, run_and_write
 from finetune.sets import DataSet, parts
-from finetune.sts.scores import checked_vectors, score_task
+from finetune.sts.scores import checked_vectors, score_task, task_cosines
 from finetune.sts.tasks import Pairs, distinct_sentences
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -70,7 +70,8 @@ def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float]:
     """
     sentences = distinct_sentences([pairs])
     vectors = checked_vectors(model.encode(sentences), sentences, "")
-    scores = score_task([pairs], vectors, {sentence: number for number, sentence in enumerate(sentences)})
+    places = {sentence: number for number, sentence in enumerate(sentences)}
+    scores = score_task([pairs], task_cosines([pairs], vectors, places))
     return scores["spearman_all"], scores["pearson_all"]
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out
 from finetune.results import Evaluation, folder_for, write
-from finetune.sts.scores import StsEvaluator, StsResults
+from finetune.sts.scores import PairScores, StsEvaluator, StsResults
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -95,6 +95,7 @@ def main(
     token_budget: cli.Count = 16384,
     out: Out = "",
     json_file: str = "",
+    pair_file: str = "",
 ) -> None:
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
@@ -107,11 +108,14 @@ def main(
         token_budget: most tokens in one forward pass; halve it when memory runs out.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
         json_file: write all scores into this one file instead.
+        pair_file: also write every pair's gold score and cosine, as TASK/gold and TASK/POOLING of this npz
+            file, by which a sweep judges differences.
     """
-    if json_file:
-        require_writable(Path(json_file).parent, "--json-file")
-        if Path(json_file).is_dir():
-            raise UserError(f"--json-file {json_file}: a folder; name a file in it")
+    for name, file in (("--json-file", json_file), ("--pair-file", pair_file)):
+        if file:
+            require_writable(Path(file).parent, name)
+            if Path(file).is_dir():
+                raise UserError(f"{name} {file}: a folder; name a file in it")
     evaluator = StsEvaluator(eval_data or None)
     started = time.monotonic()
     chosen = evaluator.choose(tasks or None)  # before torch and the model are loaded: names may be wrong
@@ -126,19 +130,23 @@ def main(
             "others without it",
             file=sys.stderr,
         )
+    pairs = PairScores() if pair_file else None
     if (several := opened.encode_poolings) is None:
         results = evaluator.evaluate_poolings(
-            lambda sentences: {opened.pooling: opened.encode(sentences)}, chosen
+            lambda sentences: {opened.pooling: opened.encode(sentences)}, chosen, pairs
         )
     else:
         results = evaluator.evaluate_poolings(
-            lambda sentences: several(sentences, poolings or POOLINGS), chosen
+            lambda sentences: several(sentences, poolings or POOLINGS), chosen, pairs
         )
     print(headline_table(results))
     if detail:
         for name, scores in results.items():
             label = f"{name} pooling" if several else name
             print(f"\n{label}: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
+    if pairs is not None:
+        Path(pair_file).parent.mkdir(parents=True, exist_ok=True)
+        pairs.write(Path(pair_file))
     if folder is None:
         Path(json_file).parent.mkdir(parents=True, exist_ok=True)
         replace_durably(Path(json_file), to_json({"model": model, "results": results}))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from finetune.encoders.models import require_finite
 from finetune.sts.tasks import SEVEN_TASKS, Pairs, StsFiles
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
 
 Embed = Callable[[list[str]], np.ndarray]
 EmbedPoolings = Callable[[list[str]], Mapping[str, np.ndarray]]
@@ -47,6 +50,19 @@ class StsResults(dict[str, TaskScores]):
         return float(np.mean([round(self[task]["spearman_all"], 2) for task in SEVEN_TASKS]))
 
 
+class PairScores(dict[str, np.ndarray]):
+    """Every pair's scores: "TASK/gold" and "TASK/POOLING" (the cosine) to float32[P], subsets in order.
+
+    With them a difference between two models can be judged over the pairs: 83 KB a pooling for all tasks.
+    """
+
+    def write(self, path: Path) -> None:
+        """Write them as an npz file, whole or not at all."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **self)
+        replace_durably(path, buffer.getvalue())
+
+
 class StsEvaluator(StsFiles):
     """Score embedding functions on the STS tasks of a data folder."""
 
@@ -65,17 +81,25 @@ class StsEvaluator(StsFiles):
         return self.evaluate_poolings(lambda sentences: {"": embed(sentences)}, tasks)[""]
 
     def evaluate_poolings(
-        self, embed: EmbedPoolings, tasks: Iterable[str] | None = None
+        self, embed: EmbedPoolings, tasks: Iterable[str] | None = None, pairs: PairScores | None = None
     ) -> dict[str, StsResults]:
-        """Score several vectors a sentence, computed in one pass: pooling name to results; see `evaluate`."""
+        """Score several vectors a sentence, computed in one pass: pooling name to results; see `evaluate`.
+
+        pairs: gets every pair's scores.
+        """
         loaded = {task: self.load(task) for task in self.choose(tasks)}
         sentences = self.sentences(loaded)
         index = {sentence: number for number, sentence in enumerate(sentences)}
         results = {}
         for pooling, vectors in embed(sentences).items():
             checked = checked_vectors(vectors, sentences, pooling)
-            scores = {task: score_task(subsets, checked, index) for task, subsets in loaded.items()}
-            results[pooling] = StsResults(scores)
+            results[pooling] = StsResults()
+            for task, subsets in loaded.items():
+                similarities = task_cosines(subsets, checked, index)
+                results[pooling][task] = score_task(subsets, similarities)
+                if pairs is not None:
+                    pairs[f"{task}/gold"] = np.concatenate([one.gold for one in subsets]).astype(np.float32)
+                    pairs[f"{task}/{pooling}"] = np.concatenate(similarities)
         return results
 
 
@@ -122,14 +146,21 @@ def _correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, floa
     return 100 * float(spearman), 100 * float(pearson)
 
 
-def score_task(subsets: list[Pairs], vectors: np.ndarray, index: Mapping[str, int]) -> TaskScores:
-    """Correlate cosines with the gold scores. vectors: float32[N, d]; index: sentence -> row."""
-    similarities, scores = [], {}
+def task_cosines(subsets: list[Pairs], vectors: np.ndarray, index: Mapping[str, int]) -> list[np.ndarray]:
+    """Return each subset's cosines, float32[P]. vectors: float32[N, d]; index: sentence -> row."""
+    found = []
     for pairs in subsets:
         first = np.fromiter((index[sentence] for sentence in pairs.first), np.int64, len(pairs))
         second = np.fromiter((index[sentence] for sentence in pairs.second), np.int64, len(pairs))
-        similarities.append(cosines(vectors, first, second))
-        spearman, pearson = _correlations(similarities[-1], pairs.gold)
+        found.append(cosines(vectors, first, second))
+    return found
+
+
+def score_task(subsets: list[Pairs], similarities: list[np.ndarray]) -> TaskScores:
+    """Correlate each subset's similarities, float[P], and all of the task's at once, with the gold scores."""
+    scores = {}
+    for pairs, values in zip(subsets, similarities, strict=True):
+        spearman, pearson = _correlations(values, pairs.gold)
         scores[pairs.name] = SubsetScores(spearman=spearman, pearson=pearson, pairs=len(pairs))
     spearman, pearson = _correlations(np.concatenate(similarities), np.concatenate([p.gold for p in subsets]))
     each_spearman = [score["spearman"] for score in scores.values()]

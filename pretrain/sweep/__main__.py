@@ -28,6 +28,7 @@ from pydantic import BaseModel, Field
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import flags as keys
+from pretrain.sweep.differences import judging_column
 from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of, pending
 from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
 from pretrain.sweep.runs import (
@@ -40,7 +41,7 @@ from pretrain.sweep.runs import (
     slug,
     unequal_inputs,
 )
-from pretrain.sweep.table import collect, write
+from pretrain.sweep.table import collect, columns_of, write
 from pretrain.telemetry.formats import format_seconds
 
 Evaluate = Callable[[list[EvaluatedModel], dict[str, str]], None]
@@ -139,6 +140,7 @@ def _open(
     data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
     environment = _environment(data)
     folder = flags.out.resolve()
+    judging_column(sweep, columns_of(sweep))
     entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes)
     if flags.rows:
         wanted = [word.lower() for word in flags.rows]

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from pretrain.sweep.file import Entry, Sweep
 from pretrain.sweep.runs import Run, failure_line, slug
 from pretrain.telemetry.formats import format_seconds
@@ -48,6 +50,22 @@ class EvaluatedModel:
             return there[0]
         return self.folder / f"{evaluation}-{self.pooling}.json"
 
+    @property
+    def pairs(self) -> Path:
+        """The file of the similarities of all pairs, beside STS's figures (`finetune.sts.scores`)."""
+        return self.results("sts").with_suffix(".npz")
+
+    def similarities(self, task: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return an STS task's gold scores and similarities, float32[P] each; None: they were not kept."""
+        if not self.pairs.is_file():
+            return None
+        with np.load(self.pairs) as kept:
+            names = [name for name in kept.files if name.startswith(f"{task}/") and name != f"{task}/gold"]
+            wanted = f"{task}/{self.pooling}"
+            if not names:
+                return None
+            return kept[f"{task}/gold"], kept[wanted if wanted in names else names[0]]
+
     def words(self, evaluation: str, flags: str) -> list[str]:
         """Return the command of an evaluation."""
         words = ["-m", f"finetune.{evaluation.split('-')[0]}", self.model, *shlex.split(flags)]
@@ -57,7 +75,7 @@ class EvaluatedModel:
             sys.executable,
             *words,
             *(
-                ["--json_file", str(self.results("sts"))]
+                ["--json_file", str(self.results("sts")), "--pair_file", str(self.pairs)]
                 if evaluation == "sts"
                 else ["--out", str(self.folder)]
             ),

@@ -86,6 +86,14 @@ class Sweep(BaseModel):
         description="evaluations of finetune beside sts and geometry that "
         "the columns want, and flags for each",
     )
+    baseline: str = Field(
+        "", description="the row that others are compared with; default: the first that is trained"
+    )
+    judged_by: str = Field(
+        "",
+        description="the column whose difference to the baseline decides whether a row is grey; default: the "
+        "paper's average, or its first column",
+    )
     grid: dict[str, list[Any]] = Field(
         default_factory=dict, description="key -> values: a row for every combination"
     )
@@ -110,6 +118,9 @@ class Sweep(BaseModel):
     def _consistent(self) -> Sweep:
         if not self.rows:
             raise ValueError("rows: there are none")
+        ours = [name for name, row in self.rows.items() if row.kind != "quoted"]
+        if self.baseline and self.baseline not in ours:
+            raise ValueError(f"baseline {self.baseline!r}: no such row of ours; there are {', '.join(ours)}")
         for name, row in self.rows.items():
             if row.kind != "quoted" and row.recipe is None and self.recipe is None:
                 raise ValueError(f"row {name!r}: neither it nor the sweep names a recipe")

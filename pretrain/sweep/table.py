@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pretrain.common.files import replace_durably, to_json
+from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column
 from pretrain.sweep.evaluations import EvaluatedModel, metric, models_of
 from pretrain.sweep.file import Sweep
 from pretrain.sweep.runs import Plan
@@ -51,7 +52,8 @@ def figures(model: EvaluatedModel, sweep: Sweep) -> dict[str, float]:
 
 def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
     """Return all figures, for results.json; `tabulate` shows a part of them."""
-    rows = []
+    rows: list[dict[str, Any]] = []
+    models: Rows = {}
     dev = next(title for title, name in columns_of(sweep).items() if name == "dev")
     for entry in plan.entries:
         row: dict[str, Any] = {
@@ -73,7 +75,8 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 "best": None if winner is None else entry.points[winner].label,
                 "points": len(entry.points),
             }
-        for model in models_of(entry, runs, out):
+        models[entry.name] = models_of(entry, runs, out)
+        for model in models[entry.name]:
             of_run: dict[str, Any] = {
                 "figures": figures(model, sweep),
                 "model": model.model,
@@ -83,7 +86,7 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 of_run |= {"seed": model.run.seed, "warnings": model.run.warnings}
             row["runs"].append(of_run)
         row |= statistics_of([run["figures"] for run in row["runs"]], dev)
-    return {
+    content: dict[str, Any] = {
         "title": sweep.title,
         "source": sweep.source,
         "paper_reports": sweep.paper_reports,
@@ -94,6 +97,9 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+    judged_by = judging_column(sweep, content["columns"])
+    add_differences(content, models, baseline_of(sweep, plan.entries), judged_by)
+    return content
 
 
 def statistics_of(runs: list[dict[str, float]], dev: str) -> dict[str, dict[str, float]]:
@@ -117,7 +123,7 @@ def tabulate(content: dict[str, Any]) -> str:
     """Return the table in Markdown.
 
     Each row has our mean ± std, with several seeds also their max and the seed with the best STS-B dev, then
-    the paper's figures.
+    the paper's figures; between them, what is left of ours when the baseline's are taken away.
     """
     titles = list(content["columns"])
     higher_is_better = [
@@ -141,6 +147,8 @@ def tabulate(content: dict[str, Any]) -> str:
 
     for row in content["rows"]:
         name, runs, named = row["name"].replace("|", "\\|"), row["runs"], len(lines)
+        if row.get("grey"):
+            name = f"*~ {name}*"
         if row["kind"] != "quoted":
             count = f"{len(runs)} of {row['wanted']} seeds" if row["kind"] == "trained" else "as it is"
             if row.get("search"):
@@ -154,6 +162,8 @@ def tabulate(content: dict[str, Any]) -> str:
                 )
                 if row["by_dev"]:
                     line("", "ours, seed with the best dev", row["by_dev"])
+            if (row.get("difference") or {}).get("columns"):
+                lines.append("| " + " | ".join(["", *_differences(row["difference"], titles)]) + " |")
         if row["paper"] or row["kind"] == "quoted":
             line("" if len(lines) > named else name, "paper", row["paper"])
     lines.append("")
@@ -162,6 +172,7 @@ def tabulate(content: dict[str, Any]) -> str:
         "best STS-B dev."
         + (f" The paper's figures: {content['paper_reports']}." if content["paper_reports"] else "")
     )
+    lines += _about_differences(content)
     lines += [f"{note}." for note in content["notes"]]
     for row in content["rows"]:
         lines += [f"{row['name']}: {row['note']}."] if row["note"] else []
@@ -172,6 +183,38 @@ def tabulate(content: dict[str, Any]) -> str:
             for run in warned
         ]
     return "\n".join(lines) + "\n"
+
+
+def _differences(difference: dict[str, Any], titles: list[str]) -> list[str]:
+    """Return the cells of a row's differences; ~ before what cannot be told from none."""
+    cells = []
+    for title in titles:
+        found = difference["columns"].get(title)
+        text = "" if found is None else f"{found['mean']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"
+        cells.append(text if found is None or found["told"] else f"~ {text}")
+    return [f"less {difference['to']}".replace("|", "\\|"), *cells]
+
+
+def _about_differences(content: dict[str, Any]) -> list[str]:
+    """Return what must be known to read the differences, and which rows are not paired."""
+    compared = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
+    if not compared:
+        return []
+    baseline = content["baseline"]
+    lines = [
+        f"Less {baseline}: the difference, and its 95% interval over seeds (Student's t), in columns of STS "
+        "over the sentence pairs too. Runs with the same seed read the same batches with the same dropout. "
+        f"~: the interval holds 0. A row in italics with ~ cannot be told from {baseline} by "
+        f"{content['judged_by']}. One interval in twenty misses: of twenty rows that do nothing, expect one "
+        "to look otherwise."
+    ]
+    for row in compared:
+        found = row["difference"]
+        if found["unpaired"]:
+            lines.append(f"{row['name']} is not paired with {found['to']}: {', '.join(found['unpaired'])}.")
+        elif len(found["seeds"]) == 1:
+            lines.append(f"{row['name']}: one seed, so its interval says nothing of other seeds.")
+    return lines
 
 
 def correlations(content: dict[str, Any]) -> str:

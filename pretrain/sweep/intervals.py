@@ -1,0 +1,139 @@
+"""Intervals of a difference between two rows of a sweep, over seeds and over the pairs of a benchmark.
+
+Two things are random in a difference: the seeds of the runs, and which sentence pairs the benchmark happens
+to hold. All runs are scored on the same pairs, so the two cross: another draw of pairs moves all seeds
+together. The error over seeds is Student's t, that over pairs a bootstrap of Spearman's correlation, and the
+interval is of their sum. A bootstrap over seeds would be too narrow: of 95% intervals over 5 seeds that
+resample them, 83% hold the truth, of t's 95% (docs/objectives.md).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.95
+RESAMPLES = 1000
+"""Draws of the pairs."""
+_QUANTILES = 400  # of Student's t, each combined with each draw of the pairs
+_AT_ONCE = 200  # draws whose ranks are held at a time
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference, and the interval of `LEVEL` around it."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def told(self) -> bool:
+        """Whether the difference can be told from none: the interval does not hold 0."""
+        return not self.low <= 0 <= self.high
+
+
+@dataclass(frozen=True)
+class Error:
+    """The error of a mean over seeds: its standard error, and that error's degrees of freedom."""
+
+    standard: float
+    freedom: float
+
+
+def paired_error(differences: Sequence[float]) -> Error | None:
+    """Return the error of the mean of differences, one a seed; None for a single one."""
+    count = len(differences)
+    if count < 2:
+        return None
+    return Error(float(np.std(differences, ddof=1)) / count**0.5, count - 1)
+
+
+def unpaired_error(first: Sequence[float], second: Sequence[float]) -> Error | None:
+    """Return the error of the difference of two rows' means (Welch); None where neither has two seeds.
+
+    A row of a single figure counts as known.
+    """
+    parts = [(np.var(row, ddof=1) / len(row), len(row) - 1) for row in (first, second) if len(row) > 1]
+    total = sum(part for part, _ in parts)
+    if not parts or not total:
+        return None
+    return Error(float(total**0.5), float(total**2 / sum(part**2 / freedom for part, freedom in parts)))
+
+
+def interval(mean: float, error: Error | None, noise: np.ndarray | None = None) -> Interval | None:
+    """Return the interval around a difference; None without anything to measure it by.
+
+    Args:
+        error: over seeds; None: there is one seed.
+        noise: float64[B], what other draws of the pairs would add to the difference; None: not known.
+    """
+    tail = (1 - LEVEL) / 2
+    if noise is None:
+        if error is None:
+            return None
+        half = float(error.standard * stats.t.ppf(1 - tail, error.freedom))
+        return Interval(mean, mean - half, mean + half)
+    both = np.asarray(noise, np.float64)
+    if error is not None:
+        points = stats.t.ppf((np.arange(_QUANTILES) + 0.5) / _QUANTILES, error.freedom)
+        both = (both[:, None] + error.standard * points).ravel()
+    low, high = np.quantile(both, [tail, 1 - tail])
+    return Interval(mean, mean + float(low), mean + float(high))
+
+
+class Resampled:
+    """Draws of the pairs of one task, the same in every sweep and for every run.
+
+    Args:
+        task: its name, from which the draws follow.
+        gold: float[P], the pairs' gold scores.
+        resamples: B.
+    """
+
+    def __init__(self, task: str, gold: np.ndarray, resamples: int = RESAMPLES):
+        draw = np.random.default_rng([zlib.crc32(task.encode()), len(gold)])
+        draws = [draw.integers(len(gold), size=len(gold)) for _ in range(resamples)]
+        counts = [np.bincount(which, minlength=len(gold)) for which in draws]
+        self._counts = np.stack([*counts, np.ones(len(gold), int)]).astype(np.uint16)
+        self._gold = gold
+
+    def spearman(self, similarities: Sequence[np.ndarray]) -> np.ndarray:
+        """Return Spearman's correlation x 100 with the gold scores of R runs' float[P].
+
+        float64[R, B + 1]; the last is of the pairs as they are.
+        """
+        found = []
+        for first in range(0, len(self._counts), _AT_ONCE):
+            counts = self._counts[first : first + _AT_ONCE].astype(np.float64)
+            gold = _centred_ranks(self._gold, counts)
+            weighted = counts * gold
+            squares = np.einsum("bp,bp->b", weighted, gold)
+            of_runs = []
+            for values in similarities:
+                ranks = _centred_ranks(values, counts)
+                products = np.einsum("bp,bp->b", weighted, ranks)
+                with np.errstate(invalid="ignore"):
+                    of_runs.append(
+                        products / np.sqrt(squares * np.einsum("bp,bp,bp->b", counts, ranks, ranks))
+                    )
+            found.append(np.stack(of_runs))
+        return 100 * np.concatenate(found, axis=1)
+
+
+def _centred_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the ranks, less their mean, of values float[P] of which draw b holds counts[b] copies: [B, P].
+
+    Equal values have the mean of their ranks. What is sorted once serves all draws: a rank is the number of
+    smaller values that were drawn, and half of the equal ones.
+    """
+    _, group = np.unique(values, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.add.reduceat(counts[:, order], starts, axis=1)
+    ranks = np.cumsum(sizes, axis=1) - sizes / 2
+    return ranks[:, group] - counts.shape[1] / 2
