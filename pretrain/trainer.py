@@ -84,7 +84,9 @@ def train(
         rate = learning_rate(settings, progress.step)
         for group in engine.optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
-        result = whole.compute(batch, shutdown.requested())
+        last = progress.step + 1 == stop_step
+        ends_row = last or progress.step == 0 or _is_due(progress.step + 1, settings.log_every)
+        result = whole.compute(batch, shutdown.requested(), probing=ends_row)
         with clock("step"):
             norm, applied = update.apply(result.losses["total"])
         memory.after_step()
@@ -94,11 +96,10 @@ def train(
         progress.tokens += result.tokens
         progress.seconds += clock.end_step()
         progress.substitutions += result.substitutions
-        last = progress.step == stop_step
         evaluates = last or _is_due(progress.step, config.evaluate.every)
         request = NONE if last else result.request
 
-        log.add(result, rate, norm, applied, last)
+        log.add(result, rate, norm, applied, ends_row)
         if evaluates or request or _is_due(progress.step, config.checkpoint.every):
             log.write()
 
@@ -174,16 +175,17 @@ class _StepLog:
         )
         self._queued: _Step | None = None
 
-    def add(self, result: StepResult, rate: float, norm: Tensor | float, applied: Tensor, last: bool) -> None:
+    def add(
+        self, result: StepResult, rate: float, norm: Tensor | float, applied: Tensor, ends_row: bool
+    ) -> None:
         """Take a step that `progress` has counted already; the one before must have been written.
 
         Args:
             rate: the learning rate.
             norm, applied: as `Update.apply` gives them.
-            last: whether it is the run's last step, which ends a row.
+            ends_row: whether the step ends a row of metrics.
         """
         progress, settings = self.progress, self.config.train
-        ends_row = progress.step % settings.log_every == 0 or last or progress.step == 1
         measures = dict(result.measures)
         # rank 0 alone writes rows, checkpoints (with the window), and alarms
         if result.views is not None and dist.get_rank() == 0:
@@ -223,10 +225,17 @@ class _StepLog:
         if step.ends_row:
             metrics = self.window.close() | step.of_row
             metrics["skipped_steps"] = self.progress.skipped_steps
-            alarms += self.monitor.alarms_of_row(step.number, metrics["loss"], metrics)
+            alarms += self.monitor.alarms_of_row(
+                step.number, metrics["loss"], metrics, self._risen(step.number)
+            )
             self.telemetry.log(step.number, metrics)
         for alarm in alarms:
             self.telemetry.warn(alarm)
+
+    def _risen(self, step: int) -> bool:
+        """Return whether all losses had their full weight at a step, the first being 1."""
+        weights = self.engine.module.objective.weights
+        return weights(step - 1) == weights(self.config.train.steps - 1)
 
 
 def save_checkpoint(

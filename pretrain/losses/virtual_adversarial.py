@@ -22,7 +22,7 @@ from torch.nn.functional import kl_div
 from augment.core.keys import token_bits
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
-from pretrain.losses.vectors import at_least_float32
+from pretrain.losses.vectors import at_least_float32, unit_vectors
 
 DIVERGENCES = ("kl", "symmetric-kl", "js")
 REDUCTIONS = ("sum", "batchmean", "none")
@@ -173,6 +173,15 @@ def adversarial_noise(
             noise, gradient, step_size, norm, mode, radius, lengths if scope == "sequence" else None
         )
     return noise
+
+
+def at_lengths_of(noise: Tensor, start: Tensor) -> Tensor:
+    """Scale each row of `start` [T, H] to the Euclidean length of the same row of `noise` [T, H].
+
+    With the start of the ascent it is random noise of the size that the adversarial noise has: what the loss
+    is higher by under the latter is due to its direction alone.
+    """
+    return unit_vectors(start) * torch.linalg.vector_norm(noise, dim=1, keepdim=True)
 
 
 def sequence_noise(

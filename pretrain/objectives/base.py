@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from pretrain.config.run import Config
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
+from pretrain.objectives.probe import Probe
 
 Views = dict[str, Tensor]
 """Role -> float32[N, d], the sentence vectors of the whole global batch."""
@@ -45,6 +46,8 @@ class BatchContext:
     condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`;
         surrogates: scalars that carry it through the heads (`condition`).
     measures: where `relate` may leave numbers for the metrics: scalars on the device, which nobody waits for.
+    probing: whether the step ends a row of metrics: then `relate` also leaves what is too dear for every step
+        (checks of its mechanism).
     """
 
     step: int
@@ -57,6 +60,7 @@ class BatchContext:
     condition_gradients: dict[str, Tensor] = field(default_factory=dict)
     surrogates: list[Tensor] = field(default_factory=list)
     measures: dict[str, Tensor | float] = field(default_factory=dict)
+    probing: bool = False
 
     def generator(self, purpose: int = 0) -> torch.Generator:
         """Return a generator on the CPU, the same on every rank at a step; `purpose` tells several apart."""
@@ -87,6 +91,8 @@ class Objective(nn.Module):
     smallest_batch: the fewest sequences that its losses are defined for.
     sequence_roles: roles whose views `sequence_loss` reads, in passes of their own.
     momentum_role: the role that the momentum encoder embeds, if it has one.
+    probe: where `sequence_loss` leaves sums for `sequence_checks`, at steps that end a row of metrics; None
+        at all others.
 
     >>> class Near(Objective):
     ...     def weights(self, step):
@@ -104,6 +110,7 @@ class Objective(nn.Module):
     sequence_roles: tuple[str, ...] = ()
     sequence_term: str = ""
     momentum_role: str | None = None
+    probe: Probe | None = None
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
@@ -175,6 +182,13 @@ class Objective(nn.Module):
     def sequence_scale(self, sequences: int, tokens: int) -> float:
         """Return the factor on the sum of `sequence_loss` over the global batch, all roles together."""
         return 1.0 / max(1, sequences)
+
+    def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return numbers for the metrics, made of what `sequence_loss` has added to `probe`.
+
+        sums: name -> float64 scalar on the device, the sum over the global batch.
+        """
+        return {}
 
     def idle(self, device: torch.device) -> Tensor:
         """Return a zero that depends on every parameter that `relate` does not reach, for idle steps."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
-from pretrain.losses.virtual_adversarial import adversarial_noise, divergence
+from pretrain.losses.virtual_adversarial import adversarial_noise, at_lengths_of, divergence, sequence_noise
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -70,18 +71,20 @@ class Vadvcse(Objective):
     ) -> Tensor:
         settings = self.settings
 
-        def output(noise: Tensor | None) -> Tensor:
+        def output(noise: Tensor | None, learned: bool = False) -> Tensor:
             torch.manual_seed(seed)
             vectors = encoder.embed(
                 ids, lengths, edit=None if noise is None else lambda words: words + noise, keys=keys
             )
+            if learned and self.probe is not None:
+                self.probe.watch(vectors)
             if settings.distribution == "vector":
                 return vectors
             with self.head.with_statistics(self._statistics):
                 return self.head(vectors)
 
         with torch.set_grad_enabled(torch.is_grad_enabled() and settings.clean_gradient):
-            clean = output(None)
+            clean = output(None, learned=True)
         noise = adversarial_noise(
             lambda r: divergence(output(r), clean.detach(), settings.divergence, "sum"),
             (len(ids), encoder.hidden_size),
@@ -96,7 +99,24 @@ class Vadvcse(Objective):
             device=ids.device,
             dtype=clean.dtype,
         )
-        return divergence(output(noise), clean, settings.divergence, "sum")
+        if self.probe is not None:
+            with torch.no_grad():
+                start = sequence_noise(keys, lengths, encoder.hidden_size, ids.device).to(noise.dtype)
+                cosines = cosine_similarity(noise, start)
+                random = divergence(output(at_lengths_of(noise, start)), clean, settings.divergence, "sum")
+                self.probe.add(random=random, cosines=cosines.sum(), tokens=torch.ones_like(cosines).sum())
+        loss = divergence(output(noise, learned=True), clean, settings.divergence, "sum")
+        if self.probe is not None:
+            self.probe.add(adversarial=loss)
+        return loss
+
+    def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        ratio = sums["adversarial"] / sums["random"]
+        return {
+            # no noise and no loss: not harder than random either
+            "vadvcse_adversarial_over_random": torch.where(sums["random"] > 0, ratio, 1.0),
+            "vadvcse_cosine_with_start": sums["cosines"] / sums["tokens"],
+        }
 
     def sequence_scale(self, sequences: int, tokens: int) -> float:
         return 1.0 if self.settings.reduction == "sum" else 1.0 / max(1, sequences)

@@ -35,10 +35,12 @@ from pretrain.data.microbatches import MicroBatch, send_all
 from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
+from pretrain.objectives.probe import Probe
 from pretrain.step.model import Condition, Embed, EmbedByMomentum, Idle, MaskedLoss, Relate, SequenceLoss
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
 from pretrain.step.reduction import reduction_of
+from pretrain.step.shares import SequenceLosses, measure_shares
 from pretrain.telemetry.stopwatch import Stopwatch
 
 
@@ -108,11 +110,13 @@ class WholeBatch:
     def objective(self) -> WholeObjective:
         return self.engine.module.objective
 
-    def compute(self, batch: RankBatch, request: int = 0) -> StepResult:
+    def compute(self, batch: RankBatch, request: int = 0, probing: bool = False) -> StepResult:
         """Accumulate the gradient of the objective on the global batch of which `batch` is this rank's share.
 
         request: this rank's request to stop, as a number. The result has the largest over ranks, which the
             plan's all-gather finds at no further cost.
+        probing: also measure each loss's share of the gradient, and the objectives' checks
+            (`BatchContext.probing`). Changes no loss and no gradient.
         """
         weights = self.objective.weights(batch.step)
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
@@ -134,7 +138,7 @@ class WholeBatch:
         with self.engine.module.weights_unchanged(), self.reduction.of_step():
             if VIEWS in rows:
                 gathered, losses, measures = self._sentence_level(
-                    batch, rows, placements, plan, weights, not maskings
+                    batch, rows, placements, plan, weights, not maskings, probing
                 )
             elif self.objective.roles:
                 self.reduction.backward(self.engine(Idle(self.device)), final=not maskings)
@@ -165,6 +169,7 @@ class WholeBatch:
         plan: StepPlan,
         weights: dict[str, float],
         last: bool,
+        probing: bool,
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor | float]]:
         """Run the three passes; return the vectors [views, N, d], losses and measures."""
         views, placed, objective = rows[VIEWS], placements[VIEWS], self.objective
@@ -177,11 +182,13 @@ class WholeBatch:
         with self.clock("loss"):
             whole = placed.in_order(self._gather(vectors))
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
-            context = self._context(batch, plan)
+            context = self._context(batch, plan, probing)
         momentum = (
             self._follow(batch.step, rows[MOMENTUM], placements[MOMENTUM]) if MOMENTUM in rows else None
         )
-        losses = self._sequence_level(batch.step, rows, placements, whole, plan, weights, context)
+        losses, of_sequences = self._sequence_level(
+            batch.step, rows, placements, whole, plan, weights, context
+        )
 
         with self.clock("loss"), shared_over(self.world):
             whole.requires_grad_()
@@ -189,6 +196,10 @@ class WholeBatch:
             total = sum(weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
             self.reduction.backward(total, final=False)
             mine = placed.of_mine(whole.grad.flatten(0, 1)) * self.world
+            if probing:
+                context.measures.update(
+                    measure_shares(self.engine.module, whole, context, list(terms), weights, of_sequences)
+                )
             if momentum is not None:
                 objective.remember(momentum, plan.sequences[f"identity {objective.momentum_role}"])
 
@@ -201,7 +212,7 @@ class WholeBatch:
         losses |= {name: term.detach() for name, term in terms.items()}
         return whole.detach(), losses, context.measures
 
-    def _context(self, batch: RankBatch, plan: StepPlan) -> BatchContext:
+    def _context(self, batch: RankBatch, plan: StepPlan, probing: bool) -> BatchContext:
         roles, of_sequences = self.objective.roles, plan.sequences
         identities = {role: of_sequences[f"identity {role}"] for role in roles}
         return BatchContext(
@@ -212,6 +223,7 @@ class WholeBatch:
             labels=of_sequences.get("label"),
             groups=torch.arange(self.world, device=self.device).repeat_interleave(len(batch)),
             identities=identities if self.mask_duplicates else None,
+            probing=probing,
         )
 
     def _follow(self, step: int, rows: list[MicroBatch], placed: Placement) -> Tensor:
@@ -235,17 +247,22 @@ class WholeBatch:
         plan: StepPlan,
         weights: dict[str, float],
         context: BatchContext,
-    ) -> dict[str, Tensor]:
-        """Back-propagate the terms' sequence losses, and return them.
+    ) -> tuple[dict[str, Tensor], SequenceLosses]:
+        """Back-propagate the terms' sequence losses; return them, and what a probing step finds of them.
 
-        Their gradients by what they were conditioned on are left in `context`.
+        Their gradients by what they were conditioned on, and their checks, are left in `context`.
         """
         passes = self.objective.sequence_passes(step)
         losses: dict[str, Tensor] = {}
+        found = SequenceLosses()
         if not passes:
-            return losses
+            return losses, found
+        active = self.objective.active_sequence_terms(step)
+        for term in active.values():
+            term.probe = Probe() if context.probing else None
         with self.clock("loss"):
             conditions = self.engine(Condition(dict(zip(self.objective.roles, whole)), context))
+        applied = 1.0 if self.loss_scale is None else self.loss_scale.value
         for name, role in passes:
             term = self.objective.terms[name]
             tokens = sum(plan.tokens[sequence_loss(name, other)] for other in term.sequence_roles)
@@ -263,13 +280,15 @@ class WholeBatch:
                 with self.clock("backward"):
                     self._backward_scaled(loss * (scale * weights[term.sequence_term] * self.world), False)
                 if own is not None and own.grad is not None:
-                    applied = 1.0 if self.loss_scale is None else self.loss_scale.value
                     gradient[row.rows] = own.grad / (self.world * applied)
             dist.all_reduce(total)
             losses[term.sequence_term] = losses.get(term.sequence_term, 0.0) + total * scale
             if condition is not None:
                 context.condition_gradients[role] = placed.in_order(self._gather(gradient))
-        return losses
+        for name, term in active.items() if context.probing else ():
+            found.conditioned = term.sequence_term if conditions[name] else found.conditioned
+            context.measures.update(found.finish(term, self.world * applied))
+        return losses, found
 
     # ---- token level
 

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from pretrain.common.transfer import send
+from pretrain.telemetry.mechanisms import InertTerms
 
 SAMPLE = 512
 MIN_SEQUENCES = 64
@@ -173,13 +174,19 @@ class Monitor:
         self._norms: deque[float] = deque(state.get("norms", ()), maxlen=100)
         self._episodes = {name: _Episode(*episode) for name, episode in state.get("episodes", {}).items()}
         self._last_explosion: int | None = state.get("last_explosion")
+        self._inert = InertTerms(state.get("inert"))
 
     def memory(self) -> dict[str, Any]:
         """Return the alarms' history as JSON: a resumed run raises the alarms of an unbroken one."""
         episodes = {
             name: [episode.since, episode.count, episode.raised] for name, episode in self._episodes.items()
         }
-        return {"norms": list(self._norms), "episodes": episodes, "last_explosion": self._last_explosion}
+        return {
+            "norms": list(self._norms),
+            "episodes": episodes,
+            "last_explosion": self._last_explosion,
+            "inert": self._inert.state(),
+        }
 
     @torch.no_grad()
     def measure(
@@ -226,16 +233,21 @@ class Monitor:
             if alarm is not None
         ]
 
-    def alarms_of_row(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> list[str]:
+    def alarms_of_row(
+        self, step: int, losses: dict[str, float], metrics: dict[str, Any], risen: bool = True
+    ) -> list[str]:
         """Return the alarms of the rows up to this one: each names what was seen, since when, what to try.
 
         Args:
             losses: name -> mean loss of the row; "contrastive" is compared with chance.
-            metrics: the row's means of what `measure` returned (may lack any).
+            metrics: the row's means of what `measure` returned (may lack any), and its checks of mechanisms.
+            risen: whether all losses have their full weight: else none is called inert.
         """
         alarms = [self._collapse(step, metrics), self._length(step, metrics)]
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
             alarms += [self._chance(step, losses, metrics), self._solved(step, losses, metrics)]
+        if risen:
+            alarms += self._inert.warnings(metrics)
         return [alarm for alarm in alarms if alarm is not None]
 
     def _held(self, name: str, holds: bool, step: int, patience: int | None = None) -> int | None:

@@ -45,7 +45,7 @@ from pretrain.step.whole_batch import WholeBatch
 # isort: split
 from exactness_cases import CASES, CLS, LABELS, MASK, PAD, SEED, SEP, VOCABULARY, WIDTH, N, make_batch, share
 from flash_reference import flash_on_cpu
-from objective_references import SYSTEMS
+from objective_references import SYSTEMS, reference_shares
 from reference_model import KeyedReference, Reference, double
 
 
@@ -63,8 +63,8 @@ class FakeTokenizer:
 
 def reference_gradients(
     model: SentenceModel, whole: dict, config, world: int, systems: tuple[str, ...], dropout: bool
-) -> tuple[dict, dict]:
-    """(losses, gradients by name) of the formulae, in float64, from padded batches on one device."""
+) -> tuple[dict, dict, dict]:
+    """(losses, gradients by name, shares) of the formulae, in float64, from padded batches on one device."""
     ref, weights = (KeyedReference if dropout else Reference)(model, PAD), model.objective.weights(0)
 
     def keyed(rows, purpose, number):
@@ -72,7 +72,7 @@ def reference_gradients(
             ref.assign(rows, purpose, number, SEED)
         return rows
 
-    losses = {}
+    losses, shares = {}, {}
     for copy, (rows, positions) in enumerate(whole["masked"]):
         logits = ref.logits(keyed(rows, "masking", copy))
         picked = [(i, p) for i, chosen in enumerate(positions) for p in chosen]
@@ -129,6 +129,7 @@ def reference_gradients(
         for system in systems:
             chosen = {role: vectors[role] for role in model.objective.terms[system].roles}
             losses |= SYSTEMS[system](ref, chosen, context, config)
+        shares = reference_shares(losses, weights, list(vectors.values()), context.get("entering", []))
     total = sum(weights[name] * loss for name, loss in losses.items())
     total.backward()
     gradients = {f"encoder.lm.{n}": p.grad for n, p in ref.lm.named_parameters()}
@@ -136,7 +137,8 @@ def reference_gradients(
     if discriminator is not None:
         prefix = "objective.terms.diffcse.discriminator.lm."
         gradients |= {prefix + n: p.grad for n, p in discriminator.named_parameters()}
-    return {n: float(v) for n, v in losses.items()}, {n: g for n, g in gradients.items() if g is not None}
+    losses = {n: float(v) for n, v in losses.items()}
+    return losses, {n: g for n, g in gradients.items() if g is not None}, shares
 
 
 def engine_gradients(engine) -> dict:
@@ -305,7 +307,9 @@ def main() -> None:
             config, model = build(case, stage, precision, rate, of_attention)
             whole = make_batch(5, model.objective.masked_copies, model.objective.roles, how != "off")
             systems = () if case == "not_yet" else tuple(model.objective.terms)
-            expected_losses, expected = reference_gradients(model, whole, config, world, systems, rate > 0)
+            expected_losses, expected, expected_shares = reference_gradients(
+                model, whole, config, world, systems, rate > 0
+            )
             if layers == "recomputed":
                 model.encoder.recompute_layers()
             engine = build_engine(model, config)
@@ -324,7 +328,7 @@ def main() -> None:
                 scaled = pieces == 2 or precision == "fp16"
                 computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how)
                 with attention():
-                    result = computes.compute(batch)
+                    result = computes.compute(batch, probing=pieces > 1)
                 got = engine_gradients(engine)
                 needed = needed_micro_batches(shares, model, budget, how)
                 report.append(
@@ -337,6 +341,8 @@ def main() -> None:
                         "needed_micro_batches": needed,
                         "losses": Numbers(result.losses).read(),
                         "expected_losses": expected_losses,
+                        "measures": Numbers(result.measures).read() if pieces > 1 else {},
+                        "expected_shares": expected_shares if pieces > 1 else {},
                         **errors(got, expected),
                     }
                 )
@@ -367,6 +373,8 @@ def main() -> None:
                 **errors(got, expected),
                 "losses": {},
                 "expected_losses": {},
+                "measures": {},
+                "expected_shares": {},
                 "micro_batches": [0, 0],
                 "needed_micro_batches": [0, 0],
             }

@@ -244,6 +244,7 @@ def vadvcse(ref, v, ctx, config):
             return words + placed
 
         vectors = ref.vectors(rows, None if noise is None else add)
+        ctx.setdefault("entering", []).append(vectors)
         return (
             vectors
             if settings.distribution == "vector"
@@ -324,3 +325,27 @@ SYSTEMS = {
     "vadvcse": vadvcse,
     "diffcse": diffcse,
 }
+
+
+def reference_shares(losses: dict, weights: dict, vectors: list, entering: list) -> dict[str, float]:
+    """Every loss's share of the gradient on the vectors, and its cosine with the first contrastive loss's.
+
+    entering: the vectors that enter a loss with passes of its own.
+    """
+
+    def gradient(name, of):
+        parts = torch.autograd.grad(
+            weights[name] * losses[name], of, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return torch.cat([part.flatten() for part in parts])
+
+    names = [name for name in losses if name != "mlm"]
+    first = gradient(names[0], vectors)
+    shares = {}
+    for name in names:
+        apart = name == "vadvcse_adversarial"
+        own = gradient(name, entering if apart else vectors)
+        shares[f"{name}_gradient_share"] = float(own.norm() / first.norm())
+        if name != names[0] and not apart:
+            shares[f"{name}_gradient_cosine"] = float(F.cosine_similarity(own, first, 0, 1e-300))
+    return shares

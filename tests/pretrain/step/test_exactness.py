@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from run_helpers import finish, start
 
+from pretrain.telemetry.mechanisms import figures_in
+
 WORKER = Path(__file__).parents[1] / "exactness_worker.py"
 DEVICE = "cpu"  # tests/benchmarks/gpu_accept.py runs the worker on a GPU
 CLEAR = (
@@ -56,6 +58,9 @@ def check(report: dict, world: int) -> None:
             assert abs(row["losses"][name] - value) < (close if row["precision"] == "fp32" else 0.05) * abs(
                 value
             ), row
+        for name, value in row["expected_shares"].items() if row["precision"] == "fp32" else ():
+            close = pytest.approx(value, rel=1e-3 if magnified else 1e-4, abs=1e-6)
+            assert row["measures"][name] == close, (name, row)
     assert len({tuple(row["micro_batches"]) for row in rows}) > 2  # the splits really were different
     if report["dropout"]:  # equal sequences on two ranks meet different dropout
         dropout = report["dropout"]
@@ -102,6 +107,23 @@ def test_gradients_are_the_same_through_the_variable_length_branch(tmp_path, wor
 @pytest.mark.parametrize("world,stage,cases", [(1, 0, "clear_mean,vadvcse"), (2, 3, "clear_mean,diffcse")])
 def test_gradients_are_the_same_where_layers_are_computed_again(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases, 0.1, layers="recomputed"), world)
+
+
+CHECKED = "vadvcse"  # objectives with a check of their mechanism
+
+
+def test_checks_of_mechanisms_are_the_same_for_every_split(tmp_path):
+    """Of 1 rank and of 2, in two numbers of micro-batches, with losses shared over ranks and not."""
+    found: dict[str, list[dict]] = {}
+    for world in (1, 2):
+        for row in launch(tmp_path, world, 1, CHECKED)["rows"]:
+            if row["precision"] == "fp32" and row["measures"]:
+                found.setdefault(row["case"], []).append(row["measures"])
+    for case in CHECKED.split(","):
+        first, *others = found[case]
+        assert len(others) == 3 and figures_in(first).keys() > {f"{case}_gradient_share"}
+        for other in others:
+            assert other == pytest.approx(first, rel=1e-3, abs=1e-6), case
 
 
 @pytest.mark.slow

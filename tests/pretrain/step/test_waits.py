@@ -19,9 +19,12 @@ OBJECTIVES = (
 POOLINGS = "clear_cls,mlm,not_yet,clear_batch_norm,vascl_paper,vadvcse_two_steps,clear+vadvcse"
 
 
-def check(tmp_path: Path, stage: int, cases: str) -> None:
+def check(tmp_path: Path, stage: int, cases: str, log_every: int = 100) -> None:
     out = tmp_path / "waits.json"
-    finish(start([str(HERE / "waits_worker.py"), str(out), str(stage), cases, "0.1"]), timeout=600)
+    finish(
+        start([str(HERE / "waits_worker.py"), str(out), str(stage), cases, "0.1", str(log_every)]),
+        timeout=600,
+    )
     report = json.loads(out.read_text())
     assert list(report) == cases.split(",")
     for case, counted in report.items():
@@ -35,6 +38,11 @@ def check(tmp_path: Path, stage: int, cases: str) -> None:
 @pytest.mark.parametrize("stage,cases", [(0, OBJECTIVES), (1, "clear_mean")])
 def test_a_step_reads_no_number_of_its_own(tmp_path, stage, cases):
     check(tmp_path, stage, cases)
+
+
+def test_a_step_that_ends_a_row_reads_no_more(tmp_path):
+    """Shares of the gradient and checks of mechanisms, of a batch too small for the decompositions."""
+    check(tmp_path, 0, f"{OBJECTIVES},clear+vadvcse", log_every=1)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Train a few steps of each case on a device that is none, and write where its host waited for it.
 
-Run as `python waits_worker.py OUT.json STAGE CASE,CASE... DROPOUT`.
+Run as `python waits_worker.py OUT.json STAGE CASE,CASE... DROPOUT LOG_EVERY`.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ class Running:
         return NONE
 
 
-def counted_steps(case: str, stage: int, dropout: float) -> PretendedDevice:
+def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> PretendedDevice:
     """Train on the pretended device in steps FIRST to LAST - 1, four micro-batches of views each."""
     config, model = build(case, stage, "fp32", dropout)
     config.train.steps, config.evaluate.every, config.checkpoint.every = 100, 0, 0
-    config.train.clip, config.train.log_every, config.train.global_batch = 1.0, 100, N
+    config.train.clip, config.train.log_every, config.train.global_batch = 1.0, log_every, N
     config.train.micro_batch_tokens = 64
     engine = build_engine(model, config)
     device = PretendedDevice()
@@ -62,17 +62,13 @@ def counted_steps(case: str, stage: int, dropout: float) -> PretendedDevice:
 
 
 def main() -> None:
-    out, stage, cases, dropout = (
-        Path(sys.argv[1]),
-        int(sys.argv[2]),
-        sys.argv[3].split(","),
-        float(sys.argv[4]),
-    )
+    out, stage, cases = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
+    dropout, log_every = float(sys.argv[4]), int(sys.argv[5])
     torch.set_num_threads(1)
     start_processes()
     report = {}
     for case in cases:
-        device = counted_steps(case, stage, dropout)
+        device = counted_steps(case, stage, dropout, log_every)
         report[case] = {
             "steps": LAST - FIRST,
             "reads": device.read,

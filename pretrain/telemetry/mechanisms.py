@@ -1,0 +1,136 @@
+"""Say which of a run's losses, and of its objectives' mechanisms, do nothing.
+
+A row of metrics holds each loss's share of the encoder's gradient, and a check of each objective's own
+mechanism (docs/objectives.md, "Is the mechanism alive?"). Here is what is inert, and at which threshold, for
+warnings in training (`InertTerms`) and for the tables of sweeps (`inert_in`).
+
+A check costs a part of a step, so its figures are of the row's last step; a warning is of a mean over several
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pretrain.telemetry.formats import flatten
+
+LEAST_SHARE = 1e-3
+"""A loss with less than this part of the contrastive loss's gradient is inert."""
+HARDER_THAN_RANDOM = 1.01
+"""What an adversary finds must be worse by this factor than random noise of the same length."""
+
+SHARE, COSINE = "_gradient_share", "_gradient_cosine"
+AT_ONCE = 5
+"""Rows of which the mean is taken, where a mechanism works from the first step or never."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One way to be inert.
+
+    figures: names in a row, flattened; the check is of rows that have them all.
+    inert: whether figures with these values, in this order, are those of a mechanism that does nothing.
+    message: what a warning says; {0}, {1} ... are the values.
+    rows: how many rows a warning takes the mean of.
+    """
+
+    figures: tuple[str, ...]
+    inert: Callable[..., bool]
+    message: str
+    rows: int = AT_ONCE
+
+
+CHECKS = {
+    "vadvcse": Check(
+        ("vadvcse_adversarial_over_random", "vadvcse_cosine_with_start"),
+        lambda ratio, _: ratio < HARDER_THAN_RANDOM,
+        "the adversarial step of V-advCSE finds nothing worse than random noise: its loss is {0:.4f} times "
+        f"that of random noise of the same length (below {HARDER_THAN_RANDOM}), and the noise has a cosine "
+        "of {1:.4f} with its random start. Raise objective.vadvcse.step_size until the cosine falls, or set "
+        "objective.vadvcse.projection closed-form, which follows the gradient alone.",
+    ),
+}
+"""Name of the mechanism -> its check."""
+
+WEIGHTS = {
+    "vadvcse_adversarial": "objective.vadvcse.adversarial_weight",
+}
+"""Loss -> what raises its share of the gradient."""
+
+
+def checks_of(row: Mapping[str, float]) -> Iterator[tuple[str, Check]]:
+    """Yield (name, check) of every check that a flattened row has the figures of: shares, then mechanisms."""
+    for name in row:
+        if name.endswith(SHARE):
+            yield name, _share(name)
+    for name, check in CHECKS.items():
+        if all(figure in row for figure in check.figures):
+            yield name, check
+
+
+def inert_in(metrics: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return check -> its figures, for what is inert in one row of metrics.
+
+    >>> inert_in({"simcse_gradient_share": 1.0, "mine_gradient_share": 2e-5, "loss": {"simcse": 0.1}})
+    {'mine_gradient_share': ('mine_gradient_share',)}
+    """
+    row = dict(flatten(dict(metrics)))
+    return {
+        name: check.figures
+        for name, check in checks_of(row)
+        if check.inert(*(row[figure] for figure in check.figures))
+    }
+
+
+def figures_in(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of a row of metrics that say whether its losses and mechanisms are alive."""
+    row = dict(flatten(dict(metrics)))
+    checked = {figure for _, check in checks_of(row) for figure in check.figures}
+    return {name: value for name, value in row.items() if name in checked or name.endswith(COSINE)}
+
+
+class InertTerms:
+    """Warn of what is inert in the mean of several rows, once a run.
+
+    Rows in which a loss's weight is still to rise are left out: its share is, too.
+    """
+
+    def __init__(self, state: dict[str, Any] | None = None) -> None:
+        """
+        Args:
+            state: what `state` returned at the checkpoint that the run resumes from; None: a new run.
+        """
+        state = state or {}
+        self._rows: dict[str, list[list[float]]] = dict(state.get("rows", {}))
+        self._warned: list[str] = list(state.get("warned", ()))
+
+    def state(self) -> dict[str, Any]:
+        """Return what has been seen as JSON: a resumed run warns as an unbroken one."""
+        return {"rows": self._rows, "warned": self._warned}
+
+    def warnings(self, metrics: Mapping[str, Any]) -> list[str]:
+        """Count a row of metrics in which all weights have risen; return the warnings that are due."""
+        row, due = dict(flatten(dict(metrics))), []
+        for name, check in checks_of(row):
+            if name in self._warned:
+                continue
+            values = [row[figure] for figure in check.figures]
+            last = self._rows[name] = [*self._rows.get(name, []), values][-check.rows :]
+            means = [sum(column) / len(last) for column in zip(*last)]
+            if len(last) == check.rows and check.inert(*means):
+                self._warned.append(name)
+                del self._rows[name]
+                due.append(f"in the mean of {check.rows} rows of metrics, {check.message.format(*means)}")
+        return due
+
+
+def _share(name: str) -> Check:
+    loss = name.removesuffix(SHARE)
+    return Check(
+        (name,),
+        lambda share: share < LEAST_SHARE,
+        f"the loss {loss} has {{0:.2g}} of the contrastive loss's gradient on the sentence vectors (below "
+        f"{LEAST_SHARE:g}): it does not train the encoder. Raise {WEIGHTS.get(loss, 'its weight')}.",
+    )

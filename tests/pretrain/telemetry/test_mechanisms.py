@@ -1,0 +1,92 @@
+"""Warnings of what does nothing: from means over rows, once a run, in any order of resumes; and in runs."""
+
+import json
+
+import pytest
+from run_helpers import command, finish, records, start
+
+from pretrain.telemetry.mechanisms import AT_ONCE, InertTerms, figures_in, inert_in
+
+DEAD = {"vadvcse_adversarial_over_random": 1.0, "vadvcse_cosine_with_start": 1.0}
+ALIVE = {"vadvcse_adversarial_over_random": 1.3, "vadvcse_cosine_with_start": 0.4}
+ROW = {
+    "loss": {"vadvcse": 0.2, "total": 0.2},
+    "lr": 0.1,
+    "time": {"data": 0.1},
+    "vadvcse_gradient_share": 1.0,
+}
+
+
+def told(rows):
+    terms = InertTerms()
+    return [(number, text) for number, row in enumerate(rows) for text in terms.warnings(ROW | row)]
+
+
+def test_an_inert_mechanism_is_named_once_with_figure_threshold_and_remedy():
+    ((row, text),) = told([DEAD] * 30)
+    assert row == AT_ONCE - 1
+    for said in ("1.0000 times", "below 1.01", "cosine of 1.0000", "objective.vadvcse.step_size"):
+        assert said in text
+
+
+def test_nothing_is_said_of_one_that_is_alive_or_absent():
+    assert told([ALIVE] * 30) == [] == told([{}] * 30)
+    assert told([DEAD] * (AT_ONCE - 1)) == []
+
+
+def test_the_mean_of_rows_decides():
+    assert told([ALIVE if i % AT_ONCE == 2 else DEAD for i in range(30)]) == []
+    assert [row for row, _ in told([ALIVE] * 7 + [DEAD] * 9)] == [7 + AT_ONCE - 1]
+
+
+@pytest.mark.parametrize("share, said", [(2e-3, 0), (9e-4, 1), (0.0, 1)])
+def test_a_loss_without_a_share_of_the_gradient_is_named(share, said):
+    warned = told([ALIVE | {"vadvcse_adversarial_gradient_share": share}] * 20)
+    assert len(warned) == said
+    for _, text in warned:
+        assert "vadvcse_adversarial has" in text and "objective.vadvcse.adversarial_weight" in text
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_resume_is_not_noticed(cut):
+    rows = [ROW | (ALIVE if number < 3 else DEAD) for number in range(12)]
+    whole = InertTerms()
+    expected = [text for row in rows for text in whole.warnings(row)]
+    first = InertTerms()
+    texts = [text for row in rows[:cut] for text in first.warnings(row)]
+    second = InertTerms(json.loads(json.dumps(first.state())))
+    assert texts + [text for row in rows[cut:] for text in second.warnings(row)] == expected
+    assert len(expected) == 1
+
+
+def test_figures_and_what_is_inert_in_one_row():
+    row = ROW | DEAD | {"x_gradient_cosine": 0.1, "x_gradient_share": 1e-5, "alignment": 0.3}
+    assert figures_in(row) == DEAD | {
+        "vadvcse_gradient_share": 1.0,
+        "x_gradient_share": 1e-5,
+        "x_gradient_cosine": 0.1,
+    }
+    assert inert_in(row) == {"x_gradient_share": ("x_gradient_share",), "vadvcse": tuple(DEAD)}
+    assert inert_in(ROW | ALIVE | {"vadvcse_adversarial_over_random": None}) == {}
+
+
+@pytest.mark.parametrize("step_size, alive", [("1e-3", False), ("1e3", True)])
+def test_a_run_writes_the_figures_and_warns(tiny_data, tmp_path, step_size, alive):
+    flags = {
+        "objective": "vadvcse",
+        "objective__mlm__weight": 0,
+        "objective__vadvcse__step_size": step_size,
+        "objective__vadvcse__adversarial_weight": "0.1",
+        "evaluate__every": 0,
+        "train__steps": AT_ONCE + 1,
+        "aug": "none",
+    }
+    finish(start(command(tiny_data, tmp_path / "run", **flags)))
+    written = records(tmp_path / "run")
+    rows = [row for row in written if "loss" in row]
+    assert len(rows) == AT_ONCE + 1
+    for row in rows:
+        assert row["vadvcse_gradient_share"] == 1.0 and row["vadvcse_adversarial_gradient_share"] > 1e-3
+        assert ("vadvcse" not in inert_in(row)) == alive
+    warned = [row["step"] for row in written if "V-advCSE finds nothing" in row.get("warning", "")]
+    assert warned == ([] if alive else [AT_ONCE])
