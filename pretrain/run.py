@@ -94,9 +94,10 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     objective.require_positions(min(longest, data.train.max_length))
     flops = summary.flops_meter(config, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, config.train.precision), config)
+    save = functools.partial(save_checkpoint, config, engine, data.inputs)
     if checkpoint is not None:
+        repair_best(folder, progress, functools.partial(save, Progress()))  # while the model is as it starts
         store.load(checkpoint, engine, verify=False)  # verified when it was chosen
-        repair_best(folder, progress)
     recipe = to_yaml(config) + as_comments(data.inputs)
     on_rank_zero(lambda: replace_durably(folder / "config.yaml", recipe.encode()))
 
@@ -107,7 +108,6 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     batches = Loader(data.train, spec, LoaderSettings.of(config), position)
     sts = StsEvaluator(config.evaluate.sts or os.environ.get("CLEAR_DATA"))
     evaluate = Evaluation(config, data, engine, sts, progress)
-    save = functools.partial(save_checkpoint, config, engine, data.inputs)
 
     def keep_best(source: Path) -> None:
         on_rank_zero(lambda: export(source, folder / "best"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pretrain.checkpoint import store
@@ -21,35 +22,61 @@ def keep_start(folder: Path, save: Callable[[Path], Path], keep_best: Callable[[
     A checkpoint is what all ranks can write together at any ZeRO stage. This one is no place to resume from,
     and is removed.
     """
+    with _checkpoint_of_start(folder, save) as checkpoint:
+        keep_best(checkpoint)
+
+
+@contextmanager
+def _checkpoint_of_start(folder: Path, save: Callable[[Path], Path]) -> Iterator[Path]:
     temporary = folder / ".start"
     on_rank_zero(lambda: shutil.rmtree(temporary, ignore_errors=True))
-    keep_best(save(temporary / "checkpoints"))
+    yield save(temporary / "checkpoints")
     on_rank_zero(lambda: shutil.rmtree(temporary, ignore_errors=True))
 
 
-def repair_best(folder: Path, progress: Progress) -> None:
+def repair_best(folder: Path, progress: Progress, save_start: Callable[[Path], Path]) -> None:
     """Make best/ the export of the best step that a resumed run records. Collective.
 
     It is another one where a kill came between a checkpoint and its export, where its files were damaged, and
-    where it belongs to steps that this resume discards. Without a checkpoint of the best step there is
-    nothing to export again: best/ is set aside, and the next evaluation is the best.
+    where it belongs to steps that this resume discards. Step 0 has no checkpoint, and is made again. Without
+    a checkpoint of another best step there is nothing to export again: best/ is set aside, and the next
+    evaluation is the best.
+
+    Args:
+        save_start: as `keep_start` takes it, of the untrained model: call this before the checkpoint is
+            loaded.
 
     Raises:
         UserError: that checkpoint cannot be read now, or best/ cannot be written.
     """
-    if not on_rank_zero(lambda: _export_best(folder, progress)):
+    step = progress.best_step
+    if step == 0 and progress.best_score is not None and not on_rank_zero(lambda: _holds(folder, 0)):
+        with _checkpoint_of_start(folder, save_start) as start:
+            on_rank_zero(lambda: _export_best(folder, progress, start))
+        return
+    source = folder / "checkpoints" / f"step-{step:08d}"
+    if not on_rank_zero(lambda: _export_best(folder, progress, source)):
         progress.best_score = None
 
 
-def _export_best(folder: Path, progress: Progress) -> bool:
-    """Export the best step to best/ if that holds another; return whether best/ holds it afterwards."""
-    best, source = folder / "best", folder / "checkpoints" / f"step-{progress.best_step:08d}"
+def _holds(folder: Path, step: int) -> bool:
+    """Return whether best/ is a whole export of a step."""
+    try:
+        policy = read_policy(folder / "best")
+    except UserError:
+        return False
+    return policy is not None and policy["step"] == step
+
+
+def _export_best(folder: Path, progress: Progress, source: Path) -> bool:
+    """Export the best step from `source` to best/ if that holds another; return whether it holds it then."""
+    if _holds(folder, progress.best_step):
+        return True
+    best = folder / "best"
     try:
         policy = read_policy(best)
     except UserError:
         policy = None
-    if policy is not None and policy["step"] == progress.best_step:
-        return True
     problem = store.problem_with(source) if source.is_dir() else None
     if problem is not None and problem.kind != "damaged":
         raise UserError(f"{best} must be exported again from {source}, which {problem}. {problem.remedy}")
@@ -64,7 +91,7 @@ def _export_best(folder: Path, progress: Progress) -> bool:
             raise UserError(f"cannot rename {best}, which {why}: {error.strerror}") from None
     if finding:
         then = (
-            f"exported again from {source.name}"
+            f"exported again from {source.name if progress.best_step else 'the start'}"
             if can_export
             else "of which there is no checkpoint to export again: the next evaluation counts as the best"
         )

@@ -2,6 +2,7 @@
 resume."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -9,6 +10,7 @@ from export_helpers import make_run
 from run_helpers import command, finish, start
 
 from pretrain.common.errors import UserError
+from pretrain.common.files import sha256_of
 from pretrain.export.folder import export, read_policy
 from pretrain.start.best import repair_best
 from pretrain.step.progress import Progress
@@ -65,8 +67,13 @@ def alone(tmp_path):
 def best_of_run(run, best_step: int) -> Progress:
     """Repair best/ of a run whose checkpoint records this best step; returns what the run goes on with."""
     progress = Progress(step=7, best_step=best_step, best_score=-3.0, best_by="heldout_mlm_loss")
-    repair_best(run, progress)
+    repair_best(run, progress, checkpoint_of_start)
     return progress
+
+
+def checkpoint_of_start(root) -> Path:
+    make_run(root.parent, steps=(0,))
+    return root / "step-00000000"
 
 
 @pytest.mark.parametrize("damage", ["empty", "list", "gone", "other step"])
@@ -83,13 +90,12 @@ def test_a_best_that_is_not_the_recorded_one_is_exported_again(tmp_path, alone, 
     assert (run / "best.damaged").is_dir() == (damage == "gone") == ("best.damaged" in capfd.readouterr().err)
 
 
-@pytest.mark.parametrize("best_step", [0, 3, 4])
+@pytest.mark.parametrize("best_step", [3, 4])
 @pytest.mark.parametrize("damage", ["", "empty", "missing"])
 def test_a_best_that_cannot_be_made_again_is_set_aside_and_the_next_evaluation_is_the_best(
     tmp_path, alone, capfd, best_step, damage
 ):
-    """Step 0 is the start, of which there never is a checkpoint; that of step 3 is damaged, that of step 4
-    was removed."""
+    """The checkpoint of step 3 is damaged, that of step 4 was removed."""
     run = tmp_path / "run"
     make_run(run, steps=(3, 5))
     best = export(run, run / "best", 5)
@@ -107,9 +113,28 @@ def test_a_best_that_cannot_be_made_again_is_set_aside_and_the_next_evaluation_i
         and (kept or "is missing") in said
         and "next evaluation counts as the best" in said
     )
-    repair_best(run, progress)  # a second resume, before an evaluation
+    repair_best(run, progress, checkpoint_of_start)  # a second resume, before an evaluation
     assert capfd.readouterr().err == ""
     assert progress.note_scores({"heldout_mlm_loss": 9.0}) and progress.best_step == 7
+
+
+@pytest.mark.parametrize("damage", ["", "empty", "gone", "missing", "other step"])
+def test_the_start_is_the_best_again_though_it_has_no_checkpoint(tmp_path, alone, capfd, damage):
+    run = tmp_path / "run"
+    make_run(run, steps=(3, 5))
+    best = export(checkpoint_of_start(tmp_path / "other" / "checkpoints"), run / "best")
+    if damage == "empty":
+        (best / "clear.json").write_text("")
+    elif damage == "gone":
+        (best / "clear.json").unlink()
+    elif damage == "missing":
+        shutil.rmtree(best)
+    elif damage == "other step":
+        export(run, best, 5)
+    assert best_of_run(run, 0).best_score == -3.0 and read_policy(best)["step"] == 0
+    assert not (run / ".start").exists()
+    said = capfd.readouterr().err
+    assert ("exported again from the start" in said) == (damage == "gone")
 
 
 def test_a_best_whose_checkpoint_cannot_be_read_now_stays(tmp_path, alone):
@@ -127,7 +152,7 @@ def test_a_best_whose_checkpoint_cannot_be_read_now_stays(tmp_path, alone):
 
 @pytest.mark.slow
 def test_a_run_on_two_ranks_goes_on_with_a_best_that_was_lost(tiny_data, tmp_path):
-    """The start was the best, and its export is lost: all ranks count the next evaluation as the best."""
+    """The start was the best, and its export is lost: all ranks make it again."""
     run = tmp_path / "run"
     worse = {
         "train__lr": 3.0,
@@ -140,7 +165,9 @@ def test_a_run_on_two_ranks_goes_on_with_a_best_that_was_lost(tiny_data, tmp_pat
     assert read_policy(run / "best")["step"] == 0
     for path in (run / "checkpoints").glob("step-0000000[56]"):
         shutil.rmtree(path)
+    before = sha256_of(run / "best" / "model.safetensors")
     (run / "best" / "clear.json").write_text("")
     output = finish(start(command(tiny_data, run, **worse, checkpoint__resume="auto"), ranks=2))
-    assert "the next evaluation counts as the best" in output and "Traceback" not in output
-    assert read_policy(run / "best")["step"] == 6
+    assert "the next evaluation counts as the best" not in output and "Traceback" not in output
+    assert read_policy(run / "best")["step"] == 0
+    assert sha256_of(run / "best" / "model.safetensors") == before
