@@ -4,7 +4,6 @@
     source: V-advCSE, table 5
     recipe: ../vadvcse_bert.yaml           # relative to this file
     set: {train.lr: 3e-5}                  # for all rows
-    seeds: [42]
     columns: {STS-B dev: dev}              # title -> metric (pretrain.sweep.evaluations)
     rows:
       JS: {set: {objective.vadvcse.divergence: js}, paper: {STS-B dev: 84.55}}
@@ -74,7 +73,9 @@ class Sweep(BaseModel):
     definitions: Any = Field(None, description="a place for YAML anchors")
     recipe: Path | None = Field(None, description="base recipe, relative to this file")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides of all rows")
-    seeds: list[int] = Field([42], min_length=1)
+    seeds: list[int] = Field(
+        [1, 11, 42, 68, 421], min_length=1, description="of every row; the default is AugCSE's five"
+    )
     paper_reports: str = Field(
         "", description="what the paper's figures are: of one run, a mean, the best of five seeds"
     )

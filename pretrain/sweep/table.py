@@ -83,7 +83,10 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 "pooling": model.pooling,
             }
             if model.run is not None:
+                summary = model.run.summary
+                assert summary is not None  # `models_of` gives finished runs
                 of_run |= {"seed": model.run.seed, "warnings": model.run.warnings}
+                of_run["best_step"] = summary["best_step"]
             row["runs"].append(of_run)
         row |= statistics_of([run["figures"] for run in row["runs"]], dev)
     content: dict[str, Any] = {
@@ -176,6 +179,12 @@ def tabulate(content: dict[str, Any]) -> str:
     lines += [f"{note}." for note in content["notes"]]
     for row in content["rows"]:
         lines += [f"{row['name']}: {row['note']}."] if row["note"] else []
+        unimproved = [str(run["seed"]) for run in row["runs"] if run.get("best_step") == 0]
+        if unimproved:
+            lines.append(
+                f"{row['name']}, of seed {', '.join(unimproved)}: no step was better on dev than the start, so "
+                "that figures are those of the model it started from."
+            )
         warned = [run for run in row["runs"] if run.get("warnings")]
         lines += [
             f"{row['name']}, seed {run['seed']}: {len(run['warnings'])} alarms, the first at "

@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[3]
 
 def write_sweep(folder, **tree):
     """Write a sweep of one row, with the keys of `tree` in place of its own; return its path."""
-    tree = {"title": "T", "recipe": str(ROOT / "configs" / "simcse_micro.yaml"), "rows": {"one": {}}} | tree
+    recipe = str(ROOT / "configs" / "simcse_micro.yaml")
+    tree = {"title": "T", "recipe": recipe, "seeds": [42], "rows": {"one": {}}} | tree
     path = folder / "sweep.yaml"
     path.write_text(
         yaml.safe_dump({key: value for key, value in tree.items() if value is not None}, sort_keys=False)

@@ -277,6 +277,7 @@ def test_a_sweep_trains_resumes_and_dry_runs_for_real(tiny_data, tmp_path):
         "title": "T",
         "recipe": str(ROOT / "configs" / "clear_micro.yaml"),
         "set": settings,
+        "seeds": [42],
         "rows": {
             "MLM": {"set": {"objective.name": "mlm"}},
             "del-word": {"set": {"aug": "del-word"}},

@@ -80,6 +80,20 @@ def test_metrics_come_from_the_evaluations_files(tmp_path):
     ]
 
 
+def test_a_start_that_stayed_the_best_is_named(tmp_path):
+    tree = sweep_of(ROOT / "configs" / "simcse_micro.yaml")
+    plan = Plan(expand(tree, tmp_path, {}), [5, 6, 7], tmp_path, lambda run: None)
+    for run, best in zip(plan.chosen(plan.entries[0]), (0, 20, 0)):
+        (run.folder / "report").mkdir(parents=True)
+        summary = {"steps": 40, "seconds": 2.0, "best_step": best}
+        (run.folder / "report" / "summary.json").write_text(json.dumps(summary))
+        rows = [{"step": step, "evaluation": {"stsb-dev": 50.0 + step}} for step in (0, 20)]
+        (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    content = collect(tree, plan, tmp_path)
+    assert [run["figures"]["STS-B dev"] for run in content["rows"][0]["runs"]] == [50.0, 70.0, 50.0]
+    assert "simcse_micro, of seed 5, 7: no step was better on dev than the start" in tabulate(content)
+
+
 def test_a_row_without_runs_is_shown_empty(tmp_path):
     tree = sweep_of(ROOT / "configs" / "simcse_micro.yaml")
     table = tabulate(
