@@ -31,6 +31,7 @@ from pretrain.start.devices import choose_precision, set_deterministic, set_thre
 from pretrain.start.encoder import check_sources, make_encoder
 from pretrain.start.evaluation import Evaluation
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
+from pretrain.start.in_force import read_back
 from pretrain.start.inputs import as_comments
 from pretrain.start.resume import check_requested, resume_from
 from pretrain.step import engine as engines
@@ -92,6 +93,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     longest = encoder.max_positions
     objective = build_objective(config, encoder, data.tokenizer, data.labels)
     objective.require_positions(min(longest, data.train.max_length))
+    in_force = read_back(config, encoder, objective, data.views)
     flops = summary.flops_meter(config, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, config.train.precision), config)
     save = functools.partial(save_checkpoint, config, engine, data.inputs)
@@ -132,5 +134,5 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         )
     if progress.step == stop_step:
         on_rank_zero(lambda: export(folder / "checkpoints", folder / "export"))
-        on_rank_zero(lambda: summary.report(config, progress, data.inputs))
+        on_rank_zero(lambda: summary.report(config, progress, data.inputs, in_force))
     return code

@@ -24,6 +24,7 @@ from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
+from pretrain.start.in_force import InForce
 from pretrain.start.inputs import Inputs
 from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
 from pretrain.start.local_ranks import describe_choice, threads_of_user
@@ -197,7 +198,7 @@ LABELS = {
 }
 
 
-def report(config: Config, progress: Progress, inputs: Inputs) -> dict:
+def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce) -> dict:
     """Print the scores beside those at the start; write report/summary.json, and return its content."""
     records = [
         record for record in read_metrics(config.run_folder / "metrics.jsonl") if "evaluation" in record
@@ -233,6 +234,7 @@ def report(config: Config, progress: Progress, inputs: Inputs) -> dict:
         "best_by": progress.best_by,
         "export": str(export),
         "inputs": {name: value["sha256"] for name, value in inputs.items()},
+        "in_force": in_force,
     }
     folder = config.run_folder / "report"
     folder.mkdir(exist_ok=True)

@@ -226,7 +226,8 @@ class _Work:
         return 1 if self.trainer.failures else 0
 
     def finish(self) -> int:
-        """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
+        """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed or the table is
+        wrong."""
         models = [
             model
             for entry in self.plan.entries
@@ -246,14 +247,17 @@ class _Work:
             _print_line("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
         else:
             self.evaluate_models(models, chosen)
-        print(write(self.sweep, collect(self.sweep, self.plan, self.out), self.out / self.name))
+        content = collect(self.sweep, self.plan, self.out)
+        print(write(self.sweep, content, self.out / self.name))
         if self.flags.clean:
             for run in (model.run for model in models if model.run is not None):
                 shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
         if commands := pending(self.sweep, models):
             print("To fill the other columns (--evaluations all runs these):", *commands, sep="\n  ")
         print(f"table and figures: {self.out / self.name}")
-        return 1 if self.trainer.failures else 0
+        for error in content["errors"]:
+            _print_line(f"error: {error}")
+        return 1 if self.trainer.failures or content["errors"] else 0
 
     def try_out(self) -> int:
         """Start every row for two steps; returns 1 if one does not start."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pretrain.common.files import replace_durably, to_json
+from pretrain.sweep.checks import errors_of
 from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column
 from pretrain.sweep.evaluations import EvaluatedModel, metric, models_of
 from pretrain.sweep.file import Sweep
@@ -86,7 +87,7 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 summary = model.run.summary
                 assert summary is not None  # `models_of` gives finished runs
                 of_run |= {"seed": model.run.seed, "warnings": model.run.warnings}
-                of_run["best_step"] = summary["best_step"]
+                of_run |= {"best_step": summary["best_step"], "in_force": summary.get("in_force", {})}
             row["runs"].append(of_run)
         row |= statistics_of([run["figures"] for run in row["runs"]], dev)
     content: dict[str, Any] = {
@@ -100,6 +101,7 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+    content["errors"] = errors_of([(entry, plan.chosen(entry)) for entry in plan.entries if entry.runs])
     judged_by = judging_column(sweep, content["columns"])
     add_differences(content, models, baseline_of(sweep, plan.entries), judged_by)
     return content
@@ -137,6 +139,7 @@ def tabulate(content: dict[str, Any]) -> str:
         "",
         *([f"{content['source']}."] if content["source"] else []),
         "",
+        *(line for error in content["errors"] for line in (f"**ERROR: {error}.**", "")),
         "| " + " | ".join(["row", "figures", *titles]) + " |",
         "|---" * (len(titles) + 2) + "|",
     ]
@@ -182,8 +185,8 @@ def tabulate(content: dict[str, Any]) -> str:
         unimproved = [str(run["seed"]) for run in row["runs"] if run.get("best_step") == 0]
         if unimproved:
             lines.append(
-                f"{row['name']}, of seed {', '.join(unimproved)}: no step was better on dev than the start, so "
-                "that figures are those of the model it started from."
+                f"{row['name']}, of seed {', '.join(unimproved)}: no step was better on dev than the start, "
+                "so its figures are those of the model that it started from."
             )
         warned = [run for run in row["runs"] if run.get("warnings")]
         lines += [

@@ -1,0 +1,96 @@
+"""What is in force is read from the model that was built, and must be what the configuration says."""
+
+import pytest
+from export_helpers import make_run, make_tokenizer
+
+from pretrain.common.errors import UserError
+from pretrain.config.recipe import validate_config
+from pretrain.data.batch import ViewSpec
+from pretrain.export.folder import export
+from pretrain.model.layer import layers_of
+from pretrain.objectives import build_objective, view_specs
+from pretrain.start.encoder import make_encoder
+from pretrain.start.in_force import read_back
+
+SIZES = {"layers": 3, "hidden_size": 16, "heads": 2, "intermediate_size": 24, "max_positions": 20}
+
+
+def config_of(name="simcse", model=None, **objective):
+    tree = {
+        "folder": "run",
+        "model": {**SIZES, "dropout": 0.2, "attention_dropout": 0.05, **(model or {})},
+        "objective": {"name": name, **objective},
+        "augment": {"augmented": "del-word|reorder"},
+        "train": {"global_batch": 32, "micro_batch_tokens": 4096},
+    }
+    return validate_config(tree, "test")
+
+
+def built(config):
+    tokenizer = make_tokenizer()
+    encoder = make_encoder(config, tokenizer)
+    return encoder, build_objective(config, encoder, tokenizer, 3)
+
+
+@pytest.mark.parametrize("layer_code", ["own", "library"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "modernbert"])
+def test_the_encoder_is_read_from_its_layers(kind, layer_code):
+    config = config_of(model={"type": kind, "layer_code": layer_code, "pooling": "last-two"})
+    encoder, objective = built(config)
+    found = read_back(config, encoder, objective, view_specs(config))
+    assert (found["model.layers"], found["model.pooling"]) == (3, "last-two")
+    if layer_code == "own":
+        assert (found["model.dropout"], found["model.attention_dropout"]) == (0.2, 0.05)
+    else:
+        assert 0.2 in found["rates of dropout"]
+
+
+@pytest.mark.parametrize(
+    "name", ["clear", "vascl", "vadvcse", "esimcse", "sda", "augcse", "declutr", "simcse+vascl", "mlm"]
+)
+def test_losses_heads_and_views_of_every_objective(name):
+    config = config_of(name, vascl={"neighbourhood_weight": 0.25, "temperature": 0.07})
+    encoder, objective = built(config)
+    found = read_back(config, encoder, objective, view_specs(config))
+    assert list(found["views"]) == list(objective.roles)
+    if "vascl" in name:
+        assert found["weights of losses"]["vascl_neighbourhood"] == 0.25
+        assert found["objective.vascl.temperature"] == 0.07
+        assert found["heads of vascl"] == {"head": [[16, 16], [128, 16]]}
+
+
+def test_a_checkpoints_own_dropout_is_what_is_recorded_and_a_given_one_what_is_in_force(tmp_path):
+    make_run(tmp_path / "run")  # trained with 0.1
+    start = str(export(tmp_path / "run", tmp_path / "export"))
+    for given, expected in (({}, 0.1), ({"dropout": 0.3}, 0.3)):
+        config = validate_config(
+            {"folder": "run", "model": {"init": start, **given}, "objective": {"name": "simcse"}}, "test"
+        )
+        config.train.micro_batch_tokens = 4096
+        encoder, objective = built(config)
+        assert read_back(config, encoder, objective, view_specs(config))["model.dropout"] == expected
+        assert config.model.dropout == expected and config.model.layers == 3
+
+
+def test_what_is_not_as_recorded_is_one_error():
+    config = config_of("vascl", vascl={"temperature": 0.07})
+    encoder, objective = built(config)
+    for layer in layers_of(encoder.lm):
+        layer.rate = 0.4
+    encoder.pooling = "mean"
+    objective.terms["vascl"].settings = config.objective.vascl.model_copy(update={"temperature": 0.5})
+    with pytest.raises(UserError) as caught:
+        read_back(config, encoder, objective, [ViewSpec("anchor", "none"), ViewSpec("negative", "none")])
+    for words in (
+        "model.dropout is 0.4 in the model, and 0.2 in the configuration",
+        "model.pooling is mean in the model, and cls",
+        "objective.vascl.temperature is 0.5 in the model, and 0.07",
+        "the views anchor, negative are made, and anchor, positive are read",
+        "config.yaml",
+    ):
+        assert words in str(caught.value)
+    objective.terms["vascl"].settings = config.objective.vascl.model_copy(
+        update={"neighbourhood_weight": 2.0}
+    )
+    with pytest.raises(UserError, match=r"weights of losses is .*vascl_neighbourhood: 2\.0.* in the model"):
+        read_back(config, encoder, objective, view_specs(config))
