@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, find, known_name
-from finetune.flags import EvalData, Model, Out, Pooling
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, TaskResult, run_and_write, sample_std
 from finetune.sets import DataSet, parts
 from pretrain.common import cli
@@ -257,6 +257,7 @@ def main(
     pooling: Pooling = "",
     eval_data: EvalData = "",
     max_length: cli.Natural = MAX_LENGTH,
+    precision: VectorPrecision = "fp32",
     out: Out = "",
 ) -> int:
     """Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
@@ -270,7 +271,7 @@ def main(
     # before the model: a missing file should not cost the loading
     loaded = {name: read(find(eval_data, "clustering", f"{name}.csv")) for name in names}
     return run_and_write(
-        open_model(model, pooling, max_length=max_length or None),
+        open_model(model, pooling, max_length=max_length or None, precision=precision),
         out,
         lambda opened: evaluate(opened, loaded, max_length or None),
     )

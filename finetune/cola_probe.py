@@ -20,7 +20,7 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, lines
-from finetune.flags import EvalData, Model, Out, Pooling
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -101,11 +101,20 @@ def evaluate(model: EmbeddingModel, parts: Mapping[str, tuple[list[str], np.ndar
     return evaluation
 
 
-def main(model: Model, *, pooling: Pooling = "", eval_data: EvalData = "", out: Out = "") -> int:
+def main(
+    model: Model,
+    *,
+    pooling: Pooling = "",
+    eval_data: EvalData = "",
+    precision: VectorPrecision = "fp32",
+    out: Out = "",
+) -> int:
     """Run AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set."""
     # before the model: a missing file should not cost the loading
     parts = {part: read(find(eval_data, "GLUE", "CoLA", f"{part}.tsv")) for part in SIZES}
-    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, parts))
+    return run_and_write(
+        open_model(model, pooling, precision=precision), out, lambda opened: evaluate(opened, parts)
+    )
 
 
 if __name__ == "__main__":

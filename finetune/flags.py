@@ -25,4 +25,8 @@ EvalData = Annotated[str, Field(description="folder of the benchmarks (default: 
 Precision = Annotated[
     Literal["auto", "fp32", "bf16"], Field(description="auto (bf16 on a GPU, else fp32), fp32 or bf16")
 ]
+VectorPrecision = Annotated[
+    Literal["fp32", "bf16"],
+    Field(description="of the encoder: fp32, or bf16, which is about twice as fast and rounds vectors"),
+]
 Out = Annotated[str, Field(description="folder for results; default: RUN/report or results/MODEL")]

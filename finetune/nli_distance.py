@@ -24,7 +24,7 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines
-from finetune.flags import EvalData, Model, Out, Pooling
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
 from finetune.sets import DataSet, parts
 from pretrain.common import cli
@@ -256,7 +256,13 @@ DATA_SETS = (
 
 
 def main(
-    model: Model, *, tasks: cli.Names = (), pooling: Pooling = "", eval_data: EvalData = "", out: Out = ""
+    model: Model,
+    *,
+    tasks: cli.Names = (),
+    pooling: Pooling = "",
+    eval_data: EvalData = "",
+    precision: VectorPrecision = "fp32",
+    out: Out = "",
 ) -> int:
     """Count how often the entailed hypothesis is nearer to its premise than the contradicting one.
 
@@ -266,7 +272,9 @@ def main(
     names = list(map(check_name, tasks or TASKS))
     # before the model: a missing file should not cost its loading
     loaded = {name: load(name, eval_data) for name in names}
-    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, loaded))
+    return run_and_write(
+        open_model(model, pooling, precision=precision), out, lambda opened: evaluate(opened, loaded)
+    )
 
 
 if __name__ == "__main__":

@@ -68,6 +68,8 @@ class Evaluation:
     def of(cls, evaluation: str, model: EmbeddingModel, protocol: str) -> Evaluation:
         """Return an empty evaluation of `model`; a mismatch of pooling is its first note."""
         notes = [model.remark] if model.remark else []
+        if model.precision != "fp32":
+            notes.append(f"vectors computed in {model.precision}")
         return cls(
             evaluation,
             model.name,

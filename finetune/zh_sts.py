@@ -16,7 +16,7 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, known_name, lines
-from finetune.flags import EvalData, Model, Out, Pooling
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
 from finetune.sets import DataSet, parts
 from finetune.sts.scores import checked_vectors, score_task, task_cosines
@@ -89,7 +89,13 @@ def evaluate(model: EmbeddingModel, loaded: Mapping[str, Pairs]) -> Evaluation:
 
 
 def main(
-    model: Model, *, tasks: cli.Names = (), pooling: Pooling = "", eval_data: EvalData = "", out: Out = ""
+    model: Model,
+    *,
+    tasks: cli.Names = (),
+    pooling: Pooling = "",
+    eval_data: EvalData = "",
+    precision: VectorPrecision = "fp32",
+    out: Out = "",
 ) -> int:
     """Score Chinese STS-B: Spearman's correlation of cosine with the gold score, test and dev.
 
@@ -101,7 +107,9 @@ def main(
         known_name(name, TASKS, "task", plain=str)
     # before the model: a missing file should not cost the loading
     loaded = {name: read(find(eval_data, "zh", "STS-B", TASKS[name][0])) for name in names}
-    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, loaded))
+    return run_and_write(
+        open_model(model, pooling, precision=precision), out, lambda opened: evaluate(opened, loaded)
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,9 @@ class EmbeddingModel:
     encoder: SentenceEncoder | None = None
     """The packed encoder, its tokenizer beside it; None for models that run otherwise."""
     tokenizer: Any = None
+
+    precision: str = "fp32"
+    """In which its matrix products are computed: "fp32" or "bf16"."""
 
     @property
     def folder(self) -> Path | None:
@@ -115,6 +118,7 @@ def open_model(
     batch_size: int = 64,
     max_length: int | None = None,
     quiet: bool = False,
+    precision: str = "fp32",
 ) -> EmbeddingModel:
     """Open an encoder for evaluation; a remark about its pooling goes to standard error.
 
@@ -130,20 +134,23 @@ def open_model(
             sentence-transformers models without a limit (static embeddings), read whole texts all the same:
             the model's `max_length` says what holds.
         quiet: no remark about the pooling, for a caller of `encode_poolings`.
+        precision: "fp32", or "bf16" by autocast: vectors are float32 all the same.
 
     Raises:
         UserError: nothing there to load, no tokenizer, an unknown pooling, or one that the model cannot have.
     """
     if callable(model):
-        return _function(model, getattr(model, "__name__", "function"), pooling)
+        return _function(model, getattr(model, "__name__", "function"), pooling, precision)
     if not isinstance(model, ModelSource):
         if names_function(str(model)):
-            return _function(_import_function(str(model)), str(model), pooling)
+            return _function(_import_function(str(model)), str(model), pooling, precision)
         model = resolve(model)
     if kind_of(model.location) == "sentence-transformers":
         opened = _sentence_transformers(model, pooling, batch_size, max_length)
     else:
         opened = _packed(model, pooling, token_budget, batch_size, max_length, quiet)
+    if precision == "bf16":
+        opened = _in_bfloat16(opened)
     if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
     return opened
@@ -190,10 +197,29 @@ def require_finite(vectors: np.ndarray, sentences: Sequence[str], name: str) -> 
         )
 
 
-def _function(function: EmbedFunction, name: str, pooling: str) -> EmbeddingModel:
+def _in_bfloat16(model: EmbeddingModel) -> EmbeddingModel:
+    """Return the model with its matrix products in bfloat16, by autocast."""
+    import torch
+
+    autocast = torch.autocast("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16)
+    several = model.encode_poolings
+    return replace(
+        model,
+        precision="bf16",
+        encode=autocast(model.encode),
+        encode_poolings=None if several is None else autocast(several),
+    )
+
+
+def _function(function: EmbedFunction, name: str, pooling: str, precision: str) -> EmbeddingModel:
     if pooling:
         raise UserError(
             f"--pooling {pooling}: {name} is a function, which makes its vectors itself; leave the flag out"
+        )
+    if precision != "fp32":
+        raise UserError(
+            f"--precision {precision}: {name} is a function, which computes its vectors itself; leave the "
+            "flag out"
         )
     return EmbeddingModel(name, "function", lambda sentences: distinct(function, sentences, name))
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.flags import EvalData, Model, Out, Pooling
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.intents.layers import BATCH, LEARNING_RATE, SEED, SPLITS, Fit, Sample, fit, samples
 from finetune.intents.sets import FOUR, SETS, Intents, check_name, read
 from finetune.results import Evaluation, TaskResult, run_and_write, sample_std
@@ -140,6 +140,7 @@ def main(
     shots: tuple[cli.Count, ...] = SHOTS,
     pooling: Pooling = "",
     eval_data: EvalData = "",
+    precision: VectorPrecision = "fp32",
     out: Out = "",
 ) -> int:
     """Classify intents from few examples: a linear layer on frozen vectors, five fixed splits.
@@ -151,7 +152,9 @@ def main(
     names = list(map(check_name, tasks or FOUR))
     # before the model: a missing file should not cost its loading
     loaded = {name: read(name, eval_data) for name in names}
-    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, loaded, shots))
+    return run_and_write(
+        open_model(model, pooling, precision=precision), out, lambda opened: evaluate(opened, loaded, shots)
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 from typing import Literal
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.flags import EvalData, Model, Out, Pooling
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
 from pretrain.common import cli
 
@@ -21,6 +21,7 @@ def main(
     eval_data: EvalData = "",
     seed: cli.Natural = 1111,
     hidden: cli.Natural = 0,
+    precision: VectorPrecision = "fp32",
     out: Out = "",
 ) -> int:
     """Run SentEval's similarity, transfer, relatedness and probing tasks on frozen sentence vectors.
@@ -46,7 +47,7 @@ def main(
         result.notes += remarks
         return result
 
-    return run_and_write(open_model(model, pooling), out, with_remarks)
+    return run_and_write(open_model(model, pooling, precision=precision), out, with_remarks)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.flags import EvalData, Model, Out
+from finetune.flags import EvalData, Model, Out, VectorPrecision
 from finetune.results import Evaluation, folder_for, write
 from finetune.sts.scores import PairScores, StsEvaluator, StsResults
 from finetune.sts.tasks import OFFICIAL_PAIRS
@@ -93,6 +93,7 @@ def main(
     eval_data: EvalData = "",
     detail: bool = False,
     token_budget: cli.Count = 16384,
+    precision: VectorPrecision = "fp32",
     out: Out = "",
     json_file: str = "",
     pair_file: str = "",
@@ -122,7 +123,9 @@ def main(
     from finetune.encoders.embed import parse_poolings
 
     poolings = parse_poolings(pooling) if pooling else []
-    opened = open_model(model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1)
+    opened = open_model(
+        model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1, precision=precision
+    )
     folder = None if json_file else folder_for(opened, out)
     if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:
         print(

@@ -123,7 +123,7 @@ def test_every_file_is_read_once(tmp_path, monkeypatch):
     data, opened, lines = layout(tmp_path / "data"), [], nli_distance.lines
     for module in (files, nli_distance):
         monkeypatch.setattr(module, "lines", lambda path: opened.append(path) or lines(path))
-    monkeypatch.setattr(nli_distance, "open_model", lambda *_: open_model(letters))
+    monkeypatch.setattr(nli_distance, "open_model", lambda *_, **__: open_model(letters))
     call(nli_distance.main, "unused", eval_data=str(data), out=str(tmp_path / "out"))
     assert len(opened) == len(set(opened)) == 6
 

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, BertModel
 from finetune.baselines import _sentence_transformer
 from finetune.encoders.models import distinct, open_model
 from finetune.encoders.source import kind_of
+from finetune.results import Evaluation
 from pretrain.common.errors import UserError
 
 
@@ -41,6 +42,17 @@ def test_hugging_face_folder(hugging_face, pooling, capsys):
         open_model(hugging_face).pooling == "mean"
         and "does not say which pooling it was trained with" in capsys.readouterr().err
     )
+
+
+def test_products_in_bfloat16(hugging_face, tmp_path):
+    exact, rounded = (open_model(hugging_face, "mean", precision=name) for name in ("fp32", "bf16"))
+    a, b = exact.encode(SENTENCES), rounded.encode(SENTENCES)
+    assert b.dtype == np.float32 and 0 < np.abs(a - b).max() < 0.05
+    np.testing.assert_array_equal(rounded.encode_poolings(SENTENCES, ["mean"])["mean"], b)
+    assert Evaluation.of("sts", rounded, "").notes == ["vectors computed in bf16"]
+    assert Evaluation.of("sts", exact, "").notes == []
+    with pytest.raises(UserError, match="computes its vectors itself; leave the flag out"):
+        open_model(lambda texts: np.ones((len(texts), 2)), precision="bf16")
 
 
 def with_pooler(bert, folder):

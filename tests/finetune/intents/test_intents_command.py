@@ -46,7 +46,7 @@ def test_every_file_is_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sets, "lines", lambda path, *rest: opened.append(path) or lines(path, *rest))
     monkeypatch.setattr(intents, "ITERATIONS", 5)
     monkeypatch.setattr(intents, "VALIDATE_EVERY", 5)
-    monkeypatch.setattr(intents, "open_model", lambda *_: open_model(embed))
+    monkeypatch.setattr(intents, "open_model", lambda *_, **__: open_model(embed))
     call(
         intents.main, "unused", tasks="SNIPS,HWU64", shots="5", eval_data=str(data), out=str(tmp_path / "out")
     )
