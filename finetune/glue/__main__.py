@@ -12,9 +12,11 @@ MRPC and QQP mean of accuracy and F1, STS-B mean of Pearson and Spearman, CoLA M
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,13 +32,22 @@ from finetune.tuning.tasks import TABLE_1, TASKS, TaskData, load, prediction_lin
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
+from pretrain.common.folder_lock import FolderTakenError
+from pretrain.common.processes import die_with
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 if TYPE_CHECKING:
     from finetune.glue.store import RunStore
 
+Beside = Callable[[Sequence[Run]], AbstractContextManager[None]]
+"""Unfinished runs -> a context in which other processes compute them, too."""
 SEEDS = 5
 """What RoBERTa and CLEAR report the median of."""
+
+
+def alone(runs: Sequence[Run]) -> AbstractContextManager[None]:
+    """Let no other process compute runs."""
+    return nullcontext()
 
 
 class GlueFlags(BaseModel):
@@ -107,7 +118,7 @@ def train(model: Encoder, *, run_numbers: tuple[int, ...] = (), flags: GlueFlags
                 "lists them"
             )
     chosen = [work.runs[number] for number in run_numbers]
-    return _until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs))
+    return _until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs, work.beside))
 
 
 def gather(model: Encoder, *, flags: GlueFlags) -> int:
@@ -121,10 +132,12 @@ class _Work(NamedTuple):
     tasks: list[str]
     notes: list[str]
     folder: Path
+    beside: Beside
 
 
 def _open(model: str, flags: GlueFlags) -> _Work:
     """Read the data and the model, and find what is done; every mistake is found here."""
+    from finetune.glue.side_by_side import choose_processes, others_beside
     from finetune.glue.store import RunStore
     from finetune.tuning.classifier import choose_precision
 
@@ -151,7 +164,23 @@ def _open(model: str, flags: GlueFlags) -> _Work:
     folder = folder_for(source.model, flags.out)
     shutdown = Shutdown(folder, watch_file=False)
     store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
-    return _Work(store, options.runs(list(found)), list(found), notes, folder)
+    runs = options.runs(list(found))
+
+    def beside(chosen: Sequence[Run]) -> AbstractContextManager[None]:
+        left = [runs.index(run) for run in store.unfinished(runs) if run in chosen]
+        parameters = sum(part.numel() for part in source.encoder.parameters())
+        processes = choose_processes(len(left), parameters)
+        return others_beside(processes, _help, os.getpid(), model, flags, left)
+
+    return _Work(store, runs, list(found), notes, folder, beside)
+
+
+def _help(parent: int, model: str, flags: GlueFlags, numbers: Sequence[int]) -> None:
+    """Do runs of these numbers in a process of its own, as long as the parent lives."""
+    die_with(parent)
+    work = _open(model, flags)
+    with suppress(Interrupted):
+        _take(work.store, work.runs, [work.runs[number] for number in numbers])
 
 
 def _report(work: _Work, compute: bool) -> int:
@@ -159,7 +188,7 @@ def _report(work: _Work, compute: bool) -> int:
 
     def summarised() -> None:
         if compute:
-            compute_all(work.store, work.runs)
+            compute_all(work.store, work.runs, work.beside)
         result, chosen = summarise(work.store, work.runs, work.tasks, work.notes)
         if work.store.options.predict:
             write_predictions(work.store, chosen, work.folder / "predictions", result)
@@ -220,18 +249,35 @@ def _print_plan(store: RunStore, runs: list[Run]) -> None:
         print(f"{number}\t{entry.task}\t{entry.seed}\t{entry.lr:g}\t{entry.batch_size}\t{state}\t{after}")
 
 
-def _compute(store: RunStore, runs: list[Run], chosen: list[Run]) -> None:
-    """Compute those of `chosen` that are unfinished when it is their turn."""
+def _compute(store: RunStore, runs: list[Run], chosen: list[Run], beside: Beside = alone) -> None:
+    """Compute those of `chosen` that are unfinished, with other processes beside this one."""
+    with beside(chosen):
+        _take(store, runs, chosen)
+    _take(store, runs, chosen, claimed_too=True)  # what a process has left behind that failed: it fails here
+
+
+def _take(store: RunStore, runs: list[Run], chosen: Sequence[Run], claimed_too: bool = False) -> None:
+    """Compute those of `chosen` that are unfinished when it is their turn.
+
+    claimed_too: also those that another process computes, which is an error then; else they are left out.
+    """
     for entry in chosen:
         if (code := store.stop_code()) != 0:
             raise Interrupted(code)
-        if entry in store.unfinished(runs):
-            store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
+        if entry not in store.unfinished(runs):
+            continue
+        try:
+            with store.claimed(entry):
+                if entry in store.unfinished(runs):  # not finished by another process since
+                    store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
+        except FolderTakenError:
+            if claimed_too:
+                raise
 
 
-def compute_all(store: RunStore, runs: list[Run]) -> None:
+def compute_all(store: RunStore, runs: list[Run], beside: Beside = alone) -> None:
     """Compute all figures, then what else is asked: predictions are those of the run with the best figure."""
-    _compute(store, runs, [entry for entry in runs if store.result(entry) is None])
+    _compute(store, runs, [entry for entry in runs if store.result(entry) is None], beside)
     while left := store.unfinished(runs):
         _compute(store, runs, left[:1])
 

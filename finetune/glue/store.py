@@ -6,7 +6,8 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from finetune.tuning.recipe import Recipe
 from finetune.tuning.run_files import read_result, read_tensors, write_tensors
 from finetune.tuning.tasks import TASKS, Examples, TaskData
 from pretrain.common.files import replace_durably, to_json
+from pretrain.common.folder_lock import folder_lock
+
+A_WEEK = 7 * 86400.0
 
 
 class RunStore:
@@ -102,6 +106,19 @@ class RunStore:
         starts = {start for run in left if (start := self.options.start(run)) is not None}
         left |= {run for run in starts if not self._path(run, ".weights").is_file()}
         return [run for run in runs if run in left]
+
+    @contextmanager
+    def claimed(self, run: Run, wait: float = 0.0) -> Iterator[None]:
+        """Hold a run, so that no other process computes it.
+
+        wait: seconds to wait for a process that holds it.
+
+        Raises:
+            FolderTakenError: another process holds it; the message names it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(self.folder, wait, self._path(run, "").name):
+            yield
 
     def compute(self, run: Run, heading: str) -> None:
         """Fine-tune, or continue where a killed process was, and write the results.
@@ -232,7 +249,9 @@ class RunStore:
             return None
         path = self._path(start, ".weights")
         if not path.is_file():
-            self.compute(start, "to start from: ")
+            with self.claimed(start, wait=A_WEEK):
+                if not path.is_file():
+                    self.compute(start, "to start from: ")
         weights = read_tensors(path)
         return {
             name.removeprefix("encoder."): tensor

@@ -1,4 +1,4 @@
-"""The processor cores that this process may use."""
+"""The processor cores that this process may use, and the threads that its user wants."""
 
 from __future__ import annotations
 
@@ -20,6 +20,25 @@ def usable_cores() -> int:
     except OSError:  # no such description: a virtual machine, another system
         cores = len(logical)
     return max(1, min(cores, _quota() or cores))
+
+
+def ranks_here() -> int:
+    """Return the number of ranks on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+
+
+def threads_of_user() -> int | None:
+    """Return the number of threads that the user has set in OMP_NUM_THREADS; None: none.
+
+    torchrun sets 1 for two or more ranks where the user has set nothing, so a 1 under torchrun counts as not
+    set.
+    """
+    # OpenMP's own form is a list, one number for each level of nesting; torch has one level.
+    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if not value.isdecimal() or not int(value):
+        return None
+    by_torchrun = int(value) == 1 and "TORCHELASTIC_RUN_ID" in os.environ and ranks_here() > 1
+    return None if by_torchrun else int(value)
 
 
 def _quota() -> int | None:

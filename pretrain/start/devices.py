@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import torch
 
+from pretrain.common.cores import ranks_here
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config, Precision
-from pretrain.start.local_ranks import ranks_here, threads_of_rank
+from pretrain.start.local_ranks import threads_of_rank
 from pretrain.telemetry.throughput import choose_precision as measure_precision
 
 SECONDS_FOR_ANOTHER = 600.0

@@ -12,9 +12,7 @@ DeepSpeed's launcher without such a flag starts a process for each NUMA node, wh
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -23,9 +21,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pretrain.common.cores import usable_cores
+from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.memory import free_memory
+from pretrain.common.processes import die_with
 from pretrain.config.run import Config
 
 _CHOOSE_RANKS = {
@@ -46,26 +45,6 @@ _CHOOSE_RANKS = {
 _BYTES_A_PARAMETER = 16  # float32: weight, gradient, two moments
 _BYTES_OF_A_PROCESS = 2 << 30  # libraries, and the activations of a micro-batch
 _SECONDS_TO_END = 60.0
-_PR_SET_PDEATHSIG = 1
-
-
-def ranks_here() -> int:
-    """Return the number of ranks on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
-
-
-def threads_of_user() -> int | None:
-    """Return the number of threads that the user has set in OMP_NUM_THREADS; None: none.
-
-    torchrun sets 1 for two or more ranks where the user has set nothing, so a 1 under torchrun counts as not
-    set.
-    """
-    # OpenMP's own form is a list, one number for each level of nesting; torch has one level.
-    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if not value.isdecimal() or not int(value):
-        return None
-    by_torchrun = int(value) == 1 and "TORCHELASTIC_RUN_ID" in os.environ and ranks_here() > 1
-    return None if by_torchrun else int(value)
 
 
 def threads_of_rank(asked: int | None, ranks: int) -> int:
@@ -116,7 +95,7 @@ def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
             [sys.executable, *sys.orig_argv[1:]],
             env=os.environ | as_rank(number),
             stdin=subprocess.DEVNULL,
-            preexec_fn=lambda: _die_with(parent),
+            preexec_fn=lambda: die_with(parent),
         )
         for number in range(index * ranks + 1, (index + 1) * ranks)
     ]
@@ -184,13 +163,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, however that ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _end_with_any(others: Sequence[subprocess.Popen]) -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from augment.spec.grammar import needs_text
+from pretrain.common.cores import threads_of_user
 from pretrain.common.files import replace_durably
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
@@ -27,7 +28,7 @@ from pretrain.start.data import Data
 from pretrain.start.in_force import InForce
 from pretrain.start.inputs import Inputs
 from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
-from pretrain.start.local_ranks import describe_choice, threads_of_user
+from pretrain.start.local_ranks import describe_choice
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics

@@ -17,6 +17,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.objectives import WholeObjective
 from pretrain.objectives.base import Objective
+from pretrain.common import cores
 from pretrain.start import devices, local_ranks
 from pretrain.telemetry.monitors import Monitor
 
@@ -88,11 +89,12 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
 
 THREADS = """
 import sys
+from pretrain.common import cores
 from pretrain.start import devices, local_ranks
 from pretrain.config.recipe import load_config
 flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
 local_ranks.usable_cores = lambda: 8
-print("threads", devices.set_threads(load_config(None, flags)), local_ranks.threads_of_user(), flush=True)
+print("threads", devices.set_threads(load_config(None, flags)), cores.threads_of_user(), flush=True)
 """
 
 

@@ -1,0 +1,71 @@
+"""Several processes that share one evaluation's list of runs, a core each, where there is no GPU.
+
+A step of fine-tuning has some 16 examples: two threads are hardly faster at it than one. Runs do not depend
+on each other, so each core does runs of its own. Every process goes through the same list, and leaves out
+what is done or claimed by another (`RunStore.claimed`); figures do not depend on who computes them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pretrain.common.cores import threads_of_user, usable_cores
+from pretrain.common.memory import free_memory
+
+_BYTES_OF_A_PROCESS = 1 << 30  # libraries, the tokenised data, and the activations of a batch
+_BYTES_A_PARAMETER = 16  # float32: weight, gradient, two moments
+
+
+def choose_processes(runs: int, parameters: int) -> int:
+    """Return how many processes share so many unfinished runs of a model of so many parameters.
+
+    One for each core, as far as half of the free memory allows; 1 on a GPU, and where OMP_NUM_THREADS says
+    how many threads one process is to use.
+    """
+    if torch.cuda.is_available() or threads_of_user():
+        return 1
+    fitting = int(free_memory() / 2 / (_BYTES_OF_A_PROCESS + _BYTES_A_PARAMETER * parameters))
+    return max(1, min(usable_cores(), runs, fitting))
+
+
+@contextmanager
+def others_beside(processes: int, work: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """Run `work(*arguments)` in all but one of so many processes, while the block runs in this one.
+
+    Each of them, and this one meanwhile, has one thread. When the block ends, they are waited for; when it is
+    left by an exception, which a request to stop is, they are asked to stop too.
+
+    work: a function of a module, which gives the same arguments their meaning in a new interpreter.
+    """
+    if processes == 1:
+        yield
+        return
+    print(
+        f"{processes} processes with a thread each (one a core; OMP_NUM_THREADS decides otherwise)",
+        file=sys.stderr,
+        flush=True,
+    )
+    new, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
+    others = [new.Process(target=work, args=arguments, daemon=True) for _ in range(processes - 1)]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        for other in others:
+            other.start()
+        torch.set_num_threads(1)
+        yield
+    except BaseException:
+        for other in others:
+            other.terminate()  # SIGTERM, upon which it saves
+        raise
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
+        for other in others:
+            other.join()
+        torch.set_num_threads(threads)
