@@ -17,7 +17,6 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.objectives import WholeObjective
 from pretrain.objectives.base import Objective
-from pretrain.common import cores
 from pretrain.start import devices, local_ranks
 from pretrain.telemetry.monitors import Monitor
 
