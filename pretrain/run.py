@@ -118,7 +118,10 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     with Telemetry(folder, stop_step, rank, progress.step, progress.tokens, flops) as telemetry:
         if default_recipe is not None:
             telemetry.say(summary.describe_default(default_recipe))
-        summary.print_summary(config, data, encoder, objective, progress, checkpoint, threads, telemetry)
+        lengths = summary.print_summary(
+            config, data, encoder, objective, progress, checkpoint, threads, telemetry
+        )
+        beside = summary.length_only(config, objective, lengths)
         continuity.print_changes(progress.changes, progress.step, telemetry)
         report_damage(data, evaluate.heldout, progress, telemetry)
         summary.print_idle_augmentations(data, telemetry)
@@ -130,7 +133,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         steps = iter(batches)  # forks the workers, which must not have the run's signal handlers
         shutdown = Shutdown(folder, watch_file=rank == 0)
         code = train(
-            config, engine, steps, evaluate, save, keep_best, telemetry, shutdown, progress, stop_step
+            config, engine, steps, evaluate, save, keep_best, telemetry, shutdown, progress, stop_step, beside
         )
     if progress.step == stop_step:
         on_rank_zero(lambda: export(folder / "checkpoints", folder / "export"))

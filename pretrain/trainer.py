@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ def train(
     shutdown: Shutdown,
     progress: Progress,
     stop_step: int,
+    beside: Mapping[str, float] | None = None,
 ) -> int:
     """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
 
@@ -56,6 +57,7 @@ def train(
         save: writes a checkpoint of the engine and the progress.
         keep_best: called on all ranks with the checkpoint of the step whose `selection_score` is the best so
             far.
+        beside: figures that every row of metrics repeats, for its own to be compared with.
 
     Raises:
         NotFinite: a loss or gradient is not finite. Parameters and the last checkpoint are as they were.
@@ -74,7 +76,7 @@ def train(
         settings.balance,
     )
     update = Update(engine, settings.clip, scale)
-    log = _StepLog(config, engine, telemetry, progress, clock, scale)
+    log = _StepLog(config, engine, telemetry, progress, clock, scale, beside or {})
     engine.train()
 
     while progress.step < stop_step:
@@ -163,7 +165,9 @@ class _StepLog:
         progress: Progress,
         clock: Stopwatch,
         scale: LossScale | None,
+        beside: Mapping[str, float],
     ) -> None:
+        self.beside = beside
         self.config, self.engine, self.telemetry = config, engine, telemetry
         self.progress, self.clock, self.scale = progress, clock, scale
         self.window = Window(progress.window)
@@ -200,7 +204,7 @@ class _StepLog:
         result.views = None  # the next step needs the memory
         of_row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
         if ends_row:
-            of_row |= {"seconds": progress.seconds, "time": self.clock.shares()}
+            of_row |= {"seconds": progress.seconds, "time": self.clock.shares()} | dict(self.beside)
         self._queued = _Step(progress.step, result, rate, Numbers(numbers), ends_row, of_row)
 
     def write(self) -> None:

@@ -99,3 +99,15 @@ def discriminator_loss(logits: Tensor, labels: Tensor) -> Tensor:
 def discriminator_accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     """Share of the rows whose largest logit is the label's: a scalar float32 without gradient."""
     return (logits.detach().argmax(1) == labels).float().mean()
+
+
+def majority_share(labels: Tensor, outputs: int) -> Tensor:
+    """Return the accuracy of always answering the most frequent label: a scalar float32.
+
+    labels: int64[N], below `outputs`.
+
+    >>> majority_share(torch.tensor([2, 0, 2, 1]), 4)
+    tensor(0.5000)
+    """
+    # not `bincount`, which reads the labels to size its result
+    return (labels[:, None] == torch.arange(outputs, device=labels.device)).float().mean(0).amax()

@@ -117,14 +117,9 @@ def virtual_augmentation(
     """
     if not radius > 0:
         raise UserError(f"the radius of the virtual augmentation must be above 0, not {radius}.")
-    if generator.device.type != "cpu":
-        raise ValueError(
-            "the virtual augmentation wants a CPU generator: those of other devices draw other numbers."
-        )
-    start = torch.rand(vectors.shape, generator=generator, dtype=torch.float32).sub_(0.5)
+    start = random_directions(vectors, generator)
     with torch.autocast(vectors.device.type, enabled=False):
         still = at_least_float32(vectors.detach())
-        start = unit_vectors(send([start], still.device)[0].to(still.dtype))
         with torch.no_grad():
             clean = unit_vectors(head(still))
         with torch.enable_grad():
@@ -135,6 +130,20 @@ def virtual_augmentation(
             # The mean's gradient times N: only its direction counts, and small numbers lose digits.
             (gradient,) = torch.autograd.grad(loss, noise, torch.full_like(loss, len(still)))
         return radius * directions(gradient, otherwise=start)
+
+
+def random_directions(vectors: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw the start d0 of the virtual augmentation: float[N, d] of length 1, uniform on a cube before that.
+
+    vectors: [N, d], whose shape and device it takes. generator: a CPU generator.
+    """
+    if generator.device.type != "cpu":
+        raise ValueError(
+            "the virtual augmentation wants a CPU generator: those of other devices draw other numbers."
+        )
+    start = torch.rand(vectors.shape, generator=generator, dtype=torch.float32).sub_(0.5)
+    with torch.autocast(vectors.device.type, enabled=False):
+        return unit_vectors(send([start], vectors.device)[0].to(at_least_float32(vectors[:0]).dtype))
 
 
 def neighbourhood_loss(

@@ -14,6 +14,7 @@ from pretrain.losses.adversary import (
     Discriminator,
     discriminator_accuracy,
     discriminator_loss,
+    majority_share,
     reverse_gradient,
 )
 from pretrain.losses.contrastive import symmetric_info_nce
@@ -82,6 +83,7 @@ class Augcse(Objective):
             logits, labels = self._discriminate(z["anchor"], z["augmented"], context)
             losses["augcse_discriminator"] = discriminator_loss(logits, labels)
             context.measures["discriminator_accuracy"] = discriminator_accuracy(logits, labels)
+            context.measures["discriminator_majority_share"] = majority_share(labels, logits.shape[1])
         return losses
 
     def _discriminate(

@@ -115,9 +115,19 @@ class Diffcse(Objective):
             edit=lambda words: words.index_copy(0, first, condition.to(words.dtype)),
             keys=keys,
         ).last
-        return replaced_token_loss(
-            self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids, lengths
-        )
+        logits, replaced = self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids
+        if self.probe is not None:
+            told = (logits[:, 1] > logits[:, 0]) == replaced
+            self.probe.add(
+                told=told.sum(), original=(~replaced).sum(), tokens=torch.ones_like(replaced).sum()
+            )
+        return replaced_token_loss(logits, replaced, lengths)
+
+    def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            "diffcse_replaced_token_accuracy": sums["told"] / sums["tokens"],
+            "diffcse_always_original_accuracy": sums["original"] / sums["tokens"],
+        }
 
     def sequence_scale(self, sequences: int, tokens: int) -> float:
         return 1.0 / max(1, tokens)

@@ -39,6 +39,14 @@ def pair(settings: Term, context: BatchContext, positive: str = "positive") -> P
     }
 
 
+def share_of_loss(loss: Tensor, without: Tensor) -> Tensor:
+    """Return the part of a loss, 0 to 1, that it lacks without some of its negatives: a scalar.
+
+    Where positives have nearly all of the softmax, it is those negatives' part of the gradient.
+    """
+    return torch.where(loss.detach() > 0, 1 - without / loss.detach(), 0.0)
+
+
 def stacked_identities(context: BatchContext, roles: Sequence[str]) -> Tensor | None:
     """Return int64[len(roles), N], or None where duplicates count as negatives."""
     return None if context.identities is None else torch.stack([context.identities[role] for role in roles])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
@@ -11,7 +12,7 @@ from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
 from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives.base import BatchContext, Objective, Views
-from pretrain.objectives.parts import joint, local_groups, pair, stacked_identities
+from pretrain.objectives.parts import joint, local_groups, pair, share_of_loss, stacked_identities
 
 WITH_NEGATIVE = ("anchor", "positive", "negative")
 
@@ -104,11 +105,18 @@ class Sda(Objective):
         same = pair(settings, context)
         if not settings.negatives:
             return {"sda": info_nce(z[0], z[1], settings.temperature, **same)}
-        return {
-            "sda": relaxed_negative_info_nce(
-                z[0], z[1], z[2], context.present["negative"], settings.temperature, settings.margin, **same
-            )
-        }
+        present = context.present["negative"]
+        loss = relaxed_negative_info_nce(
+            z[0], z[1], z[2], present, settings.temperature, settings.margin, **same
+        )
+        if context.probing:
+            with torch.no_grad():
+                positive, negation = cosine_similarity(z[0], z[1]), cosine_similarity(z[0], z[2])
+                nearer = ((negation > positive) & present).sum() / present.sum().clamp_min(1)
+                context.measures["sda_negation_nearer_than_positive"] = nearer
+                without = info_nce(z[0], z[1], settings.temperature, **same)
+                context.measures["sda_negation_share_of_loss"] = share_of_loss(loss, without)
+        return {"sda": loss}
 
 
 class Esimcse(Objective):
@@ -153,6 +161,10 @@ class Esimcse(Objective):
             negative_identities=negative_identities,
             **pair(self.settings, context),
         )
+        if context.probing and negatives is not None:
+            with torch.no_grad():
+                without = info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context))
+            context.measures["esimcse_queue_share_of_loss"] = share_of_loss(loss, without)
         return {"esimcse": loss}
 
     @torch.no_grad()

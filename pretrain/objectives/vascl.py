@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
-from pretrain.losses.neighbourhood import NONE, nearest_neighbours, neighbourhood_loss, virtual_augmentation
+from pretrain.losses.neighbourhood import (
+    NONE,
+    nearest_neighbours,
+    neighbourhood_loss,
+    random_directions,
+    virtual_augmentation,
+)
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import vascl_head
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -65,7 +72,27 @@ class Vascl(Objective):
             )
             reached = first if settings.grad_to_encoder == "paper" else first.detach()
             clean = self.head(reached) if settings.grad_to_encoder == "paper" else self.head(reached).detach()
+            if context.probing:
+                at_rest, at_random = self._unattacked(first.detach(), clean.detach(), neighbours, context)
             losses["vascl_neighbourhood"] = neighbourhood_loss(
                 clean, self.head(reached + delta), neighbours, settings.temperature
             )
+            if context.probing:
+                attacked = losses["vascl_neighbourhood"].detach()
+                context.measures["vascl_neighbourhood_rise"] = attacked - at_rest
+                context.measures["vascl_neighbourhood_rise_of_random"] = at_random - at_rest
         return losses
+
+    @torch.no_grad()
+    def _unattacked(
+        self, vectors: Tensor, clean: Tensor, neighbours: Tensor, context: BatchContext
+    ) -> tuple[Tensor, Tensor]:
+        """Return the neighbourhood loss without a delta, and with a random one of the same length.
+
+        The random one is the start that the virtual augmentation discards.
+        """
+        delta = self.settings.radius * random_directions(vectors, context.generator())
+        return tuple(
+            neighbourhood_loss(clean, moved, neighbours, self.settings.temperature)
+            for moved in (clean, self.head(vectors + delta))
+        )

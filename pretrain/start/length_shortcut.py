@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,12 +40,22 @@ class LengthShortcut:
         candidates: N, among which each view's partner is.
         correlation: of the two views' lengths (Pearson; 0 where all lengths of one are equal).
         loss: NT-Xent in nats of a matcher that sees lengths alone; chance is ln N.
+        lengths: int64[2, sequences], of the two views.
     """
 
     sequences: int
     candidates: int
     correlation: float
     loss: float
+    lengths: np.ndarray = field(repr=False, compare=False)
+
+    def loss_among(self, candidates: int) -> float:
+        """Return the loss of that matcher where a view's partner is among so many candidates.
+
+        CLEAR's loss has 2N - 1: the views of other sequences, both of each, count as N does here.
+        """
+        first, second = self.lengths
+        return matcher_loss(first, second, candidates)
 
     def __str__(self) -> str:
         return (
@@ -93,11 +103,13 @@ def measure_lengths(
         tokens += batch.original.num_tokens
         if tokens >= SAMPLE_TOKENS:
             break
-    first, second = np.concatenate(lengths, axis=1)
+    both = np.concatenate(lengths, axis=1)
+    first, second = both
     varied = first.std() > 0 and second.std() > 0
     correlation = float(np.corrcoef(first, second)[0, 1]) if varied else 0.0
     candidates = config.train.global_batch
-    return LengthShortcut(len(first), candidates, correlation, matcher_loss(first, second, candidates))
+    loss = matcher_loss(first, second, candidates)
+    return LengthShortcut(len(first), candidates, correlation, loss, both)
 
 
 def matcher_loss(first: np.ndarray, second: np.ndarray, candidates: int) -> float:

@@ -79,12 +79,15 @@ def print_summary(
     resumed: Path | None,
     threads: int,
     telemetry: Telemetry,
-) -> None:
+) -> LengthShortcut | None:
     """Print what is about to run, so that a wrong setting is seen before it costs a day. Collective.
 
     Args:
         resumed: the checkpoint that the run resumes from; None: it starts.
         threads: of the CPU, that each rank uses.
+
+    Returns:
+        What lengths alone reveal of the views, which it prints; None where there are no two views.
     """
     world, train = dist.get_world_size(), config.train
     lengths = on_rank_zero(
@@ -121,6 +124,21 @@ def print_summary(
     ]
     for line in lines:
         telemetry.say(line)
+    return lengths
+
+
+def length_only(
+    config: Config, objective: WholeObjective, lengths: LengthShortcut | None
+) -> dict[str, float]:
+    """Return what each row of metrics sets beside CLEAR's loss: NT-Xent of a matcher that sees lengths alone.
+
+    It has the candidates that the loss has. Empty for other objectives.
+    """
+    if lengths is None or "clear" not in objective.terms:
+        return {}
+    pool = objective.pool(config.train.global_batch, dist.get_world_size())
+    candidates = objective.terms["clear"].negatives(pool) + 1
+    return {"contrastive_length_only": lengths.loss_among(candidates)}
 
 
 def _layers(config: Config) -> str:

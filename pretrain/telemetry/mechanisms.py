@@ -21,9 +21,16 @@ LEAST_SHARE = 1e-3
 HARDER_THAN_RANDOM = 1.01
 """What an adversary finds must be worse by this factor than random noise of the same length."""
 
+BETTER_THAN_CHANCE = 0.01
+"""By so much a classifier must be right more often than its best constant answer."""
+LEAST_PART = 0.01
+"""Negatives without which a loss would lack less than this part of itself are inert."""
+
 SHARE, COSINE = "_gradient_share", "_gradient_cosine"
 AT_ONCE = 5
 """Rows of which the mean is taken, where a mechanism works from the first step or never."""
+LEARNED = 20
+"""The same, where a mechanism has to learn first."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,63 @@ CHECKS = {
         "of {1:.4f} with its random start. Raise objective.vadvcse.step_size until the cosine falls, or set "
         "objective.vadvcse.projection closed-form, which follows the gradient alone.",
     ),
+    "vascl": Check(
+        ("vascl_neighbourhood_rise", "vascl_neighbourhood_rise_of_random", "loss/vascl_neighbourhood"),
+        lambda rise, of_random, loss: rise < LEAST_PART * loss or rise < HARDER_THAN_RANDOM * of_random,
+        "the virtual augmentation of VaSCL hides nothing: it raises the neighbourhood loss, {2:.4g}, by "
+        f"{{0:.4g}} (inert below {LEAST_PART} of it), a random one of the same length by {{1:.4g}} (inert "
+        f"below {HARDER_THAN_RANDOM} times that). Raise objective.vascl.radius in the first case, lower it "
+        "in the second.",
+    ),
+    "augcse": Check(
+        ("discriminator_accuracy", "discriminator_majority_share"),
+        lambda accuracy, majority: accuracy < majority + BETTER_THAN_CHANCE,
+        "AugCSE's discriminator does not tell augmentations: it is right in {0:.4f} of the cases, and "
+        f"always answering the most frequent one in {{1:.4f}} (inert below {BETTER_THAN_CHANCE} more). Its "
+        "gradient then says nothing about them. Raise train.head_lr_scale, or take augmentations that "
+        "change more.",
+        LEARNED,
+    ),
+    "sda": Check(
+        ("sda_negation_share_of_loss", "sda_negation_nearer_than_positive"),
+        lambda part, _: part < LEAST_PART,
+        f"SDA's negations do nothing: without them the loss would lack {{0:.2g}} of itself (below "
+        f"{LEAST_PART}), and {{1:.2g}} of them are nearer to their sentence than its positive. Lower "
+        "objective.sda.margin.",
+    ),
+    "diffcse": Check(
+        ("diffcse_replaced_token_accuracy", "diffcse_always_original_accuracy"),
+        lambda accuracy, original: accuracy < max(original, 1 - original) + BETTER_THAN_CHANCE,
+        "DiffCSE's discriminator does not find replaced tokens: it is right about {0:.4f} of all, always "
+        f'answering "original" about {{1:.4f}} (inert below {BETTER_THAN_CHANCE} more than the better '
+        "constant answer). Raise objective.diffcse.replaced_token_weight, or change "
+        "objective.diffcse.mask_rate.",
+        LEARNED,
+    ),
+    "esimcse": Check(
+        ("esimcse_queue_share_of_loss",),
+        lambda part: part < LEAST_PART,
+        "ESimCSE's queue does nothing: without its negatives the loss would lack {0:.2g} of itself (below "
+        f"{LEAST_PART}). Lengthen objective.esimcse.queue, or set it to 0 and save its encoder.",
+    ),
+    "clear": Check(
+        ("loss/contrastive", "contrastive_length_only"),
+        lambda loss, of_lengths: loss >= of_lengths,
+        "the contrastive loss, {0:.3f}, is not below {1:.3f}, what a matcher that sees nothing but the "
+        "lengths of the views reaches. Take views whose lengths tell less (--aug "
+        "crop:rate=1:min_rate=0.7,del-span,reorder), train longer, or lower "
+        "objective.contrastive.temperature.",
+        LEARNED,
+    ),
 }
 """Name of the mechanism -> its check."""
 
 WEIGHTS = {
     "vadvcse_adversarial": "objective.vadvcse.adversarial_weight",
+    "vascl_neighbourhood": "objective.vascl.neighbourhood_weight; with objective.vascl.grad_to_encoder code "
+    "this loss trains the head alone",
+    "augcse_discriminator": "objective.augcse.discriminator_weight",
+    "diffcse_replaced_token": "objective.diffcse.replaced_token_weight",
 }
 """Loss -> what raises its share of the gradient."""
 

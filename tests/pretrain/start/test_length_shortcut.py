@@ -83,6 +83,8 @@ def test_the_base_recipe_leaves_lengths_nothing_and_the_papers_is_a_flag_away(pa
     paper = load_config(recipe, {"aug": "del-span,reorder"})
     found = shortcut(paper, packed)
     assert found.correlation > 0.98 and found.loss < math.log(8192) - 2
+    assert found.loss_among(8192) == found.loss
+    assert found.loss_among(2 * 8192 - 1) == pytest.approx(found.loss + math.log(2), abs=0.01)
     assert str(found).startswith("the lengths of two views correlate at 0.9")
     assert str(found).endswith("of ln 8,192 = 9.01 (2,560 sequences)")
 

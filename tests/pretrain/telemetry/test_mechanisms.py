@@ -1,6 +1,7 @@
 """Warnings of what does nothing: from means over rows, once a run, in any order of resumes; and in runs."""
 
 import json
+import re
 
 import pytest
 from run_helpers import command, finish, records, start
@@ -90,3 +91,18 @@ def test_a_run_writes_the_figures_and_warns(tiny_data, tmp_path, step_size, aliv
         assert ("vadvcse" not in inert_in(row)) == alive
     warned = [row["step"] for row in written if "V-advCSE finds nothing" in row.get("warning", "")]
     assert warned == ([] if alive else [AT_ONCE])
+
+
+def test_a_sum_has_the_figures_of_all_its_objectives(tiny_data, tmp_path):
+    """Each loss's share is of the first one's gradient; lengths are matched among that loss's candidates."""
+    flags = {"objective": "clear+vascl+vadvcse", "objective__vascl__neighbours": 4, "train__steps": 3}
+    flags |= {"evaluate__every": 0, "objective__vascl__start_step": 2}
+    output = finish(start(command(tiny_data, tmp_path / "run", **flags)))
+    *early, last = (row for row in records(tmp_path / "run") if "loss" in row)
+    assert last["contrastive_gradient_share"] == 1.0 and last["vascl_gradient_share"] > 0.0
+    assert last["vascl_neighbourhood_gradient_share"] == 0.0  # it trains the head alone
+    assert {"vascl_gradient_cosine", "vadvcse_adversarial_over_random"} <= last.keys()
+    assert not [name for row in early for name in row if name.startswith("vascl") and name.endswith("share")]
+    (among_16,) = re.findall(r"NT-Xent gets down to (\S+) of ln 16", output)
+    assert 0.3 < last["contrastive_length_only"] - float(among_16) < 0.75  # 31 candidates
+    assert {row["contrastive_length_only"] for row in early} == {last["contrastive_length_only"]}
