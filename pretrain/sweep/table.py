@@ -16,6 +16,7 @@ from pretrain.sweep.checks import errors_of
 from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column
 from pretrain.sweep.evaluations import EvaluatedModel, metric, models_of
 from pretrain.sweep.file import Sweep
+from pretrain.sweep.mechanisms import add_mechanisms, describe_mechanisms
 from pretrain.sweep.runs import Plan
 
 STANDARD = {
@@ -104,6 +105,7 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
     content["errors"] = errors_of([(entry, plan.chosen(entry)) for entry in plan.entries if entry.runs])
     judged_by = judging_column(sweep, content["columns"])
     add_differences(content, models, baseline_of(sweep, plan.entries), judged_by)
+    add_mechanisms(content, models)
     return content
 
 
@@ -250,7 +252,8 @@ def correlations(content: dict[str, Any]) -> str:
 def write(sweep: Sweep, content: dict[str, Any], folder: Path) -> str:
     """Write table.md and results.json; return the table."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = tabulate(content) + (f"\n{correlations(content)}" if sweep.correlate else "")
+    table = tabulate(content) + describe_mechanisms(content)
+    table += f"\n{correlations(content)}" if sweep.correlate else ""
     replace_durably(folder / "table.md", table.encode())
     replace_durably(folder / "results.json", to_json(content))
     return table
