@@ -51,6 +51,17 @@ def test_what_decides_is_sts_then_masked_language_then_partners():
     assert selection_score(scores) == ("partner_loss", -0.1)
 
 
+def test_a_run_from_random_weights_is_judged_by_what_it_learns():
+    scores = {"stsb-dev": 58.2, "heldout_mlm_loss": 9.7, "partner_loss": 6.3}
+    assert selection_score(scores, from_random=True) == ("heldout_mlm_loss", -9.7)
+    del scores["heldout_mlm_loss"]
+    assert selection_score(scores, from_random=True) == ("stsb-dev", 58.2)
+    progress = Progress()
+    progress.note_scores({"stsb-dev": 58.2, "heldout_mlm_loss": 9.7}, from_random=True)
+    progress.step = 10
+    assert progress.note_scores({"stsb-dev": 50.0, "heldout_mlm_loss": 4.6}, from_random=True)
+
+
 def test_the_start_is_best_until_something_is_better():
     progress = Progress()
     assert progress.note_scores({"stsb-dev": 70.0}) and progress.best_step == 0
