@@ -5,6 +5,7 @@ A column's metric is one of
     sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
     EVALUATION.TASK[.SCORE]  the headline, or another score, of `python -m finetune.EVALUATION`
     run.seconds_per_step, run.best_step
+    run.NAME                 a score of best/ during training, as metrics.jsonl names it: heldout_mlm_loss ...
     average                  the mean of the other columns that the paper has
 or a list of such: their mean.
 """
@@ -146,7 +147,8 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
     if evaluation == "run":
         if model.run is None or not (summary := model.run.summary):
             return None
-        return {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}[rest]
+        own = {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}
+        return own[rest] if rest in own else model.run.scores.get(rest)
     path = model.results(evaluation)
     if not path.is_file():
         return None

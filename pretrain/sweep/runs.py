@@ -86,14 +86,19 @@ class Run:
         return self.summary is None and (self.folder / FAILED).is_file()
 
     @property
+    def scores(self) -> dict[str, float]:
+        """What training's evaluation of best/ gave, by name; empty: the run is unfinished."""
+        if (summary := self.summary) is None:
+            return {}
+        for record in read_metrics(self.folder / "metrics.jsonl"):
+            if record.get("step") == summary["best_step"] and "evaluation" in record:
+                return record["evaluation"]
+        return {}
+
+    @property
     def dev(self) -> float | None:
         """STS-B dev (Spearman x 100) of best/ during training; None: unfinished, or no STS data."""
-        if (summary := self.summary) is None:
-            return None
-        for record in read_metrics(self.folder / "metrics.jsonl"):
-            if record.get("step") == summary["best_step"] and "stsb-dev" in record.get("evaluation", {}):
-                return record["evaluation"]["stsb-dev"]
-        return None
+        return self.scores.get("stsb-dev")
 
     @property
     def warnings(self) -> list[str]:

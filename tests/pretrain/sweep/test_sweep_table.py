@@ -42,6 +42,7 @@ def test_metrics_come_from_the_evaluations_files(tmp_path):
         "RTE": "glue.RTE",
         "Avg": "average",
         "pair": ["glue.RTE", "run.best_step"],
+        "loss": "run.heldout_mlm_loss",
         "CoLA": "glue.CoLA",
     }
     recipe = ROOT / "configs" / "simcse_micro.yaml"
@@ -55,6 +56,8 @@ def test_metrics_come_from_the_evaluations_files(tmp_path):
     (run.folder / "report" / "summary.json").write_text(
         json.dumps({"steps": 4, "seconds": 2.0, "best_step": 3})
     )
+    rows = [{"step": step, "evaluation": {"heldout_mlm_loss": 9.0 - step}} for step in (0, 3, 4)]
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run.folder / "sweep").mkdir()
     (run.folder / "sweep" / "glue-cls.json").write_text(
         json.dumps(
@@ -68,7 +71,7 @@ def test_metrics_come_from_the_evaluations_files(tmp_path):
     )
     figures = collect(tree, plan, tmp_path)["rows"][0]["runs"][0]["figures"]
     # no average while CoLA is missing
-    assert figures == {"MNLI-m": 79.0, "RTE": 61.0, "pair": 32.0, "s/step": 0.5}
+    assert figures == {"MNLI-m": 79.0, "RTE": 61.0, "pair": 32.0, "loss": 6.0, "s/step": 0.5}
     assert list(columns_of(tree)) == [
         *tree.columns,
         "STS-B dev",
