@@ -9,11 +9,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pretrain.common.run_folder import named_model
+from pretrain.config.readings import ADVERSARIAL_READINGS, AdversarialReading
 
 OBJECTIVES = ("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr")
 PLUG_IN = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
@@ -39,6 +41,16 @@ class Term(Section):
         "global",
         description="negatives from the whole global batch, or from the same rank's share (for comparison)",
     )
+
+    def in_force(self, name: str) -> Any:
+        """Return the value of a setting; where it is not given, the reading's."""
+        return getattr(self, name)
+
+    @property
+    def loss_weights(self) -> list[float]:
+        """The weights of all its losses."""
+        names = [name for name in type(self).model_fields if name == "weight" or name.endswith("_weight")]
+        return [self.in_force(name) for name in names]
 
     def rise(self, step: int) -> float:
         """Return the factor in [0, 1] on the section's weights at a step."""
@@ -188,54 +200,66 @@ class AugcseConfig(Term):
 class VadvcseConfig(Term):
     """V-advCSE (Ko, Virtual Adversarial Contrastive Learning for Sentence Embeddings)."""
 
-    steadier: ClassVar[dict[str, str]] = {
-        "temperature": "raise",
-        "adversarial_weight": "lower",
-        "step_size": "lower",
-    }
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower"}
 
+    reading: Literal["smart-package", "algorithm-1", "appendix-A", "in-batch"] = Field(
+        "smart-package",
+        description="how the paper is read where it is silent: smart-package: as the public packages do it, "
+        "inert with their numbers; algorithm-1, appendix-A: as printed there; in-batch: algorithm-1, p(y|x) "
+        "the softmax over the batch's similarities (docs/objectives.md)",
+    )
     temperature: float = Field(0.05, gt=0, description="temperature")
-    adversarial_weight: float = Field(
-        1e-6, ge=0, description="lambda, the weight of the virtual adversarial loss"
+    adversarial_weight: float | None = Field(
+        None, ge=0, description="lambda, the weight of the virtual adversarial loss; none: the reading's"
     )
     divergence: Literal["js", "kl", "symmetric-kl"] = Field(
         "js", description="between clean and perturbed output; js is the paper's best"
     )
-    reduction: Literal["sum", "mean"] = Field(
-        "sum",
-        description="over the batch: sum (smart-pytorch; lambda = 1e-6 belongs to "
-        "it) or mean (vat-pytorch's batchmean)",
-    )
     distribution: Literal["projection", "vector"] = Field(
-        "projection", description="softmax over the features of the projected or of the raw sentence vector"
+        "projection", description="whether outputs are of the projected or of the raw sentence vector"
     )
     steps: int = Field(1, ge=1, description="K, ascent steps")
-    sigma: float = Field(
-        1e-5, gt=0, description="standard deviation of the first noise on the word embeddings"
+    sigma: float | None = Field(
+        None,
+        gt=0,
+        description="standard deviation of the first noise on the word embeddings; none: the reading's",
     )
-    step_size: float = Field(1e-3, gt=0, description="eta")
-    norm: Literal["inf", "l2"] = Field("inf", description="norm of the projection, a token at a time")
-    projection: Literal["smart", "ball", "closed-form"] = Field(
-        "smart",
-        description="smart: divided by its norm (the public packages); ball: projected onto the radius; "
-        "closed-form: radius x gradient / norm (appendix A)",
-    )
+    step_size: float | None = Field(None, gt=0, description="eta; none: the reading's")
+    norm: Literal["inf", "l2"] | None = Field(None, description="of the projection; none: the reading's")
     radius: float | None = Field(
         None,
         gt=0,
-        description="epsilon of ball and closed-form; none: 0.01 of the mean norm of a word embedding",
-    )
-    clean_gradient: bool = Field(
-        True, description="whether the clean output learns too (the packages: yes; the paper stops it)"
+        description="epsilon, a share of the size of the sentence's word embeddings; none: the reading's",
     )
 
+    @property
+    def resolved(self) -> AdversarialReading:
+        """Return what the reading fixes, with the numbers that are set here in place of its own."""
+        names = ("adversarial_weight", "sigma", "step_size", "norm", "radius")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return replace(ADVERSARIAL_READINGS[self.reading], **given)
+
+    def in_force(self, name: str) -> Any:
+        value = getattr(self, name)
+        return getattr(self.resolved, name, None) if value is None else value
+
     @model_validator(mode="after")
-    def _radius_of_something(self) -> VadvcseConfig:
-        if self.radius is not None and self.projection == "smart":
+    def _numbers_of_the_reading(self) -> VadvcseConfig:
+        for name in ("step_size", "radius"):
+            if getattr(self, name) is not None and getattr(ADVERSARIAL_READINGS[self.reading], name) is None:
+                others = [key for key, reading in ADVERSARIAL_READINGS.items() if getattr(reading, name)]
+                raise ValueError(
+                    f"objective.vadvcse.{name}={getattr(self, name):g}: the reading {self.reading} has none; "
+                    f"it is of objective.vadvcse.reading {', '.join(others)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _batch_of_all_ranks(self) -> VadvcseConfig:
+        if self.scope == "local" and self.reading == "in-batch":
             raise ValueError(
-                f"objective.vadvcse.radius={self.radius:g} is of the projections ball and closed-form; "
-                "smart has none, it divides by the norm: set objective.vadvcse.projection, or leave the "
-                "radius out"
+                "objective.vadvcse.scope=local: the reading in-batch compares with the sentences of all "
+                "ranks; set another objective.vadvcse.reading, or scope global"
             )
         return self
 
@@ -350,7 +374,7 @@ class ObjectiveConfig(Section):
         terms = [
             getattr(self, self.section(part)) for part in self.parts if part in OBJECTIVES and part != "mlm"
         ]
-        if not self.masked_copies and terms and all(not any(self._weights(term)) for term in terms):
+        if not self.masked_copies and terms and not any(any(term.loss_weights) for term in terms):
             raise ValueError(
                 "every loss is switched off: set objective.mlm.weight or "
                 + " or ".join(f"objective.{self.section(part)}.weight" for part in self.parts)
@@ -366,10 +390,6 @@ class ObjectiveConfig(Section):
                 "together"
             )
         return self
-
-    @staticmethod
-    def _weights(term: Term) -> list[float]:
-        return [value for name, value in term if name == "weight" or name.endswith("_weight")]
 
     @staticmethod
     def section(part: str) -> str:

@@ -88,7 +88,7 @@ def _readers(config: Config) -> int:
     """Return how many views the losses of one sequence at a time read."""
     objective, parts = config.objective, config.objective.parts
     both = "diffcse" in parts and objective.diffcse.replaced_token_weight > 0
-    one = "vadvcse" in parts and objective.vadvcse.adversarial_weight > 0
+    one = "vadvcse" in parts and objective.vadvcse.resolved.adversarial_weight > 0
     return 2 * both + one
 
 

@@ -1,12 +1,13 @@
-"""V-advCSE's virtual adversarial loss (Ko): how far vectors move under the worst small change of the words.
+"""V-advCSE's virtual adversarial loss (Ko): how far outputs move under the worst small change of words.
 
     r ~ N(0, sigma^2)     (algorithm 1)
     K times: g = gradient by r of F(f(x; w_), f(x + r; w)),  r <- projection(r + eta g)
     loss = F(f(x; w_), f(x + r; w))
 
-No code was published. Options and defaults follow those of the packages archinetai/smart-pytorch and
-vat-pytorch, whose F ("KL, Sym-KL, JS") and norms are the paper's; where they differ from the textbook, the
-functions say so. Noise is [T, H] over the tokens of a packed row, one row of H for each token's embedding.
+No code was published. F, projection and norm each exist as the paper prints them and as the packages
+archinetai/smart-pytorch and vat-pytorch have them, whose F ("KL, Sym-KL, JS") and norms are the paper's;
+`pretrain.config.readings` says which go together. Noise is [T, H] over the tokens of a packed row, one row of
+H for each token's embedding.
 """
 
 from __future__ import annotations
@@ -22,33 +23,39 @@ from torch.nn.functional import kl_div
 from augment.core.keys import token_bits
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
-from pretrain.losses.vectors import at_least_float32, unit_vectors
+from pretrain.losses.vectors import at_least_float32, inverse, unit_vectors
 
 DIVERGENCES = ("kl", "symmetric-kl", "js")
+FORMS = ("packaged", "printed")
 REDUCTIONS = ("sum", "batchmean", "none")
 NORMS = ("inf", "l2")
 MODES = ("smart", "ball", "closed-form")
 SCOPES = ("token", "sequence")
+NEVER = -1e9
+"""A logit of probability 0 that stays finite, so that 0 times its logarithm is 0."""
 GUARD = 1e-6
 """The "epsilon" of the packages: it keeps a denominator from 0, and is no radius."""
 
 
-def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", reduction: str = "sum") -> Tensor:
-    """Compute F between p = softmax(p_logits), perturbed, and q = softmax(q_logits), clean, over features.
+def divergence(
+    p_logits: Tensor, q_logits: Tensor, kind: str = "js", reduction: str = "sum", form: str = "packaged"
+) -> Tensor:
+    """Compute F between p = softmax(p_logits), perturbed, and q = softmax(q_logits), clean, row by row.
 
-    Values and gradients are those of smart-pytorch and vat-pytorch; sg is stop-gradient, KL(a || b) = sum a
-    (log a - log b):
+    sg is stop-gradient, KL(a || b) = sum a (log a - log b). Values and gradients of the form "packaged" are
+    those of smart-pytorch and vat-pytorch, of "printed" those of the paper's equations 11 to 14:
 
-        "kl":            KL(q || p)                          (gradient to both)
-        "symmetric-kl":  KL(sg(q) || p) + KL(sg(p) || q)
-        "js":            KL(m || p) + KL(m || q),  m = sg((p + q) / 2)
+                          packaged                            printed
+        "kl"              KL(q || p)                          KL(q || p)
+        "symmetric-kl"    KL(sg(q) || p) + KL(sg(p) || q)     (KL(q || p) + KL(p || q)) / 2
+        "js"              KL(m || p) + KL(m || q)             (KL(p || m) + KL(q || m)) / 2
+                          m = sg((p + q) / 2)                 m = (p + q) / 2
 
-    "js" is not the textbook's Jensen-Shannon divergence: that is (KL(p || m) + KL(q || m)) / 2, with gradient
-    through m. Near p = q this one is about 2 times as large; its gradient by p_logits is (p - q) / 2, and m
-    is held in it.
+    Only the printed "js" is the Jensen-Shannon divergence, at most log 2. Near p = q the packaged one is
+    about 2 times as large; its gradient by p_logits is (p - q) / 2, and m is held in it.
 
     Args:
-        p_logits, q_logits: [N, D], any floating dtype.
+        p_logits, q_logits: [N, D], any floating dtype, finite.
         reduction: "sum" over rows and features (smart-pytorch's default for "symmetric-kl" and "js"),
             "batchmean": the sum divided by N (vat-pytorch), or "none": [N], one number for each row.
 
@@ -57,44 +64,85 @@ def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", reduction: 
     """
     _choice(kind, DIVERGENCES, "divergence")
     _choice(reduction, REDUCTIONS, "reduction")
+    _choice(form, FORMS, "form of the divergence")
     with torch.autocast(p_logits.device.type, enabled=False):
         p, q = at_least_float32(p_logits).log_softmax(-1), at_least_float32(q_logits).log_softmax(-1)
         if kind == "kl":
             terms = _kl(q, p)
-        elif kind == "symmetric-kl":
+        elif kind == "symmetric-kl" and form == "packaged":
             terms = _kl(q.detach(), p) + _kl(p.detach(), q)
+        elif kind == "symmetric-kl":
+            terms = (_kl(q, p) + _kl(p, q)) / 2
         else:
             # log((p + q) / 2) from logarithms: softmax over many features underflows.
-            mean = (torch.logaddexp(p, q) - math.log(2)).detach()
-            terms = _kl(mean, p) + _kl(mean, q)
+            mean = torch.logaddexp(p, q) - math.log(2)
+            if form == "packaged":
+                terms = _kl(mean.detach(), p) + _kl(mean.detach(), q)
+            else:
+                terms = (_kl(p, mean) + _kl(q, mean)) / 2
         if reduction == "none":
             return terms
         return terms.sum() / (len(terms) if reduction == "batchmean" else 1)
 
 
+def in_batch_logits(
+    vectors: Tensor, candidates: Tensor, temperature: float, repeated: Tensor | None = None
+) -> Tensor:
+    """Return the logits float32[n, N] of p(y | x): which of the batch's sentences is it (equation 7)?
+
+    It is the contrastive model's own output, cos(h_i, h_j+) / t. Each row stands alone: candidates are
+    constants.
+
+    Args:
+        vectors: [n, d], h. candidates: [N, d], the batch's h+, of length 1 each.
+        temperature: t.
+        repeated: bool[N], candidates that are a text of an earlier one; they have probability 0.
+    """
+    with torch.autocast(vectors.device.type, enabled=False):
+        ours = unit_vectors(vectors)
+        logits = ours @ candidates.to(ours.dtype).T * inverse(temperature)
+        return logits if repeated is None else logits.masked_fill(repeated, NEVER)
+
+
+def repeated_texts(identities: Tensor) -> Tensor:
+    """Return bool[N]: whether a text has been earlier in the batch.
+
+    identities: int64[N], equal where texts are equal.
+
+    >>> repeated_texts(torch.tensor([7, 3, 7, 7, 5, 3])).tolist()
+    [False, False, True, True, False, True]
+    """
+    ordered, places = torch.sort(identities, stable=True)
+    again = torch.zeros_like(identities, dtype=torch.bool)
+    return again.index_copy(0, places[1:], ordered[1:] == ordered[:-1])
+
+
 def project_noise(
     noise: Tensor,
     gradient: Tensor,
-    step_size: float,
+    step_size: float | None,
     norm: str = "inf",
     mode: str = "smart",
-    radius: float | None = None,
+    radius: float | Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
-    """One step of ascent, r + eta g, projected; [T, H], detached.
+    """One step of ascent from r along g, projected; [T, H], detached.
 
         "smart":        s / (||s|| + 1e-6), s = r + eta g     (SMARTLoss of the packages)
-        "ball":         s brought back to the nearest point with ||s|| <= radius     (algorithm 1, line 6)
-        "closed-form":  radius g / ||g||_2 for "l2", radius sign(g) for "inf"     (appendix A; no r, no eta)
+        "ball":         s = r + eta radius d, brought back to the nearest point with ||s|| <= radius
+                        (algorithm 1, line 6, with the step of Madry et al. 2018, whose ascent it is)
+        "closed-form":  radius d     (appendix A; no r, no eta)
+
+    d is the direction of norm 1 in which the loss rises most, g / ||g||_2 for "l2" and sign(g) for "inf".
 
     After "smart" every token's noise has a norm of about 1, whatever the gradient was: where g is small
-    against r / eta, its direction is the start's. In "closed-form" a gradient of 0 gives a noise of 0.
+    against r / eta, its direction is the start's. A gradient of 0 has no direction: d is 0.
 
     Args:
         noise, gradient: r and g, [T, H].
         step_size: eta.
         norm: "inf" or "l2".
-        radius: the epsilon of the paper, for "ball" and "closed-form"; "smart" has none.
+        radius: the epsilon of the paper, above 0, or [T, 1], one for each token; "smart" has none.
         lengths: int64[n], tokens of each sequence, their sum T: if given, a norm is over all tokens of a
             sequence, as the paper writes it; else over each token's H numbers, as in the packages.
     """
@@ -102,26 +150,41 @@ def project_noise(
     _choice(mode, MODES, "projection")
     if (radius is None) != (mode == "smart"):
         raise UserError("the projections 'ball' and 'closed-form' need a radius; 'smart' takes none.")
-    if radius is not None and not radius > 0:
+    if isinstance(radius, float) and not radius > 0:
         raise UserError(f"the radius of the adversarial noise must be above 0, not {radius}.")
     noise, gradient = noise.detach(), gradient.detach()
     if lengths is not None:
         if int(lengths.sum()) != len(noise):
             raise ValueError(f"sequences of {int(lengths.sum())} tokens in noise of {len(noise)}.")
         (lengths,) = send([lengths], noise.device)
-    if mode == "closed-form":
-        if norm == "inf":
-            return radius * gradient.sign()
-        # Divided by the largest entry first: squares of small gradients are below float32's smallest number.
-        largest = _norms(gradient, "inf", lengths)
-        scaled = gradient / largest.where(largest > 0, 1.0)
-        return scaled * (radius / _norms(scaled, "l2", lengths).clamp_min(0.5))
-    step = noise + step_size * gradient
     if radius is None:  # "smart"
+        step = noise + step_size * gradient
         return step / (_norms(step, norm, lengths) + GUARD)
+    farthest = radius * _steepest(gradient, norm, lengths)
+    if mode == "closed-form":
+        return farthest
+    step = noise + step_size * farthest
     if norm == "inf":
         return step.clamp(-radius, radius)
     return step * (radius / _norms(step, "l2", lengths).clamp_min(radius))
+
+
+def sizes(words: Tensor, lengths: Tensor, norm: str) -> Tensor:
+    """Return how large each sequence's embeddings are, in what a norm measures: [T, 1], one for each token.
+
+    "l2": their length, over all tokens and features of the sequence; "inf": the root of their mean square. (A
+    noise of that size in every number has that length.)
+
+    words: [T, H]. lengths: int64[n], tokens of each sequence, their sum T.
+    """
+    _choice(norm, NORMS, "norm")
+    (counts,) = send([lengths], words.device)
+    length = _norms(at_least_float32(words), "l2", counts)
+    if norm == "l2":
+        return length
+    return (
+        length / (counts * words.shape[1]).sqrt().repeat_interleave(counts, output_size=len(words))[:, None]
+    )
 
 
 def adversarial_noise(
@@ -130,11 +193,11 @@ def adversarial_noise(
     source: torch.Generator | np.ndarray,
     *,
     sigma: float = 1e-5,
-    step_size: float = 1e-3,
+    step_size: float | None = 1e-3,
     steps: int = 1,
     norm: str = "inf",
     mode: str = "smart",
-    radius: float | None = None,
+    radius: float | Tensor | None = None,
     lengths: Tensor | None = None,
     scope: str = "token",
     device: torch.device | str = "cpu",
@@ -224,6 +287,16 @@ def _signed(word: int) -> int:
 def _kl(a: Tensor, b: Tensor) -> Tensor:
     """KL(a || b) by row, from logarithms of probabilities."""
     return kl_div(b, a, reduction="none", log_target=True).sum(-1)
+
+
+def _steepest(gradient: Tensor, norm: str, lengths: Tensor | None) -> Tensor:
+    """[T, H]: the direction of norm 1 along which a loss with this gradient rises most; 0 where that is 0."""
+    if norm == "inf":
+        return gradient.sign()
+    # Divided by the largest entry first: squares of small gradients are below float32's smallest number.
+    largest = _norms(gradient, "inf", lengths)
+    scaled = gradient / largest.where(largest > 0, 1.0)
+    return scaled / _norms(scaled, "l2", lengths).clamp_min(0.5)
 
 
 def _norms(values: Tensor, norm: str, lengths: Tensor | None) -> Tensor:

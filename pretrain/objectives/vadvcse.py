@@ -9,43 +9,51 @@ from torch.nn.functional import cosine_similarity
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
-from pretrain.losses.virtual_adversarial import adversarial_noise, at_lengths_of, divergence, sequence_noise
+from pretrain.losses.vectors import unit_vectors
+from pretrain.losses.virtual_adversarial import (
+    adversarial_noise,
+    at_lengths_of,
+    divergence,
+    in_batch_logits,
+    repeated_texts,
+    sequence_noise,
+    sizes,
+)
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views
+from pretrain.objectives.base import BatchContext, Objective, Views, running_statistics_kept
 from pretrain.objectives.parts import joint, pair
-
-RADIUS_OF_WORD = 0.01
 
 
 class Vadvcse(Objective):
     """V-advCSE: SimCSE's loss, and lambda times how far outputs move under the worst change of words.
 
-    Both passes of a sentence share their dropout, or the distance would measure that; batch norm uses the
-    statistics that the clean batch has, as constants, and its running ones are not touched by the extra
-    passes. No code was published: the paper leaves sigma, epsilon, eta and the meaning of "output
-    distribution" open, and the defaults are those of the packages that offer its options (see
-    `losses.virtual_adversarial`).
+    No code was published, and the paper leaves open what decides the loss: `reading` says how it is taken
+    (`pretrain.config.readings`).
+
+    Both passes of a sentence share their dropout, or the distance would measure that. What the output takes
+    from the batch is the whole batch's, held constant: batch norm's statistics, and in the reading `in-batch`
+    the vectors of the positive views, over which p(y | x) is. So the perturbed sentence alone learns from it.
+    Running statistics are not touched by the extra passes.
     """
 
     sequence_term = "vadvcse_adversarial"
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
-        self.settings = settings = config.objective.vadvcse
+        self.settings = config.objective.vadvcse
+        self.reading = self.settings.resolved
         self.head = batch_norm_head(encoder.hidden_size)
-        self.sequence_roles = ("anchor",) if settings.adversarial_weight else ()
-        self.radius = None
-        if settings.projection != "smart":
-            words = encoder.lm.get_input_embeddings().weight.detach()
-            self.radius = settings.radius or RADIUS_OF_WORD * float(words.norm(dim=1).mean())
+        self.sequence_roles = ("anchor",) if self.reading.adversarial_weight else ()
         self._statistics = ()
+        self._candidates: Tensor | None = None
+        self._repeated: Tensor | None = None
 
     def weights(self, step: int) -> dict[str, float]:
         rise = self.settings.rise(step)
         return {
             "vadvcse": self.settings.weight * rise,
-            self.sequence_term: self.settings.adversarial_weight * rise,
+            self.sequence_term: self.reading.adversarial_weight * rise,
         }
 
     def negatives(self, batch: int) -> int:
@@ -57,6 +65,13 @@ class Vadvcse(Objective):
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         self._statistics = self.head.statistics(torch.cat([views["anchor"], views["positive"]]))
+        if self.reading.over == "batch":
+            with running_statistics_kept(self.head):
+                z = joint(self.head, [views["anchor"], views["positive"]])
+            raw = self.settings.distribution == "vector"
+            self._candidates = unit_vectors(views["positive"] if raw else z[1])
+            texts = context.identity("positive")
+            self._repeated = None if texts is None else repeated_texts(texts)
         return {}
 
     def sequence_loss(
@@ -69,33 +84,47 @@ class Vadvcse(Objective):
         keys: np.ndarray,
         seed: int,
     ) -> Tensor:
-        settings = self.settings
+        settings, reading = self.settings, self.reading
+        embedded: list[Tensor] = []
 
         def output(noise: Tensor | None, learned: bool = False) -> Tensor:
+            def edit(words: Tensor) -> Tensor:
+                if noise is not None:
+                    return words + noise
+                embedded.append(words.detach())
+                return words
+
             torch.manual_seed(seed)
-            vectors = encoder.embed(
-                ids, lengths, edit=None if noise is None else lambda words: words + noise, keys=keys
-            )
+            vectors = encoder.embed(ids, lengths, edit=edit, keys=keys)
             if learned and self.probe is not None:
                 self.probe.watch(vectors)
-            if settings.distribution == "vector":
+            if settings.distribution == "projection":
+                with self.head.with_statistics(self._statistics):
+                    vectors = self.head(vectors)
+            if self._candidates is None:
                 return vectors
-            with self.head.with_statistics(self._statistics):
-                return self.head(vectors)
+            return in_batch_logits(vectors, self._candidates, settings.temperature, self._repeated)
 
-        with torch.set_grad_enabled(torch.is_grad_enabled() and settings.clean_gradient):
+        def moved(noise: Tensor, clean: Tensor, learned: bool = False) -> Tensor:
+            return divergence(output(noise, learned), clean, settings.divergence, "sum", reading.form)
+
+        with torch.set_grad_enabled(torch.is_grad_enabled() and reading.clean_gradient):
             clean = output(None, learned=True)
+        radius = None
+        if reading.radius is not None:
+            radius = reading.radius * sizes(embedded[0], lengths, reading.norm)
         noise = adversarial_noise(
-            lambda r: divergence(output(r), clean.detach(), settings.divergence, "sum"),
+            lambda r: moved(r, clean.detach()),
             (len(ids), encoder.hidden_size),
             keys,
-            sigma=settings.sigma,
-            step_size=settings.step_size,
+            sigma=reading.sigma,
+            step_size=reading.step_size,
             steps=settings.steps,
-            norm=settings.norm,
-            mode=settings.projection,
-            radius=self.radius,
+            norm=reading.norm,
+            mode=reading.projection,
+            radius=radius,
             lengths=lengths,
+            scope=reading.scope,
             device=ids.device,
             dtype=clean.dtype,
         )
@@ -103,20 +132,26 @@ class Vadvcse(Objective):
             with torch.no_grad():
                 start = sequence_noise(keys, lengths, encoder.hidden_size, ids.device).to(noise.dtype)
                 cosines = cosine_similarity(noise, start)
-                random = divergence(output(at_lengths_of(noise, start)), clean, settings.divergence, "sum")
-                self.probe.add(random=random, cosines=cosines.sum(), tokens=torch.ones_like(cosines).sum())
-        loss = divergence(output(noise, learned=True), clean, settings.divergence, "sum")
+                random = moved(at_lengths_of(noise, start), clean)
+                counts = {"tokens": len(cosines), "sequences": len(lengths)}
+                self.probe.add(
+                    random=random,
+                    cosines=cosines.sum(),
+                    **{name: cosines.new_full((), count) for name, count in counts.items()},
+                )
+        loss = moved(noise, clean, learned=True)
         if self.probe is not None:
             self.probe.add(adversarial=loss)
         return loss
 
     def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        ratio = sums["adversarial"] / sums["random"]
+        # What float32 cannot tell from 0: a saturated softmax does not move at all under random noise.
+        least = torch.finfo(torch.float32).eps * sums["sequences"]
+        adversarial, random = (sums[name].clamp_min(least) for name in ("adversarial", "random"))
         return {
-            # no noise and no loss: not harder than random either
-            "vadvcse_adversarial_over_random": torch.where(sums["random"] > 0, ratio, 1.0),
+            "vadvcse_adversarial_over_random": adversarial / random,
             "vadvcse_cosine_with_start": sums["cosines"] / sums["tokens"],
         }
 
     def sequence_scale(self, sequences: int, tokens: int) -> float:
-        return 1.0 if self.settings.reduction == "sum" else 1.0 / max(1, sequences)
+        return 1.0 if self.reading.reduction == "sum" else 1.0 / max(1, sequences)

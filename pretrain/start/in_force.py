@@ -7,6 +7,7 @@ a setting may be lost on the way. What a run writes down must be what it trains 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,7 @@ from pretrain.data.batch import ViewSpec
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.layer import layers_of
 from pretrain.objectives import Objective, WholeObjective, view_specs
+from pretrain.objectives.vadvcse import Vadvcse
 
 InForce = dict[str, Any]
 """Dotted key of the configuration, or a name of what it has no key for -> the value that was found."""
@@ -86,6 +88,8 @@ def _of_term(name: str, term: Objective) -> InForce:
     settings = getattr(term, "settings", None)
     if (temperature := getattr(settings, "temperature", None)) is not None:
         found[f"objective.{_section(name)}.temperature"] = temperature
+    if isinstance(term, Vadvcse):  # numbers that the configuration leaves to the reading
+        found[f"reading of {name}"] = asdict(term.reading)
     heads = {
         part: [list(layer.weight.shape) for layer in head.modules() if isinstance(layer, nn.Linear)]
         for part, head in term.named_children()
@@ -126,7 +130,7 @@ def _weights(config: Config, found: dict[str, float]) -> dict[str, float]:
     for section in config.objective.sections:
         settings = getattr(config.objective, section)
         rise = settings.rise(last)
-        wanted += [value * rise for name, value in settings if name == "weight" or name.endswith("_weight")]
+        wanted += [value * rise for value in settings.loss_weights]
     same = sorted(wanted) == sorted(found.values())
     return found if same else {f"loss {number}": weight for number, weight in enumerate(wanted)}
 

@@ -82,18 +82,16 @@ CASES = {
             **ALONE,
         }
     },
-    "vadvcse_ball": {
+    "vadvcse_printed": {
         "objective": {
             "name": "vadvcse",
             "vadvcse": {
+                "reading": "appendix-A",
                 "adversarial_weight": 0.5,
-                "sigma": 1e-2,
-                "projection": "closed-form",
+                "sigma": 0.1,
                 "norm": "l2",
                 "radius": 0.3,
                 "divergence": "kl",
-                "reduction": "mean",
-                "clean_gradient": False,
             },
             **ALONE,
         }
@@ -102,18 +100,35 @@ CASES = {
         "objective": {
             "name": "vadvcse",
             "vadvcse": {
-                "adversarial_weight": 2e3,
-                "sigma": 1e-2,
-                "projection": "ball",
-                "norm": "l2",
+                "reading": "algorithm-1",
+                "adversarial_weight": 10.0,
+                "sigma": 0.1,
                 "radius": 0.3,
                 "divergence": "symmetric-kl",
                 "steps": 2,
-                "step_size": 50.0,
-                "reduction": "mean",
+                "step_size": 0.6,
                 "distribution": "vector",
             },
             **ALONE,
+        }
+    },
+    "vadvcse_in_batch": {
+        "objective": {
+            "name": "vadvcse",
+            "vadvcse": {"reading": "in-batch", "adversarial_weight": 0.5, "sigma": 0.1},
+            **ALONE,
+        }
+    },
+    "vadvcse_in_batch_vector": {
+        "objective": {
+            "name": "simcse+vadvcse",
+            "vadvcse": {
+                "reading": "in-batch",
+                "weight": 0.3,
+                "sigma": 0.1,
+                "distribution": "vector",
+                "divergence": "symmetric-kl",
+            },
         }
     },
     "diffcse": {"objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5}, **ALONE}},

@@ -221,67 +221,79 @@ def augcse(ref, v, ctx, config):
     return losses
 
 
+def divergence(p, q, kind, form):
+    """Sum over rows of F between softmax(p), perturbed, and softmax(q), clean, from probabilities."""
+    p, q = p.softmax(1), q.softmax(1)
+    kl = lambda a, b: (a * (a / b).log()).nansum()  # noqa: E731  (0 log 0 is 0)
+    if kind == "kl":
+        return kl(q, p)
+    if kind == "symmetric-kl":
+        return kl(q.detach(), p) + kl(p.detach(), q) if form == "packaged" else (kl(q, p) + kl(p, q)) / 2
+    mean = (p + q) / 2
+    if form == "packaged":
+        return kl(mean.detach(), p) + kl(mean.detach(), q)
+    return (kl(p, mean) + kl(q, mean)) / 2
+
+
+def climbed(noise, gradient, reading, words, counts):
+    """The noise after a step, from that of all tokens [T, H]; words: their embeddings."""
+    parts = []
+    for r, g, x in zip(*(values.split(counts) for values in (noise, gradient, words))):
+        if reading.projection == "smart":  # a token at a time
+            step = r + reading.step_size * g
+            norm = step.norm(dim=1) if reading.norm == "l2" else step.abs().amax(1)
+            parts.append(step / (norm[:, None] + 1e-6))
+            continue
+        l2 = reading.norm == "l2"
+        epsilon = reading.radius * (x.norm() if l2 else x.square().mean().sqrt())
+        best = epsilon * (g / g.norm() if l2 else g.sign())
+        if reading.projection == "ball":
+            best = r + reading.step_size * best
+            best = best * min(1.0, float(epsilon / best.norm())) if l2 else best.clamp(-epsilon, epsilon)
+        parts.append(best)
+    return torch.cat(parts)
+
+
 def vadvcse(ref, v, ctx, config):
     settings, index = config.objective.vadvcse, torch.arange(len(v["anchor"]))
+    reading, ids = settings.resolved, ctx["ids"]
     both = torch.cat([v["anchor"], v["positive"]])
     z = ref.batch_norm_head(both, "terms.vadvcse.head").chunk(2)
-    losses = {
-        "vadvcse": nce(
-            z[0],
-            z[1],
-            settings.temperature,
-            index,
-            same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]),
-        )
-    }
+    excluded = same(ids["anchor"], ids["positive"], ids["positive"])
+    losses = {"vadvcse": nce(z[0], z[1], settings.temperature, index, excluded)}
     rows = ctx["rows"]["anchor"]
     real = ref.padded(rows)[1].bool()
+    words = []
+    # p(y | x) is over the distinct texts of the batch
+    texts = [i for i in index.tolist() if ids["positive"][i] not in ids["positive"][:i]]
+    candidates = v["positive"] if settings.distribution == "vector" else z[1]
+    candidates = F.normalize(candidates.detach()[texts], dim=1)
 
     def output(noise):
-        def add(words):
-            placed = torch.zeros_like(words)
+        def edit(embedded):
+            words.append(embedded.detach()[real])
+            placed = torch.zeros_like(embedded)
             placed[real] = noise
-            return words + placed
+            return embedded + placed
 
-        vectors = ref.vectors(rows, None if noise is None else add)
+        vectors = ref.vectors(rows, edit)
         ctx.setdefault("entering", []).append(vectors)
-        return (
-            vectors
-            if settings.distribution == "vector"
-            else ref.batch_norm_head(vectors, "terms.vadvcse.head", both.detach())
-        )
+        if settings.distribution == "projection":
+            vectors = ref.batch_norm_head(vectors, "terms.vadvcse.head", both.detach())
+        if reading.over == "batch":
+            return F.normalize(vectors, dim=1) @ candidates.T / settings.temperature
+        return vectors
 
-    def divergence(p, q):
-        p, q = p.log_softmax(1), q.log_softmax(1)
-        kl = lambda a, b: (a.exp() * (a - b)).sum()  # noqa: E731
-        if settings.divergence == "kl":
-            return kl(q, p)
-        if settings.divergence == "symmetric-kl":
-            return kl(q.detach(), p) + kl(p.detach(), q)
-        mean = ((p.exp() + q.exp()) / 2).log().detach()
-        return kl(mean, p) + kl(mean, q)
-
-    clean = output(None)
-    noise = ctx["noise"].double() * settings.sigma
+    noise = ctx["noise"].double() * reading.sigma
+    clean = output(torch.zeros_like(noise))
+    clean = clean if reading.clean_gradient else clean.detach()
     for _ in range(settings.steps):
         noise = noise.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(divergence(output(noise), clean.detach()), noise)
-        noise = noise.detach() + settings.step_size * gradient
-        norm = noise.norm(dim=1, keepdim=True) if settings.norm == "l2" else noise.abs().amax(1, keepdim=True)
-        if settings.projection == "smart":
-            noise = noise / (norm + 1e-6)
-        elif settings.projection == "ball":
-            noise = (
-                noise * (settings.radius / norm.clamp_min(settings.radius))
-                if settings.norm == "l2"
-                else noise.clamp(-settings.radius, settings.radius)
-            )
-        else:
-            noise = settings.radius * (
-                F.normalize(gradient, dim=1, eps=1e-300) if settings.norm == "l2" else gradient.sign()
-            )
-    loss = divergence(output(noise), clean if settings.clean_gradient else clean.detach())
-    losses["vadvcse_adversarial"] = loss if settings.reduction == "sum" else loss / len(rows)
+        ascent = divergence(output(noise), clean.detach(), settings.divergence, reading.form)
+        (gradient,) = torch.autograd.grad(ascent, noise)
+        noise = climbed(noise.detach(), gradient, reading, words[0], real.sum(1).tolist())
+    loss = divergence(output(noise), clean, settings.divergence, reading.form)
+    losses["vadvcse_adversarial"] = loss if reading.reduction == "sum" else loss / len(rows)
     return losses
 
 

@@ -84,7 +84,7 @@ def test_none_is_an_augmentation():
         ({"objective.simcse.temperature": "inf"}, ["objective.simcse.temperature", "finite"]),
         ({"objective.augcse.alpha": "nan"}, ["objective.augcse.alpha", "finite"]),
         ({"train.lr": "inf"}, ["train.lr", "finite"]),
-        ({"objective.vadvcse.radius": "0.3"}, ["radius=0.3", "smart", "objective.vadvcse.projection"]),
+        ({"objective.vadvcse.radius": "0.3"}, ["radius=0.3", "smart-package", "objective.vadvcse.reading"]),
         (
             {"objective.vascl.neighbours": "7"},
             ["objective.vascl.neighbours", "in force is clear", "name vascl with --objective"],

@@ -69,7 +69,7 @@ OBJECTIVES = {
     **of_both("vascl", neighbours=16, radius=15.0, projection_size=128, neighbourhood_weight=1.0),
     "augcse_bert": AUGCSE | {"discriminator_weight": 5e-3},
     "augcse_roberta": AUGCSE | {"discriminator_weight": 1e-4},
-    **of_both("vadvcse", adversarial_weight=1e-6, divergence="js", steps=1, sigma=1e-5, step_size=1e-3),
+    **of_both("vadvcse", reading="smart-package", divergence="js", steps=1),
     **of_both("sda", margin=0.5, negatives=True),
     "sda_chinese": {"margin": 0.5, "negatives": True},
     "diffcse_bert": {

@@ -6,32 +6,16 @@ import numpy as np
 import pytest
 import torch
 from exactness_worker import VOCABULARY, WIDTH, FakeTokenizer
+from objective_helpers import SIZES, term_and_encoder
 
-from pretrain.config.recipe import validate_config
 from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.model.encoder import build_encoder
-from pretrain.objectives import BatchContext, build_objective
+from pretrain.objectives import BatchContext
 from pretrain.objectives.probe import Probe
 from pretrain.telemetry.mechanisms import inert_in
 
 LENGTHS = torch.tensor([5, 9, 3, 7])
 KEYS = np.arange(7, 11, dtype=np.uint64)
-
-
-SIZES = {"type": "bert", "layers": 2, "hidden_size": WIDTH, "heads": 4, "max_positions": 32}
-
-
-def term_and_encoder(name: str, **settings):
-    """An objective with these settings, and a small encoder with weights of ordinary size."""
-    torch.manual_seed(0)
-    encoder = build_encoder(SIZES | {"dropout": 0.0, "attention_dropout": 0.0}, FakeTokenizer(), "mean")
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(4)
-    tree = {"objective": {"name": name, name: settings}, "train": {"global_batch": 32}, "data": {"lanes": 1}}
-    config = validate_config(tree, "test")
-    return build_objective(config, encoder, FakeTokenizer(), 4).terms[name].double(), encoder.double()
 
 
 def vadvcse_by_hand(encoder, ids, sigma: float, step_size: float) -> tuple[float, float]:
@@ -73,7 +57,7 @@ def test_vadvcse_moves_its_noise_only_by_a_large_step(step_size, alive):
     sums = term.probe.sums
     assert float(sums.pop("squared_gradient")) > 0
     checks = {name: float(value) for name, value in term.sequence_checks(sums).items()}
-    ratio, cosine = vadvcse_by_hand(encoder, ids, term.settings.sigma, step_size)
+    ratio, cosine = vadvcse_by_hand(encoder, ids, term.reading.sigma, step_size)
     assert checks == {
         "vadvcse_adversarial_over_random": pytest.approx(ratio, rel=1e-3),
         "vadvcse_cosine_with_start": pytest.approx(cosine, abs=1e-4),

@@ -46,7 +46,7 @@ def test_every_key_that_a_remedy_names_belongs_to_the_objective_and_may_change(n
     )
     rows = {key: default for key, _, default, _ in describe()}
     for key in named:
-        default = rows[key]
+        default = "1" if rows[key] == "none" else rows[key]
         value = (
             "fp32"
             if key == "train.precision"

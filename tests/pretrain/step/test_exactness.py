@@ -11,17 +11,22 @@ DEVICE = "cpu"  # tests/benchmarks/gpu_accept.py runs the worker on a GPU
 CLEAR = (
     "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_no_head,clear_local,contrastive_only,not_yet"
 )
-SYSTEMS = "simcse,simcse_supervised,sda,declutr,esimcse,vascl,vascl_paper,augcse,augcse_order,vadvcse,diffcse"
+SYSTEMS = (
+    "simcse,simcse_supervised,sda,declutr,esimcse,vascl,vascl_paper,augcse,augcse_order,vadvcse,"
+    "vadvcse_in_batch,diffcse"
+)
 LOCAL = "vascl_local,augcse_local,esimcse_local"
 SWITCHES = (
-    "simcse_symmetric,simcse_all,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_ball,vadvcse_two_steps,diffcse_sample,"
-    "clear+vadvcse"
+    "simcse_symmetric,simcse_all,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_printed,vadvcse_two_steps,"
+    "vadvcse_in_batch_vector,diffcse_sample,clear+vadvcse"
 )
-PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,diffcse"
+PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_in_batch,diffcse"
 
 FEW = "double_mlm,vascl,diffcse"
-DROPPED = "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,diffcse,clear+vadvcse"
-MOVED = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,diffcse,clear+vadvcse"
+DROPPED = (
+    "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,vadvcse_in_batch,diffcse,clear+vadvcse"
+)
+MOVED = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,vadvcse_in_batch,diffcse,clear+vadvcse"
 
 
 def launch(

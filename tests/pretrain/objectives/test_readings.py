@@ -1,0 +1,82 @@
+"""Readings of the papers: what each fixes, and that the adversaries that are to be alive find something."""
+
+import numpy as np
+import pytest
+import torch
+from exactness_worker import VOCABULARY
+from objective_helpers import term_and_encoder
+
+from pretrain.common.errors import UserError
+from pretrain.config.readings import ADVERSARIAL_READINGS
+from pretrain.config.recipe import load_config
+from pretrain.objectives import BatchContext
+from pretrain.objectives.probe import Probe
+from pretrain.telemetry.mechanisms import inert_in
+
+N = 24
+IDENTITIES = torch.arange(N) % (N - 2)  # two texts are there twice
+
+
+def checks_of(reading: str, **settings) -> dict[str, float]:
+    """The checks of V-advCSE's mechanism in a batch of N sentences, in float32."""
+    term, encoder = term_and_encoder("vadvcse", reading=reading, **settings)
+    term, encoder = term.float(), encoder.float()
+    draw = torch.Generator().manual_seed(1)
+    lengths = torch.randint(4, 12, (N,), generator=draw)
+    ids = torch.randint(5, VOCABULARY, (int(lengths.sum()),), generator=draw)
+    with torch.no_grad():
+        vectors = encoder.embed(ids, lengths)
+    views = {"anchor": vectors, "positive": vectors + 0.1 * torch.randn(vectors.shape, generator=draw)}
+    same = dict.fromkeys(views, IDENTITIES)
+    term.conditions(views, BatchContext(0, 0.0, torch.zeros(N), same, {}, None, 0))
+    term.probe = Probe()
+    term.sequence_loss(encoder, "anchor", ids, lengths, None, np.arange(N, dtype=np.uint64), 0).backward()
+    term.probe.sums.pop("squared_gradient")
+    return {name: float(value) for name, value in term.sequence_checks(term.probe.sums).items()}
+
+
+@pytest.mark.parametrize("divergence", ["js", "kl", "symmetric-kl"])
+@pytest.mark.parametrize("reading", ["algorithm-1", "appendix-A", "in-batch"])
+def test_the_adversary_of_a_reading_is_alive(reading, divergence):
+    checks = checks_of(reading, divergence=divergence)
+    assert checks["vadvcse_adversarial_over_random"] > 3
+    assert checks["vadvcse_cosine_with_start"] < 0.6
+
+
+def test_the_packages_numbers_are_inert_and_a_longer_step_wakes_them():
+    checks = checks_of("smart-package")
+    assert checks["vadvcse_adversarial_over_random"] == pytest.approx(1, abs=0.01) and inert_in(checks)
+    assert checks["vadvcse_cosine_with_start"] > 0.9999
+    awake = checks_of("smart-package", step_size=1e3)
+    assert awake["vadvcse_adversarial_over_random"] > 2 and awake["vadvcse_cosine_with_start"] < 0.9
+
+
+@pytest.mark.parametrize("reading", ADVERSARIAL_READINGS)
+def test_a_reading_is_the_table_and_a_number_that_is_set_is_taken_in_its_place(reading):
+    def resolved(**more):
+        words = {"objective": "vadvcse", "objective.vadvcse.reading": reading}
+        return load_config(None, words | more).objective.vadvcse.resolved
+
+    table = ADVERSARIAL_READINGS[reading]
+    assert resolved() == table
+    # A rank's own negatives leave the norm's scope alone: the same word, of two things.
+    if reading != "in-batch":
+        assert resolved(**{"objective.vadvcse.scope": "local"}) == table
+    changed = resolved(**{"objective.vadvcse.sigma": "0.5", "objective.vadvcse.adversarial_weight": "0.25"})
+    assert (changed.sigma, changed.adversarial_weight, changed.norm) == (0.5, 0.25, table.norm)
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"reading": "smart-package", "radius": "0.1"}, "radius=0.1.*smart-package has none.*algorithm-1"),
+        ({"reading": "appendix-A", "step_size": "2"}, "step_size=2.*appendix-A has none.*in-batch"),
+        ({"reading": "in-batch", "scope": "local"}, "in-batch compares.*all ranks"),
+        ({"reading": "printed"}, "smart-package.*algorithm-1.*appendix-A.*in-batch"),
+        ({"projection": "ball"}, "unknown flag --objective.vadvcse.projection"),
+    ],
+)
+def test_what_a_reading_has_not_is_refused(settings, said):
+    words = {"objective": "vadvcse", **{f"objective.vadvcse.{key}": value for key, value in settings.items()}}
+    with pytest.raises(UserError, match=said):
+        load_config(None, words)
