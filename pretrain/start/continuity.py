@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.common.errors import UserError
+from pretrain.config.objectives import unused
 from pretrain.config.run import DROPOUTS, SIZES, Config
 from pretrain.telemetry.run import Telemetry
 
@@ -68,10 +69,12 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     }
     changes = []
     now = dict(_leaves(config.model_dump(mode="json")))
+    idle = set(unused(config.objective.name, {**now, **before}))  # sections are recorded of all objectives
     for key in {**now, **before}:
         value = now.get(key)
         if (
             value == before.get(key)
+            or key in idle
             or key.split(".")[0] not in COMPARED
             or any(f"{key}.".startswith(f"{k}.") for k in FREE)
         ):

@@ -103,6 +103,23 @@ def test_what_makes_a_run_another_is_refused_by_name(key, value):
     assert f"made with {full}=" in str(caught.value)
 
 
+def test_a_setting_that_is_gone_is_missed_only_where_the_objective_reads_its_section():
+    """Every section is recorded, whatever the objective."""
+    gone = {"vadvcse": "projection", "vascl": "grad_to_encoder"}
+    for name, said in (("clear", None), ("vascl", "made with objective.vascl.grad_to_encoder=code")):
+        state = {"config": load_config(None, {"objective": name}).model_dump(mode="json"), "step": 100}
+        for section, key in gone.items():
+            state["config"]["objective"][section][key] = "code"
+        state["progress"] = {}
+        now = load_config(None, {"objective": name})
+        if said is None:
+            record_changes(now, state, Path("step-00000100"))
+            assert state["progress"]["changes"] == []
+            continue
+        with pytest.raises(UserError, match=f"{said}.*another run"):
+            record_changes(now, state, Path("step-00000100"))
+
+
 @pytest.mark.parametrize("recorded", [None, "library", "own"])
 def test_a_run_goes_on_with_the_layers_that_it_began_with(recorded):
     """None: a checkpoint from before there were own layers."""
