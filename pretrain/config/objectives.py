@@ -18,6 +18,8 @@ from pretrain.common.run_folder import named_model
 from pretrain.config.readings import ADVERSARIAL_READINGS, AdversarialReading
 
 OBJECTIVES = ("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr")
+Reading = Literal["code", "paper"]
+"""What the public code computes, or what the paper prints."""
 PLUG_IN = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
@@ -153,10 +155,10 @@ class VasclConfig(Term):
     neighbourhood_weight: float = Field(
         1.0, ge=0, description="weight of the neighbourhood loss beside the instance loss's"
     )
-    grad_to_encoder: Literal["code", "paper"] = Field(
+    reading: Reading = Field(
         "code",
-        description="code: the neighbourhood loss trains the head alone (its input is detached); paper: the "
-        "encoder too",
+        description="code: the neighbourhood loss trains the head alone (its input is detached); neighbours "
+        "by dot product, start on a cube; paper: it trains the encoder too; by cosine, a Gaussian",
     )
 
 
@@ -187,8 +189,10 @@ class AugcseConfig(Term):
         description="what the discriminator tells: which augmentation, whether any, or which of two "
         "came first",
     )
-    discriminator: Literal["code", "paper"] = Field(
-        "code", description="code: 2d-4d-labels, tanh on the logits; paper: its listing A.5, 2d-d"
+    reading: Reading = Field(
+        "code",
+        description="code: discriminator 2d-4d-labels, tanh on the logits, and a symmetric contrastive loss "
+        "always; paper: discriminator of its listing A.5, and symmetric only where the positive is augmented",
     )
     positive: Literal["original", "augmented"] = Field(
         "original",
@@ -293,9 +297,10 @@ class DiffcseConfig(Term):
         "with the same vocabulary (paper: distilbert-base-uncased); required",
     )
     mask_rate: float = Field(0.3, gt=0, lt=1, description="share of tokens masked for the generator")
-    replacement: Literal["argmax", "sample"] = Field(
-        "argmax",
-        description="argmax: at every position (the code); sample: at masked positions only (the paper)",
+    reading: Reading = Field(
+        "code",
+        description="code: the generator's likeliest token at every position; paper: one sampled from it, at "
+        "masked positions only",
     )
 
     @field_validator("generator")

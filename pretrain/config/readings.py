@@ -41,7 +41,7 @@ class AdversarialReading:
 
 
 _PRINTED = AdversarialReading(
-    adversarial_weight=1e-2,
+    adversarial_weight=1e-3,
     sigma=1e-2,
     step_size=1.0,
     norm="l2",

@@ -87,15 +87,14 @@ def virtual_augmentation(
     neighbours: Tensor,
     temperature: float,
     radius: float,
-    generator: torch.Generator,
+    start: Tensor,
 ) -> Tensor:
     """Find the perturbation that best hides each vector among its neighbours: delta* float[N, d], detached.
 
     Equations 2 and 3.
 
-    With e the vectors without gradient and z = h(e) / ||h(e)||:
+    With e the vectors without gradient, z = h(e) / ||h(e)|| and d0 a start of length 1:
 
-        start d0 uniform on (-1/2, 1/2)^d, then of length 1            (code; the paper: isotropic Gaussian)
         g = gradient by d0 of the sum over i of l_i, at h(e + radius d0)     (one evaluation; the code's xi is
             the radius)
         l_i = -log( exp(zd_i . z_i / t)
@@ -112,12 +111,10 @@ def virtual_augmentation(
         neighbours: int64[N, K] from `nearest_neighbours`. A row of `NONE`s has no gradient.
         temperature: t.
         radius: Delta, the length of delta*; 15 for RoBERTa-base, 30 for RoBERTa-large in the paper.
-        generator: a CPU generator; d0 is drawn on the CPU in float32, so that it depends on the generator
-            alone.
+        start: d0, [N, d], from `random_directions`.
     """
     if not radius > 0:
         raise UserError(f"the radius of the virtual augmentation must be above 0, not {radius}.")
-    start = random_directions(vectors, generator)
     with torch.autocast(vectors.device.type, enabled=False):
         still = at_least_float32(vectors.detach())
         with torch.no_grad():
@@ -132,16 +129,22 @@ def virtual_augmentation(
         return radius * directions(gradient, otherwise=start)
 
 
-def random_directions(vectors: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw the start d0 of the virtual augmentation: float[N, d] of length 1, uniform on a cube before that.
+def random_directions(vectors: Tensor, generator: torch.Generator, gaussian: bool = False) -> Tensor:
+    """Draw the start d0 of the virtual augmentation: float[N, d] of length 1.
 
-    vectors: [N, d], whose shape and device it takes. generator: a CPU generator.
+    Before it is brought to that length it is uniform on (-1/2, 1/2)^d (code), or isotropic Gaussian (paper).
+
+    vectors: [N, d], whose shape and device it takes. generator: a CPU generator; d0 is drawn on the CPU in
+    float32, so that it depends on the generator alone.
     """
     if generator.device.type != "cpu":
         raise ValueError(
             "the virtual augmentation wants a CPU generator: those of other devices draw other numbers."
         )
-    start = torch.rand(vectors.shape, generator=generator, dtype=torch.float32).sub_(0.5)
+    if gaussian:
+        start = torch.randn(vectors.shape, generator=generator, dtype=torch.float32)
+    else:
+        start = torch.rand(vectors.shape, generator=generator, dtype=torch.float32).sub_(0.5)
     with torch.autocast(vectors.device.type, enabled=False):
         return unit_vectors(send([start], vectors.device)[0].to(at_least_float32(vectors[:0]).dtype))
 

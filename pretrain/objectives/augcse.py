@@ -17,7 +17,7 @@ from pretrain.losses.adversary import (
     majority_share,
     reverse_gradient,
 )
-from pretrain.losses.contrastive import symmetric_info_nce
+from pretrain.losses.contrastive import info_nce, symmetric_info_nce
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -29,6 +29,9 @@ class Augcse(Objective):
 
     The discriminator reads [P(x); P(aug(x))] and tells the augmentation. Its gradient is reversed (alpha
     = -1), so that the encoder learns to hide it.
+
+    Reading `paper`: the discriminator of its listing A.5; and the contrastive loss is symmetric only where
+    the augmentation is the positive (section 5.5), else SimCSE's. `code` has it symmetric always.
 
     Projection and its batch norm see originals and augmentations together. A label says which augmentation
     was drawn, or that it changed nothing. The discriminator's dropout is the same on every rank.
@@ -55,7 +58,7 @@ class Augcse(Objective):
         outputs = {"augmentation": number_of_labels, "bool": 2, "order": 2}[settings.labels]
         self.head = batch_norm_head(encoder.hidden_size, initializer_range=None)
         if settings.discriminator_weight:
-            self.discriminator = Discriminator(2 * encoder.hidden_size, outputs, form=settings.discriminator)
+            self.discriminator = Discriminator(2 * encoder.hidden_size, outputs, form=settings.reading)
 
     def weights(self, step: int) -> dict[str, float]:
         weight, rise = self.settings.weight, self.settings.rise(step)
@@ -74,8 +77,11 @@ class Augcse(Objective):
         settings = self.settings
         z = dict(zip(self.roles, joint(self.head, [views[role] for role in self.roles]), strict=True))
         positive = "augmented" if settings.positive == "augmented" else "positive"
+        contrast = symmetric_info_nce
+        if settings.reading == "paper" and positive == "positive":
+            contrast = info_nce
         losses = {
-            "augcse": symmetric_info_nce(
+            "augcse": contrast(
                 z["anchor"], z[positive], settings.temperature, **pair(settings, context, positive)
             )
         }

@@ -32,12 +32,14 @@ class Diffcse(Objective):
     The discriminator is a second encoder that starts as a copy of the trained one. In place of its first
     token's embedding it reads the projected sentence vector.
 
-    As in the public code: the generator's dropout is on; with `replacement: argmax` every position may
-    change. (A generator of a type that own layers do not know draws its dropout from torch's generator:
-    another split is then another sample.) Padding counts nowhere (in the code it does, so that its loss
-    depends on the padding's width). The gradient that reaches the sentence vector is that of the whole global
-    batch, batch norm included, whatever
-    the number of micro-batches and ranks.
+    Reading `code`: the edited sentence has the generator's likeliest token at every position; `paper`: one
+    drawn from its distribution, at masked positions only.
+
+    As in the public code the generator's dropout is on. (A generator of a type that own layers do not know
+    draws it from torch's generator: another split is then another sample.) Padding counts nowhere (in the
+    code it does, so that its loss depends on the padding's width). The gradient that reaches the sentence
+    vector is that of the whole global batch, batch norm included, whatever the number of micro-batches and
+    ranks.
     """
 
     sequence_term = "diffcse_replaced_token"
@@ -171,7 +173,7 @@ class Diffcse(Objective):
         )
         masked = torch.where(known, masked, self.mask_id)
         logits = self._fill_in(masked, lengths, keys)[:, : self.vocabulary].float()
-        if settings.replacement == "argmax":
+        if settings.reading == "code":
             first = torch.zeros_like(known).index_fill_(0, starts, True)
             return torch.where(first | ~known, ids, logits.argmax(1))
         # inverse of the distribution function: one draw a token

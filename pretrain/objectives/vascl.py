@@ -14,6 +14,7 @@ from pretrain.losses.neighbourhood import (
     random_directions,
     virtual_augmentation,
 )
+from pretrain.losses.vectors import unit_vectors
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import vascl_head
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -26,14 +27,16 @@ class Vascl(Objective):
     Equations 1, and 2 to 5, through a head d -> d -> 128 without biases. Neighbours are those of the whole
     global batch.
 
-    `grad_to_encoder: code`: the sentence vector under the virtual augmentation is detached, as in the public
-    code, so that the neighbourhood loss shapes the head alone; `paper`: it trains the encoder too, as
-    equation 5 reads.
+    Reading `code`: the sentence vector under the virtual augmentation is detached, so that the neighbourhood
+    loss shapes the head alone; neighbours are the nearest by dot product; the augmentation's start is uniform
+    on a cube. `paper`: the loss trains the encoder too, as equation 5 reads; "similarity" is the cosine, as
+    beside equation 1; the start is Gaussian.
     """
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.vascl
+        self.as_printed = settings.reading == "paper"
         self.smallest_batch = settings.neighbours + 1 if settings.neighbourhood_weight else 2
         self.head = vascl_head(encoder.hidden_size, settings.projection_size)
 
@@ -56,24 +59,24 @@ class Vascl(Objective):
             )
         }
         if settings.neighbourhood_weight:
+            still = first.detach()
             neighbours = nearest_neighbours(
-                first.detach(), settings.neighbours, groups=groups, identities=context.identity("anchor")
+                unit_vectors(still) if self.as_printed else still,
+                settings.neighbours,
+                groups=groups,
+                identities=context.identity("anchor"),
             )
             # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and
             # are counted.
             context.measures["vascl_rows_short_of_neighbours"] = (neighbours[:, -1] == NONE).sum()
+            start = random_directions(still, context.generator(), gaussian=self.as_printed)
             delta = virtual_augmentation(
-                self.head,
-                first.detach(),
-                neighbours,
-                settings.temperature,
-                settings.radius,
-                context.generator(),
+                self.head, still, neighbours, settings.temperature, settings.radius, start
             )
-            reached = first if settings.grad_to_encoder == "paper" else first.detach()
-            clean = self.head(reached) if settings.grad_to_encoder == "paper" else self.head(reached).detach()
+            reached = first if self.as_printed else still
+            clean = self.head(reached) if self.as_printed else self.head(reached).detach()
             if context.probing:
-                at_rest, at_random = self._unattacked(first.detach(), clean.detach(), neighbours, context)
+                at_rest, at_random = self._unattacked(still, clean.detach(), neighbours, start)
             losses["vascl_neighbourhood"] = neighbourhood_loss(
                 clean, self.head(reached + delta), neighbours, settings.temperature
             )
@@ -85,13 +88,13 @@ class Vascl(Objective):
 
     @torch.no_grad()
     def _unattacked(
-        self, vectors: Tensor, clean: Tensor, neighbours: Tensor, context: BatchContext
+        self, vectors: Tensor, clean: Tensor, neighbours: Tensor, start: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the neighbourhood loss without a delta, and with a random one of the same length.
 
         The random one is the start that the virtual augmentation discards.
         """
-        delta = self.settings.radius * random_directions(vectors, context.generator())
+        delta = self.settings.radius * start
         return tuple(
             neighbourhood_loss(clean, moved, neighbours, self.settings.temperature)
             for moved in (clean, self.head(vectors + delta))

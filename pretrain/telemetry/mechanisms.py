@@ -111,7 +111,7 @@ CHECKS = {
 
 WEIGHTS = {
     "vadvcse_adversarial": "objective.vadvcse.adversarial_weight",
-    "vascl_neighbourhood": "objective.vascl.neighbourhood_weight; with objective.vascl.grad_to_encoder code "
+    "vascl_neighbourhood": "objective.vascl.neighbourhood_weight; with objective.vascl.reading code "
     "this loss trains the head alone",
     "augcse_discriminator": "objective.augcse.discriminator_weight",
     "diffcse_replaced_token": "objective.diffcse.replaced_token_weight",

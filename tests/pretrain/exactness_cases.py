@@ -43,14 +43,14 @@ CASES = {
     "vascl_paper": {
         "objective": {
             "name": "vascl",
-            "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper"},
+            "vascl": {"neighbours": 4, "radius": 2.0, "reading": "paper"},
             **ALONE,
         }
     },
     "vascl_local": {
         "objective": {
             "name": "vascl",
-            "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper", "scope": "local"},
+            "vascl": {"neighbours": 4, "radius": 2.0, "reading": "paper", "scope": "local"},
             **ALONE,
         }
     },
@@ -61,7 +61,7 @@ CASES = {
     "augcse_paper": {
         "objective": {
             "name": "augcse",
-            "augcse": {"discriminator_weight": 0.5, "discriminator": "paper", "alpha": 3.0},
+            "augcse": {"discriminator_weight": 0.5, "reading": "paper", "alpha": 3.0},
             **ALONE,
         }
     },
@@ -133,7 +133,7 @@ CASES = {
     },
     "diffcse": {"objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5}, **ALONE}},
     "diffcse_sample": {
-        "objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5, "replacement": "sample"}}
+        "objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5, "reading": "paper"}}
     },
     "clear+vadvcse": {
         "objective": {

@@ -145,24 +145,26 @@ def vascl(ref, v, ctx, config):
     pair = (ctx["ids"]["anchor"], ctx["ids"]["positive"])
     group = ctx["groups"] if settings.scope == "local" else None
     losses = {"vascl": nt_xent(head(v["anchor"]), head(v["positive"]), settings.temperature, pair, group)}
-    e = v["anchor"].detach()
-    likeness = (e @ e.T).masked_fill(
+    e, paper = v["anchor"].detach(), settings.reading == "paper"
+    unit = F.normalize(e, dim=1)
+    likeness = (unit @ unit.T if paper else e @ e.T).masked_fill(
         (pair[0][:, None] == pair[0][None]) | elsewhere(settings, ctx), -torch.inf
     )
     best = likeness.topk(settings.neighbours, 1)
     neighbours, none = best.indices, best.values == -torch.inf  # a rank's own lanes may have fewer
-    start = F.normalize(
-        torch.rand(e.shape, generator=ctx["generator"](0), dtype=torch.float32).double() - 0.5, dim=1
-    )
+    drawn = (torch.randn if paper else torch.rand)(
+        e.shape, generator=ctx["generator"](0), dtype=torch.float32
+    ).double()
+    start = F.normalize(drawn if paper else drawn - 0.5, dim=1)
     start.requires_grad_()
     clean, moved = F.normalize(head(e).detach(), dim=1), F.normalize(head(e + settings.radius * start), dim=1)
     own = (moved * clean).sum(1) / settings.temperature
     others = (moved[:, None] * clean[neighbours]).sum(2).masked_fill(none, -torch.inf) / settings.temperature
     ascent = (torch.logsumexp(torch.cat([own[:, None], others], 1), 1) - own).sum()
     delta = settings.radius * F.normalize(torch.autograd.grad(ascent, start)[0], dim=1, eps=1e-300)
-    reached = v["anchor"] if settings.grad_to_encoder == "paper" else e
+    reached = v["anchor"] if paper else e
     zc, za = F.normalize(head(reached), dim=1), F.normalize(head(reached + delta), dim=1)
-    zc = zc if settings.grad_to_encoder == "paper" else zc.detach()
+    zc = zc if paper else zc.detach()
     total = 0.0
     for anchor, positive in ((zc, za), (za, zc)):
         own = (anchor * positive).sum(1, keepdim=True)
@@ -198,7 +200,8 @@ def augcse(ref, v, ctx, config):
         index,
         same(ids[positive], ids["anchor"], ids["anchor"]) | far,
     )
-    losses = {"augcse": (forward + back) / 2}
+    one_way = settings.reading == "paper" and positive == "positive"
+    losses = {"augcse": forward if one_way else (forward + back) / 2}
     if settings.discriminator_weight:
         labels, first, second = ctx["labels"], z["anchor"], z["augmented"]
         if settings.labels == "bool":
@@ -214,7 +217,7 @@ def augcse(ref, v, ctx, config):
         x = alpha * x + (1 - alpha) * x.detach()  # the value of x, alpha times its gradient
         name = "terms.augcse.discriminator.layers"
         logits = torch.tanh(ref.linear(torch.tanh(ref.linear(x, f"{name}.1")), f"{name}.4"))
-        if settings.discriminator == "paper":
+        if settings.reading == "paper":
             logits = ref.linear(logits, f"{name}.6")
         target = F.one_hot(labels, logits.shape[1]).double()
         losses["augcse_discriminator"] = F.binary_cross_entropy_with_logits(logits, target)

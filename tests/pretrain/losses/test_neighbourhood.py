@@ -11,6 +11,7 @@ from pretrain.losses.neighbourhood import (
     NONE,
     nearest_neighbours,
     neighbourhood_loss,
+    random_directions,
     softmax_over_listed,
     virtual_augmentation,
 )
@@ -145,10 +146,15 @@ def generator(seed=1):
     return torch.Generator().manual_seed(seed)
 
 
+def begin(seed=1, **more):
+    """The start of an ascent from 20 vectors of 10 numbers."""
+    return random_directions(torch.zeros(20, 10, dtype=torch.float64), generator(seed), **more)
+
+
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 15.0])
 def test_virtual_augmentation_follows_the_formula_and_has_the_radius(setting, radius):
     head, e, neighbours = setting
-    delta = virtual_augmentation(head, e, neighbours, 0.05, radius, generator())
+    delta = virtual_augmentation(head, e, neighbours, 0.05, radius, begin())
     start = torch.rand(20, 10, generator=generator()).double() - 0.5
     noise = normalize(start, dim=1).requires_grad_()
     (gradient,) = torch.autograd.grad(
@@ -164,21 +170,21 @@ def test_virtual_augmentation_follows_the_formula_and_has_the_radius(setting, ra
 def test_virtual_augmentation_among_fewer_neighbours(setting):
     """A row's direction comes from the neighbours that it has; without any it is the start."""
     head, e, neighbours = setting
-    whole = virtual_augmentation(head, e, neighbours, 0.05, 2.0, generator())
+    whole = virtual_augmentation(head, e, neighbours, 0.05, 2.0, begin())
     fewer = neighbours.clone()
     fewer[0], fewer[1, 2:] = NONE, NONE
-    delta = virtual_augmentation(head, e, fewer, 0.05, 2.0, generator())
+    delta = virtual_augmentation(head, e, fewer, 0.05, 2.0, begin())
     start = 2.0 * normalize(torch.rand(20, 10, generator=generator()).double() - 0.5, dim=1)
     torch.testing.assert_close(delta[0], start[0])
     torch.testing.assert_close(delta[2:], whole[2:])
-    two = virtual_augmentation(head, e, neighbours[:, :2], 0.05, 2.0, generator())
+    two = virtual_augmentation(head, e, neighbours[:, :2], 0.05, 2.0, begin())
     torch.testing.assert_close(delta[1], two[1])
 
 
 def test_virtual_augmentation_is_the_direction_of_finite_differences(setting):
     head, e, neighbours = setting
     radius, step = 2.0, 1e-6
-    delta = virtual_augmentation(head, e, neighbours, 0.5, radius, generator())
+    delta = virtual_augmentation(head, e, neighbours, 0.5, radius, begin())
     start = normalize(torch.rand(20, 10, generator=generator()).double() - 0.5, dim=1)
     numeric = torch.empty_like(e)
     for j in range(10):
@@ -195,7 +201,7 @@ def test_virtual_augmentation_is_the_direction_of_finite_differences(setting):
 def test_virtual_augmentation_raises_the_loss_of_every_row(setting):
     head, e, neighbours = setting
     for radius in (1e-4, 1e-2):
-        delta = virtual_augmentation(head, e, neighbours, 0.05, radius, generator())
+        delta = virtual_augmentation(head, e, neighbours, 0.05, radius, begin())
         start = radius * normalize(torch.rand(20, 10, generator=generator()).double() - 0.5, dim=1)
         before, begun, ended = (
             reference_ascent_losses(head, e, x, neighbours, 0.05) for x in (0.0, start, delta)
@@ -203,13 +209,24 @@ def test_virtual_augmentation_raises_the_loss_of_every_row(setting):
         assert (ended > before).all() and (ended > begun).all()
 
 
-def test_virtual_augmentation_depends_on_its_generator_alone(setting):
+def test_starts_are_of_length_1_on_a_cube_or_gaussian():
+    cube, gaussian = begin(), begin(gaussian=True)
+    for start in (cube, gaussian):
+        torch.testing.assert_close(start.norm(dim=1), torch.ones(20, dtype=torch.float64))
+    drawn = torch.randn(20, 10, generator=generator()).double()
+    torch.testing.assert_close(gaussian, normalize(drawn, dim=1))
+    torch.testing.assert_close(
+        cube, normalize(torch.rand(20, 10, generator=generator()).double() - 0.5, dim=1)
+    )
+
+
+def test_virtual_augmentation_depends_on_its_start_alone(setting):
     head, e, neighbours = setting
-    first = virtual_augmentation(head, e, neighbours, 0.05, 2.0, generator())
+    first = virtual_augmentation(head, e, neighbours, 0.05, 2.0, begin())
     torch.manual_seed(99)
-    assert torch.equal(first, virtual_augmentation(head, e, neighbours, 0.05, 2.0, generator()))
-    assert not torch.equal(first, virtual_augmentation(head, e, neighbours, 0.05, 2.0, generator(2)))
-    wide = virtual_augmentation(head.float(), e.float(), neighbours, 0.05, 2.0, generator())
+    assert torch.equal(first, virtual_augmentation(head, e, neighbours, 0.05, 2.0, begin()))
+    assert not torch.equal(first, virtual_augmentation(head, e, neighbours, 0.05, 2.0, begin(2)))
+    wide = virtual_augmentation(head.float(), e.float(), neighbours, 0.05, 2.0, begin().float())
     torch.testing.assert_close(wide.double(), first, rtol=1e-2, atol=1e-2)
     assert wide.dtype == torch.float32
 
@@ -217,11 +234,11 @@ def test_virtual_augmentation_depends_on_its_generator_alone(setting):
 def test_virtual_augmentation_reaches_no_parameter_and_keeps_its_radius_without_gradient(setting):
     head, e, neighbours = setting
     tracked = e.clone().requires_grad_()
-    virtual_augmentation(head, tracked, neighbours, 0.05, 2.0, generator())
+    virtual_augmentation(head, tracked, neighbours, 0.05, 2.0, begin())
     assert tracked.grad is None and all(p.grad is None for p in head.parameters())
     for p in head.parameters():
         p.data.zero_()
-    flat = virtual_augmentation(head, e, neighbours, 0.05, 2.0, generator())
+    flat = virtual_augmentation(head, e, neighbours, 0.05, 2.0, begin())
     start = normalize(torch.rand(20, 10, generator=generator()).double() - 0.5, dim=1)
     torch.testing.assert_close(flat, 2.0 * start)
 
@@ -229,9 +246,9 @@ def test_virtual_augmentation_reaches_no_parameter_and_keeps_its_radius_without_
 def test_virtual_augmentation_input_is_checked(setting):
     head, e, neighbours = setting
     with pytest.raises(UserError, match="radius"):
-        virtual_augmentation(head, e, neighbours, 0.05, 0.0, generator())
+        virtual_augmentation(head, e, neighbours, 0.05, 0.0, begin())
     with pytest.raises(UserError, match="temperature"):
-        virtual_augmentation(head, e, neighbours, 0.0, 1.0, generator())
+        virtual_augmentation(head, e, neighbours, 0.0, 1.0, begin())
     with pytest.raises(ValueError, match=r"\[3, 4\] and \[2, 4\]"):
         neighbourhood_loss(torch.randn(3, 4), torch.randn(2, 4), torch.zeros(3, 1, dtype=torch.long), 0.1)
 
@@ -250,6 +267,6 @@ def test_a_batch_of_65536_stays_within_its_tiles():
     e, head = torch.randn(65_536, 8), vascl_head(8, 16)
     before = restart_peak()
     neighbours = nearest_neighbours(e, 16, identities=torch.arange(65_536))
-    delta = virtual_augmentation(head, e, neighbours, 0.05, 1.0, generator())
+    delta = virtual_augmentation(head, e, neighbours, 0.05, 1.0, begin())
     neighbourhood_loss(head(e), head(e + delta), neighbours, 0.05).backward()
     assert peak_memory() - before < 256 * 2**20

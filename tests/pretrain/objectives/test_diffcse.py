@@ -39,11 +39,11 @@ def diffcse(folder: Path, positions: int = 64, **settings):
     ]
 
 
-@pytest.mark.parametrize("replacement", ["argmax", "sample"])
-def test_every_token_stays_within_both_models(tmp_path, replacement):
+@pytest.mark.parametrize("reading", ["code", "paper"])
+def test_every_token_stays_within_both_models(tmp_path, reading):
     """Over many draws: what the generator reads is in its embedding, and what it writes in the
     discriminator's."""
-    term = diffcse(tmp_path, replacement=replacement, mask_rate=0.9)
+    term = diffcse(tmp_path, reading=reading, mask_rate=0.9)
     read = []
     term._generator[0].lm.get_input_embeddings().register_forward_pre_hook(
         lambda _, inputs: read.append(inputs[0][: 200 * 50])

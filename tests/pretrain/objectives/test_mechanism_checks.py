@@ -210,7 +210,7 @@ class Told(torch.nn.Module):
 @pytest.mark.parametrize("right, alive", [(True, True), (False, False)])
 def test_diffcse_is_alive_when_it_finds_replaced_tokens(tmp_path, right, alive):
     build_encoder(SIZES, FakeTokenizer()).lm.save_pretrained(tmp_path)
-    term, encoder = term_and_encoder("diffcse", generator=str(tmp_path), replacement="sample")
+    term, encoder = term_and_encoder("diffcse", generator=str(tmp_path), reading="paper")
     term.discriminator.double()
     ids = torch.randint(5, VOCABULARY, (int(LENGTHS.sum()),), generator=torch.Generator().manual_seed(1))
     replaced = term.edit(ids, LENGTHS, KEYS) != ids

@@ -126,7 +126,7 @@ def test_vascl_trains_on_batches_that_one_text_fills():
     losses, measures = vascl(views, identities)
     assert measures == {"vascl_rows_short_of_neighbours": 0.0}
     identities[:21] = 0  # 11 others are left to each of these, 31 to the rest
-    losses, measures = vascl(views, identities, grad_to_encoder="paper")
+    losses, measures = vascl(views, identities, reading="paper")
     assert measures == {"vascl_rows_short_of_neighbours": 21.0}
     (gradient,) = torch.autograd.grad(sum(losses.values()), views["anchor"])
     assert gradient.isfinite().all() and (gradient.abs().sum(1) > 0).all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from exactness_worker import VOCABULARY
+from exactness_worker import VOCABULARY, WIDTH
 from objective_helpers import term_and_encoder
 
 from pretrain.common.errors import UserError
@@ -73,10 +73,45 @@ def test_a_reading_is_the_table_and_a_number_that_is_set_is_taken_in_its_place(r
         ({"reading": "appendix-A", "step_size": "2"}, "step_size=2.*appendix-A has none.*in-batch"),
         ({"reading": "in-batch", "scope": "local"}, "in-batch compares.*all ranks"),
         ({"reading": "printed"}, "smart-package.*algorithm-1.*appendix-A.*in-batch"),
-        ({"projection": "ball"}, "unknown flag --objective.vadvcse.projection"),
     ],
 )
 def test_what_a_reading_has_not_is_refused(settings, said):
     words = {"objective": "vadvcse", **{f"objective.vadvcse.{key}": value for key, value in settings.items()}}
     with pytest.raises(UserError, match=said):
         load_config(None, words)
+
+
+@pytest.mark.parametrize(
+    "name, switch",
+    [
+        ("vadvcse", "projection"),
+        ("vadvcse", "clean_gradient"),
+        ("vascl", "grad_to_encoder"),
+        ("augcse", "discriminator"),
+        ("diffcse", "replacement"),
+    ],
+)
+def test_there_is_no_switch_beside_the_reading(name, switch):
+    with pytest.raises(UserError, match=f"unknown flag --objective.{name}.{switch}"):
+        load_config(None, {"objective": name, f"objective.{name}.{switch}": "x"})
+
+
+@pytest.mark.parametrize("name", ["vascl", "augcse"])
+def test_the_readings_of_the_code_and_of_the_paper_are_different_losses(name):
+    losses = {}
+    for reading in ("code", "paper"):
+        settings = {"neighbours": 4} if name == "vascl" else {}
+        term, _ = term_and_encoder(name, reading=reading, **settings)
+        draw = torch.Generator().manual_seed(2)
+        views = {
+            role: torch.randn(N, WIDTH, generator=draw, dtype=torch.float64).requires_grad_()
+            for role in term.roles
+        }
+        same, labels = dict.fromkeys(views, IDENTITIES), torch.arange(N) % 4
+        found = term.relate(views, BatchContext(0, 0.0, torch.zeros(N), same, {}, labels, 0))
+        reached = torch.autograd.grad(list(found.values())[-1], views["anchor"], allow_unused=True)[0]
+        losses[reading] = ([float(loss.detach()) for loss in found.values()], reached is not None)
+    (code, code_reaches), (paper, paper_reaches) = losses["code"], losses["paper"]
+    assert code[1] != paper[1] and paper_reaches
+    # VaSCL's first loss is the same, and its second trains the encoder as printed alone
+    assert (code[0] == paper[0]) == (name == "vascl") and code_reaches == (name == "augcse")
