@@ -13,11 +13,13 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from pretrain.common.errors import UserError
+
+Example = TypeVar("Example")
 
 
 def data_root(data: str | Path | None = None) -> Path:
@@ -211,7 +213,7 @@ def read_sentences(path: Path, flag: str) -> list[str]:
     return found
 
 
-def spaced(sentences: list[str], count: int) -> list[str]:
-    """Return at most `count` of the sentences, evenly spaced."""
-    rows = np.linspace(0, len(sentences) - 1, min(count, len(sentences))).round().astype(int)
-    return [sentences[row] for row in rows]
+def spaced(examples: list[Example], count: int) -> list[Example]:
+    """Return at most `count` of the examples, evenly spaced."""
+    rows = np.linspace(0, len(examples) - 1, min(count, len(examples))).round().astype(int)
+    return [examples[row] for row in rows]

@@ -3,6 +3,7 @@
     sts           alignment (STS-B pairs scored above 4), uniformity and isotropy (all sentences of STS-B)
     neighbourhood purity of and distance to the top K, on StackOverflow (VaSCL, figure 2a) or another set
     nli           premise-entailment against premise-contradiction distances (VaSCL, figure 2b)
+    isomorphism   of premises, entailed and contradicting hypotheses (AugCSE, table 15)
     augmentation  per augmentation: similarity, pseudo-perplexity, isomorphism (AugCSE, appendix A.13 and
                   A.14); PCA and t-SNE
 
@@ -27,7 +28,8 @@ from finetune.intents import sets as intents
 from finetune.results import folder_for, folder_name, table, write
 from pretrain.common import cli
 
-MEASURES = ("sts", "neighbourhood", "nli", "augmentation")
+USUAL = ("sts", "neighbourhood", "nli", "augmentation")
+MEASURES = (*USUAL, "isomorphism")
 
 
 def geometry(
@@ -40,6 +42,8 @@ def geometry(
     sentences: Annotated[int, Field(ge=10)] = 1000,
     neighbours: cli.Names = ("stackoverflow",),
     parser: str = "",
+    synonyms: str = "",
+    label: str = "",
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0,
     out: str = "",
 ) -> None:
@@ -47,15 +51,18 @@ def geometry(
 
     Args:
         models: runs, exports, Hugging Face or sentence-transformers folders or names, file.py:function.
-        measure: some of sts, neighbourhood, nli, augmentation, by commas; default: all that have data.
+        measure: some of sts, neighbourhood, nli, isomorphism, augmentation, by commas; default: all that
+            have data but isomorphism.
         aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; default: all of tokens.
         text_file: sentences to augment, one a line (.gz too); default: those of STS-B.
-        sentences: number of sentences, taken evenly. The Gromov-Hausdorff distance as coded takes at most
-            2,000 of them.
+        sentences: number of sentences, or triplets of isomorphism, taken evenly. The Gromov-Hausdorff
+            distance as coded takes at most 2,000 of them.
         neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150,
             HWU64, ATIS of intents/. VaSCL's figure is of stackoverflow alone.
         parser: for augmentations of text, a spaCy pipeline, by name or folder; default: $CLEAR_PARSER, else
             an installed one.
+        synonyms: table or WordNet for subs; default: as in training.
+        label: written behind the results' name, so that another set of measures stays beside this one.
         seed: of augmentations, maskings, samples and t-SNE.
         out: folder for results; default: RUN/report or results/MODEL. Several models get a folder each.
     """
@@ -68,7 +75,7 @@ def geometry(
     # every mistake is found here, before any work
     of_text = [one for one in specifications if needs_text(one)]
     inputs, missing = run.read_inputs(
-        eval_data, measure or MEASURES, bool(measure), sets, text_file, sentences, seed
+        eval_data, measure or USUAL, bool(measure), sets, text_file, sentences, seed
     )
     if of_text and "augmentation" in inputs:
         chosen, source_of_text, _ = inputs["augmentation"]
@@ -76,7 +83,7 @@ def geometry(
     for source in models:
         model = open_model(source, pooling)
         folder = folder_for(model, Path(out) / folder_name(source) if out and len(models) > 1 else out)
-        evaluation = run.measure_model(model, inputs, specifications, seed, folder)
+        evaluation = run.measure_model(model, inputs, specifications, seed, folder, label, synonyms)
         evaluation.notes += missing
         path = write(evaluation, folder)
         print(table(evaluation))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class AugmentedSentences:
     why_no_perplexity; notes, what must be said beside the figures; encoder (None for a model that does not
     run packed), tokenizer, vocabulary.
     parses: of the N sentences, for augmentations of text. precision: of the model's products, a name of
-    `pretrain.model.precision`.
+    `pretrain.model.precision`. synonyms: table or WordNet of the augmentation subs; "": as in training.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class AugmentedSentences:
         seed: int = 0,
         parses: Parses | None = None,
         precision: str = "fp32",
+        synonyms: str = "",
     ):
         self.sentences, self.seed, self.notes, self.parses = list(sentences), seed, [], parses
         self.precision = DTYPES[precision]
@@ -119,6 +121,7 @@ class AugmentedSentences:
         longest = self.encoder.max_positions if self.encoder is not None else None
         self.originals = clip(encode(self.sentences, self.tokenizer, self.vocabulary), longest)
         self._model, self._longest = model, longest
+        self._synonym_source = Path(synonyms) if synonyms else None
         self._synonyms: SynonymTable | None = None
         self._text_encoder: TextEncoder | None = None
         if parses is not None:
@@ -140,7 +143,7 @@ class AugmentedSentences:
                 that are not there.
         """
         if needs_synonyms(specification) and self._synonyms is None:
-            self._synonyms = SynonymTable.load(None, self.tokenizer, self.vocabulary)
+            self._synonyms = SynonymTable.load(self._synonym_source, self.tokenizer, self.vocabulary)
         synonyms = self._synonyms if needs_synonyms(specification) else None
         pipeline = build(specification, self.vocabulary, synonyms, self._text_encoder)
         keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")

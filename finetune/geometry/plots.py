@@ -152,7 +152,7 @@ def nli_distances(models: Named) -> Figure | None:
     figure, axis = plt.subplots()
     for number, (label, task) in enumerate(found):
         for key, line in (("entailment", "-"), ("contradiction", "--")):
-            _density(axis, task.details[key], COLOURS[number % len(COLOURS)], line, f"{label}, {key}")
+            density(axis, task.details[key], COLOURS[number % len(COLOURS)], line, f"{label}, {key}")
     axis.set(
         xlabel="1 − cosine to the premise", ylabel="density", title="entailed and contradicting hypotheses"
     )
@@ -168,7 +168,7 @@ def nli_difference(models: Named) -> Figure | None:
         return None
     figure, axis = plt.subplots()
     for number, (label, task) in enumerate(found):
-        _density(axis, task.details["difference"], COLOURS[number % len(COLOURS)], "-", label)
+        density(axis, task.details["difference"], COLOURS[number % len(COLOURS)], "-", label)
     axis.set(
         xlabel="1 − cosine: contradiction − entailment",
         ylabel="density",
@@ -248,13 +248,15 @@ def all_figures(models: Named) -> dict[str, Callable[[], Figure | None]]:
     return figures
 
 
-def histogram(values: np.ndarray, bins: int = 60) -> dict[str, list[float]]:
-    """Return density and bin edges, rounded, for a result file."""
-    density, edges = np.histogram(values, bins=bins, density=True)
-    return {"density": [round(float(v), 5) for v in density], "edges": [round(float(v), 5) for v in edges]}
+def histogram(values: np.ndarray, bins: int = 60, highest: float | None = None) -> dict[str, list[float]]:
+    """Return density and bin edges, rounded, for a result file; from 0 to `highest`, where that is given."""
+    span = None if highest is None else (0.0, highest)
+    heights, edges = np.histogram(values, bins=bins, range=span, density=True)
+    return {"density": [round(float(v), 5) for v in heights], "edges": [round(float(v), 5) for v in edges]}
 
 
-def _density(axis, content: dict[str, list[float]], colour: str, line: str, label: str) -> None:
+def density(axis, content: dict[str, list[float]], colour: str, line: str, label: str) -> None:
+    """Draw a `histogram` as a curve."""
     edges = np.asarray(content["edges"])
     axis.plot(
         (edges[1:] + edges[:-1]) / 2, content["density"], line, color=colour, label=label, linewidth=1.3

@@ -16,6 +16,7 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.files import csv_columns, data_root, find, read_sentences, spaced
 from finetune.geometry import measures, plots
 from finetune.geometry.augmentations import AugmentedSentences, View, compare, default_specifications, views
+from finetune.geometry.isomorphism import measure_isomorphism, read_sets
 from finetune.geometry.projector import write_projector
 from finetune.intents import sets as intents
 from finetune.nli_distance import read_triplets, triplets_file
@@ -27,6 +28,8 @@ from pretrain.telemetry.monitors import effective_rank
 
 TOP = (1, 2, 5, 10, 20, 50, 100)
 NLI_SAMPLE = 20_000
+RATIOS = 3.0
+"""The largest ratio of two distances that a histogram of them holds."""
 PLOTTED = 150
 """Sentences of the scatter plots, each with all its views."""
 ISOTROPY_SOURCES = {
@@ -45,11 +48,20 @@ PROTOCOL = (
 
 
 def measure_model(
-    model: EmbeddingModel, inputs: dict, aug: Sequence[str], seed: int, folder: Path
+    model: EmbeddingModel,
+    inputs: dict,
+    aug: Sequence[str],
+    seed: int,
+    folder: Path,
+    label: str = "",
+    synonyms: str = "",
 ) -> Evaluation:
-    """Take all measures that `inputs` has data for; write figures and projector files below `folder`."""
+    """Take all measures that `inputs` has data for; write figures and projector files below `folder`.
+
+    label: behind the evaluation's name. synonyms: of the augmentation subs; "": the default ones.
+    """
     started = time.perf_counter()
-    evaluation = Evaluation.of("geometry", model, PROTOCOL)
+    evaluation = Evaluation.of(f"geometry-{label}" if label else "geometry", model, PROTOCOL)
     where = figure_folder(folder, evaluation)
     where.mkdir(parents=True, exist_ok=True)
     if "sts" in inputs:
@@ -62,9 +74,12 @@ def measure_model(
         _say(model, "premises, entailments, contradictions")
         triplets, file = inputs["nli"]
         measure_nli(model, triplets, file, evaluation)
+    if "isomorphism" in inputs:
+        _say(model, "isomorphism of anchors, entailed and contradicting sentences")
+        measure_isomorphism(model, inputs["isomorphism"], evaluation)
     if "augmentation" in inputs:
         sentences, source, parses = inputs["augmentation"]
-        measure_augmentations(model, sentences, source, parses, aug, seed, evaluation, where)
+        measure_augmentations(model, sentences, source, parses, aug, seed, evaluation, where, synonyms)
     evaluation.seconds = time.perf_counter() - started
     with plots.style():
         for name, draw in plots.all_figures(
@@ -156,6 +171,7 @@ def measure_nli(
                 "entailment": plots.histogram(near),
                 "contradiction": plots.histogram(far),
                 "difference": plots.histogram(far - near),
+                "ratio": plots.histogram(ratios, highest=RATIOS),
             }
     evaluation.add("nli", "cosine_entailment_nearer", scores, **details)
     evaluation.notes.append(
@@ -172,12 +188,13 @@ def measure_augmentations(
     seed: int,
     evaluation: Evaluation,
     where: Path,
+    synonyms: str = "",
 ) -> None:
     """Measure every augmentation, and the projections; write the projector's files.
 
     parses: of the sentences, for augmentations of text.
     """
-    augmented = AugmentedSentences(model, sentences, seed, parses)
+    augmented = AugmentedSentences(model, sentences, seed, parses, synonyms=synonyms)
     if not augmented.has_mlm_head:
         evaluation.notes.append(f"no pseudo-perplexity: {augmented.why_no_perplexity}")
     made = views(
@@ -266,7 +283,7 @@ def _sampled(
 
 def figure_folder(folder: Path, evaluation: Evaluation) -> Path:
     """Return the folder of a geometry evaluation's figures: beside its JSON, under the same name."""
-    return folder / f"geometry-{evaluation.pooling.replace(' ', '-')}"
+    return folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}"
 
 
 # -- inputs ------------------------------------------------------------
@@ -295,6 +312,7 @@ def read_inputs(
         "sts": sts,
         "neighbourhood": lambda: {name: _read_labelled(name, data) for name in sets},
         "nli": lambda: _read_triplets(data, seed),
+        "isomorphism": lambda: read_sets(data, count),
         "augmentation": sentences,
     }
     inputs, missing = {}, []

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -234,6 +235,7 @@ class _Work:
             if entry.row.kind == "start" or entry.runs
             for model in models_of(entry, self.plan.chosen(entry), self.out)
         ]
+        starts = [start for model in models if (start := model.start) is not None]
         chosen = LIGHT | _choose(self.flags.evaluations, self.sweep)
         for entry in (entry for entry in self.plan.entries if entry.runs):
             if names := unequal_inputs(runs := self.plan.chosen(entry)):
@@ -246,18 +248,29 @@ class _Work:
         if self.evaluate_models is None:
             _print_line("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
         else:
-            self.evaluate_models(models, chosen)
+            self.evaluate_models(models, {k: v for k, v in chosen.items() if k not in self.sweep.of_start})
+            if of_start := {k: v for k, v in chosen.items() if k in self.sweep.of_start}:
+                self.evaluate_models(starts, of_start)
         content = collect(self.sweep, self.plan, self.out)
         print(write(self.sweep, content, self.out / self.name))
         if self.flags.clean:
             for run in (model.run for model in models if model.run is not None):
                 shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
-        if commands := pending(self.sweep, models):
+        wanted = [(model, self.sweep.evaluations) for model in models]
+        if commands := pending([*wanted, *((start, self.sweep.of_start) for start in starts)]):
             print("To fill the other columns (--evaluations all runs these):", *commands, sep="\n  ")
+        if self.sweep.figures:
+            self._draw()
         print(f"table and figures: {self.out / self.name}")
         for error in content["errors"]:
             _print_line(f"error: {error}")
         return 1 if self.trainer.failures or content["errors"] else 0
+
+    def _draw(self) -> None:
+        """Draw the file's figures from results.json, in a process: matplotlib, and models for some."""
+        words = [sys.executable, "-m", "finetune.figures", str(self.out / self.name)]
+        if subprocess.run(words, env=self.trainer.environment).returncode:
+            _print_line(f"the figures were not drawn: {shlex.join(words)}")
 
     def try_out(self) -> int:
         """Start every row for two steps; returns 1 if one does not start."""
@@ -308,12 +321,11 @@ def _environment(data: str) -> dict[str, str]:
 
 
 def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:
-    names = list(sweep.evaluations) if words == ("all",) else words
-    if unknown := [name for name in names if name not in sweep.evaluations]:
-        raise UserError(
-            f"--evaluations {unknown[0]!r}: this sweep has {', '.join(sweep.evaluations) or 'none'}"
-        )
-    return {name: sweep.evaluations[name] for name in names}
+    known = sweep.evaluations | sweep.of_start
+    names = list(known) if words == ("all",) else words
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"--evaluations {unknown[0]!r}: this sweep has {', '.join(known) or 'none'}")
+    return {name: known[name] for name in names}
 
 
 def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:

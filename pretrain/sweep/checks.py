@@ -74,8 +74,8 @@ def _equal(finished: list[tuple[str, Run]]) -> Iterator[str]:
         settings = ", ".join(trained[:_NAMED]) + (" ..." if len(trained) > _NAMED else "")
         yield (
             f"{other} and {name} have trained equal weights (seed {run.seed}: {earlier.folder}, "
-            f"{run.folder}). They differ in {settings or 'nothing'}, which then did nothing: a weight of 0, a "
-            "setting of what is switched off, or one that a checkpoint overrides"
+            f"{run.folder}). They differ in {settings or 'nothing'}, which then did nothing: a weight of 0, "
+            "a setting of what is switched off, or one that a checkpoint overrides"
         )
 
 

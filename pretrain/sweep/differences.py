@@ -101,7 +101,7 @@ def _difference(
     columns = {}
     for title in titles:
         metric = noises.columns[title]
-        if isinstance(metric, str) and metric.startswith("run."):
+        if isinstance(metric, str) and metric.startswith(("run.", "start.")):
             continue
         first, second = (side.values(title, which) for side, which in zip((mine, others), chosen))
         paired = [one - other for one, other in zip(first, second)] if common and not reasons else []

@@ -4,10 +4,11 @@ A column's metric is one of
     dev                      STS-B dev of best/, as evaluated during training: selects best/ and winners
     sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
     EVALUATION.TASK[.SCORE]  the headline, or another score, of `python -m finetune.EVALUATION`
+    start.EVALUATION...      the same of the model that the run started from
     run.seconds_per_step, run.best_step
     run.NAME                 a score of best/ during training, as metrics.jsonl names it: heldout_mlm_loss ...
     average                  the mean of the other columns that the paper has
-or a list of such: their mean.
+or a list of such: their mean. {KEY} in one stands for that key of the row's `at`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from pretrain.sweep.file import Entry, Sweep
+from pretrain.sweep.file import Entry
 from pretrain.sweep.runs import Run, failure_line, slug
 from pretrain.telemetry.formats import format_seconds
 
@@ -52,6 +54,13 @@ class EvaluatedModel:
         return self.folder / f"{evaluation}-{self.pooling}.json"
 
     @property
+    def start(self) -> EvaluatedModel | None:
+        """What the model was trained from; itself, if it was not; None: from random weights."""
+        if self.run is None:
+            return self
+        return _start(self.run.config.model.init, self.pooling, self.run.folder.parents[1])
+
+    @property
     def pairs(self) -> Path:
         """The file of the similarities of all pairs, beside STS's figures (`finetune.sts.scores`)."""
         return self.results("sts").with_suffix(".npz")
@@ -69,7 +78,10 @@ class EvaluatedModel:
 
     def words(self, evaluation: str, flags: str) -> list[str]:
         """Return the command of an evaluation."""
-        words = ["-m", f"finetune.{evaluation.split('-')[0]}", self.model, *shlex.split(flags)]
+        name, _, label = evaluation.partition("-")
+        words = ["-m", f"finetune.{name}", self.model, *shlex.split(flags)]
+        if name == "geometry" and label:
+            words += ["--label", label]
         if evaluation.split("-")[0] not in FINE_TUNED:
             words += ["--pooling", self.pooling]
         return [
@@ -87,12 +99,8 @@ def models_of(entry: Entry, runs: list[Run], out: Path) -> list[EvaluatedModel]:
     """Return the models to evaluate for a row: its finished runs, or what its recipe starts from."""
     if entry.row.kind == "start":
         config = entry.points[0].config(0)
-        if config.model.init is None:
-            return []
-        model = (
-            str(Path(config.model.init).resolve()) if Path(config.model.init).exists() else config.model.init
-        )
-        return [EvaluatedModel(model, entry.row.pooling or config.model.pooling, out / "start" / slug(model))]
+        start = _start(config.model.init, entry.row.pooling or config.model.pooling, out)
+        return [] if start is None else [start]
     return [
         EvaluatedModel(
             str(run.folder / "best"), entry.row.pooling or run.config.model.pooling, run.folder / "sweep", run
@@ -100,6 +108,13 @@ def models_of(entry: Entry, runs: list[Run], out: Path) -> list[EvaluatedModel]:
         for run in runs
         if run.state == "done"
     ]
+
+
+def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
+    if init is None:
+        return None
+    model = str(Path(init).resolve()) if Path(init).exists() else init
+    return EvaluatedModel(model, pooling, out / "start" / slug(model))
 
 
 def evaluate(
@@ -140,6 +155,8 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
         parts = [value for part in name if (value := metric(model, part)) is not None]
         return statistics.mean(parts) if len(parts) == len(name) else None
     evaluation, _, rest = name.partition(".")
+    if evaluation == "start":
+        return None if model.start is None else metric(model.start, rest)
     if name == "dev":
         if model.run is not None:
             return model.run.dev
@@ -160,18 +177,37 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
             values = [round(scores[task]["spearman_all"], 2) for task in SEVEN if task in scores]
             return statistics.mean(values) if len(values) == len(SEVEN) else None
         return scores[rest]["spearman_all"] if rest in scores else None
-    task, _, score = rest.partition(".")
-    result = content["tasks"].get(task)
+    result, score = _task(content["tasks"], rest)
     if result is None:
         return None
     return result["scores"].get(score) if score else result["value"]
 
 
-def pending(sweep: Sweep, models: list[EvaluatedModel]) -> list[str]:
-    """Return the commands of the evaluations that the columns need and that have no result yet."""
-    return [
-        shlex.join(model.words(evaluation, flags))
-        for model in models
-        for evaluation, flags in sweep.evaluations.items()
-        if not model.results(evaluation).is_file()
-    ]
+def deviation(model: EvaluatedModel, name: str | list[str]) -> float | None:
+    """Return an evaluation's own standard deviation of a figure (over splits, say); None: it has none."""
+    if isinstance(name, list):
+        return None
+    evaluation, _, rest = name.partition(".")
+    if evaluation in ("average", "dev", "sts", "run", "start") or not model.results(evaluation).is_file():
+        return None
+    result, score = _task(json.loads(model.results(evaluation).read_text())["tasks"], rest)
+    return None if result is None or score else result["std"]
+
+
+def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
+    """Return the task in TASK[.SCORE], and the score. Both may hold dots."""
+    fitting = [task for task in tasks if name == task or name.startswith(f"{task}.")]
+    if not fitting:
+        return None, ""
+    task = max(fitting, key=len)
+    return tasks[task], name[len(task) + 1 :]
+
+
+def pending(wanted: Iterable[tuple[EvaluatedModel, dict[str, str]]]) -> list[str]:
+    """Return the commands of the evaluations (name -> flags) that are wanted and have no result yet."""
+    commands = {
+        model.results(evaluation): shlex.join(model.words(evaluation, flags))
+        for model, evaluations in wanted
+        for evaluation, flags in evaluations.items()
+    }
+    return [command for results, command in commands.items() if not results.is_file()]

@@ -60,7 +60,32 @@ class Row(BaseModel):
         None, description="pooling to evaluate with, where it is not the one trained with"
     )
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures, by column")
+    spread: dict[str, float] = Field(default_factory=dict, description="what the paper prints behind its ±")
+    at: dict[str, str | float] = Field(
+        default_factory=dict, description="where figures draw the row; metrics may name its keys, as {key}"
+    )
     note: str = Field("", description="what must be known to compare")
+
+
+class Figure(BaseModel):
+    """A figure that `finetune.figures` draws of a table."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["lines", "dots", "correlations", "nli", "cases", "overlap"]
+    title: str = ""
+    columns: list[str] = Field([], description="which, a panel each; default: the file's own")
+    x: str = Field("", description="lines: the key of rows' `at` that goes to the right")
+    panels: dict[str, dict[str, str]] = Field(
+        {}, description="lines: panel -> where to the right -> column; each row is then a line"
+    )
+    split: str = Field(
+        "", description="dots, correlations: the key of rows' `at` that makes columns of its own"
+    )
+    by: str = Field("", description="dots, correlations: the key of rows' `at` that names what is compared")
+    flags: dict[str, Any] = Field(
+        {}, description="cases: what to read, by the names of finetune.figures.cases"
+    )
 
 
 class Sweep(BaseModel):
@@ -95,6 +120,17 @@ class Sweep(BaseModel):
         description="the column whose difference to the baseline decides whether a row is grey; default: the "
         "paper's average, or its first column",
     )
+    of_start: dict[str, str] = Field(
+        default_factory=dict,
+        description="evaluations, and flags for each, of the model that the recipes start from; their "
+        "metrics are start.EVALUATION.TASK",
+    )
+    over: str = Field(
+        "", description="what the evaluations' own deviations are over ('five splits'), to show them too"
+    )
+    figures: dict[str, Figure] = Field(
+        default_factory=dict, description="name -> figure, drawn beside the table (finetune.figures)"
+    )
     grid: dict[str, list[Any]] = Field(
         default_factory=dict, description="key -> values: a row for every combination"
     )
@@ -125,7 +161,7 @@ class Sweep(BaseModel):
         for name, row in self.rows.items():
             if row.kind != "quoted" and row.recipe is None and self.recipe is None:
                 raise ValueError(f"row {name!r}: neither it nor the sweep names a recipe")
-            for column in row.paper:
+            for column in {**row.paper, **row.spread}:
                 if column not in self.columns:
                     near = difflib.get_close_matches(column, self.columns, 1, 0.5)
                     raise ValueError(

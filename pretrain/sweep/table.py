@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import statistics
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 from pretrain.common.files import replace_durably, to_json
 from pretrain.sweep.checks import errors_of
 from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column
-from pretrain.sweep.evaluations import EvaluatedModel, metric, models_of
-from pretrain.sweep.file import Sweep
+from pretrain.sweep.evaluations import EvaluatedModel, deviation, metric, models_of
+from pretrain.sweep.file import Row, Sweep
 from pretrain.sweep.mechanisms import add_mechanisms, describe_mechanisms
 from pretrain.sweep.runs import Plan
 
@@ -37,9 +38,20 @@ def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
     }
 
 
-def figures(model: EvaluatedModel, sweep: Sweep) -> dict[str, float]:
+def columns_for(sweep: Sweep, row: Row) -> dict[str, str | list[str]]:
+    """Return the columns whose metrics this row has, with {KEY} replaced by the row's `at`."""
+    found: dict[str, str | list[str]] = {}
+    for title, name in columns_of(sweep).items():
+        try:
+            found[title] = name if isinstance(name, list) else name.format_map(row.at)
+        except KeyError:
+            continue
+    return found
+
+
+def figures(model: EvaluatedModel, sweep: Sweep, row: Row) -> dict[str, float]:
     """Return column -> figure, where there is one."""
-    columns = columns_of(sweep)
+    columns = columns_for(sweep, row)
     values = {
         title: value
         for title, name in columns.items()
@@ -63,6 +75,8 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
             "kind": entry.row.kind,
             "note": entry.row.note,
             "paper": entry.row.paper,
+            "spread": entry.row.spread,
+            "at": entry.row.at,
             "runs": [],
         }
         rows.append(row)
@@ -80,10 +94,15 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
         models[entry.name] = models_of(entry, runs, out)
         for model in models[entry.name]:
             of_run: dict[str, Any] = {
-                "figures": figures(model, sweep),
+                "figures": figures(model, sweep, entry.row),
                 "model": model.model,
                 "pooling": model.pooling,
+                "evaluations": str(model.folder),
             }
+            if sweep.over:
+                names = columns_for(sweep, entry.row)
+                own = {title: deviation(model, name) for title, name in names.items()}
+                of_run["deviations"] = {title: value for title, value in own.items() if value is not None}
             if model.run is not None:
                 summary = model.run.summary
                 assert summary is not None  # `models_of` gives finished runs
@@ -96,7 +115,10 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
         "source": sweep.source,
         "paper_reports": sweep.paper_reports,
         "notes": sweep.notes,
+        "over": sweep.over,
+        "figures": {name: figure.model_dump() for name, figure in sweep.figures.items()},
         "columns": columns_of(sweep),
+        "own_columns": list(sweep.columns) or list(STANDARD),
         "seeds": plan.seeds,
         "rows": rows,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
@@ -146,9 +168,17 @@ def tabulate(content: dict[str, Any]) -> str:
         "|---" * (len(titles) + 2) + "|",
     ]
 
-    def line(name: str, kind: str, values: dict[str, float], spread: dict[str, float] | None = None) -> None:
+    def line(
+        name: str,
+        kind: str,
+        values: dict[str, float],
+        spread: dict[str, float] | None = None,
+        only: Collection[str] = titles,
+    ) -> None:
         cells = [
             _cell(values.get(title), (spread or {}).get(title), 3 if title == "s/step" else 2)
+            if title in only
+            else ""
             for title in titles
         ]
         lines.append("| " + " | ".join([name, kind, *cells]) + " |")
@@ -162,6 +192,8 @@ def tabulate(content: dict[str, Any]) -> str:
             if row.get("search"):
                 count += f", {row['search']['best'] or 'search unfinished'}"
             line(name, f"ours, {count}", row["mean"], row["std"])
+            if deviations := _mean_of([run.get("deviations", {}) for run in runs]):
+                line("", f"ours, ± over {content['over']}", row["mean"], deviations, only=deviations)
             if len(runs) > 1:
                 line(
                     "",
@@ -173,7 +205,7 @@ def tabulate(content: dict[str, Any]) -> str:
             if (row.get("difference") or {}).get("columns"):
                 lines.append("| " + " | ".join(["", *_differences(row["difference"], titles)]) + " |")
         if row["paper"] or row["kind"] == "quoted":
-            line("" if len(lines) > named else name, "paper", row["paper"])
+            line("" if len(lines) > named else name, "paper", row["paper"], row["spread"])
     lines.append("")
     lines.append(
         f"Ours: mean ± standard deviation over seeds {', '.join(map(str, content['seeds']))}, each at its "
@@ -199,6 +231,15 @@ def tabulate(content: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _mean_of(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of every column that all rows have."""
+    return {
+        title: statistics.mean(row[title] for row in rows)
+        for title in (rows[0] if rows else {})
+        if all(title in row for row in rows)
+    }
+
+
 def _differences(difference: dict[str, Any], titles: list[str]) -> list[str]:
     """Return the cells of a row's differences; ~ before what cannot be told from none."""
     cells = []
@@ -222,12 +263,16 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
         f"{content['judged_by']}. One interval in twenty misses: of twenty rows that do nothing, expect one "
         "to look otherwise."
     ]
+    unpaired: dict[str, list[str]] = {}
     for row in compared:
         found = row["difference"]
         if found["unpaired"]:
-            lines.append(f"{row['name']} is not paired with {found['to']}: {', '.join(found['unpaired'])}.")
+            unpaired.setdefault(", ".join(found["unpaired"]), []).append(row["name"])
         elif len(found["seeds"]) == 1:
             lines.append(f"{row['name']}: one seed, so its interval says nothing of other seeds.")
+    for reason, names in unpaired.items():
+        verb = "is" if len(names) == 1 else "are"
+        lines.append(f"{', '.join(names)} {verb} not paired with {baseline}: {reason}.")
     return lines
 
 

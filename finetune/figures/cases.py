@@ -1,0 +1,159 @@
+"""SDA's figure 4: pairs with a negation, where each model ranks them, and how much it looks at every word.
+
+The paper gathers the attention weights of the output token; which layer and heads it does not say. Here they
+are the last layer's, the mean of its heads, from [CLS] or, under mean pooling, the mean over all tokens; a
+word's weight is the sum over its tokens, as a share of the sentence's words. Ranks are shares (%) of the
+task's pairs that are less similar, by the gold scores and by each model's cosines.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.figures.drawing import NotThere
+from finetune.files import data_root
+from finetune.geometry import plots
+from finetune.sts.scores import task_cosines
+from finetune.sts.tasks import Pairs, StsFiles
+
+NEGATION = re.compile(r"\b(no|not|nobody|nothing|none|never|neither|nor|without|\w+n't)\b", re.IGNORECASE)
+_WIDTH = 9.0  # of the picture, in inches
+_LETTERS = 110  # in a line
+
+
+@dataclass(frozen=True)
+class Words:
+    """A sentence's words and the share of the attention that each gets: float64[W], 1 in sum."""
+
+    words: list[str]
+    weights: np.ndarray
+
+
+def negated_pairs(pairs: Pairs, count: int) -> list[int]:
+    """Return the numbers of so many pairs of which one sentence alone has a negation.
+
+    Spread evenly over their gold scores, in that order: the same pairs for every model.
+    """
+    chosen = [
+        number
+        for number, sides in enumerate(zip(pairs.first, pairs.second))
+        if sum(bool(NEGATION.search(side)) for side in sides) == 1
+    ]
+    chosen.sort(key=lambda number: (pairs.gold[number], number))
+    places = np.linspace(0, len(chosen) - 1, min(count, len(chosen))).round().astype(int)
+    return [chosen[place] for place in dict.fromkeys(places.tolist())]
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Return for each value, float[P], the share (%) of smaller ones, equal ones counted half: float64[P].
+
+    >>> ranks(np.array([3.0, 1.0, 2.0, 2.0])).tolist()
+    [87.5, 12.5, 50.0, 50.0]
+    """
+    ordered = np.sort(values)
+    below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return 100 * (below + up_to) / 2 / len(values)
+
+
+def words_of(model: EmbeddingModel, sentences: list[str]) -> list[Words]:
+    """Return the attention that each word of the sentences gets.
+
+    Raises:
+        NotThere: the model does not run here as a transformer with its own tokenizer.
+    """
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    from augment.core.pretrained import pretrained, pretrained_model
+
+    if model.source is None or model.encoder is None:
+        raise NotThere(f"{model.name} has no attention to read")
+    tokenizer = pretrained(AutoTokenizer, model.source.location)
+    lm = pretrained_model(AutoModel, model.source.location, attn_implementation="eager").eval()
+    found = []
+    for sentence in sentences:
+        encoded = tokenizer(sentence, return_tensors="pt", truncation=True)
+        with torch.no_grad():
+            attention = lm(**encoded, output_attentions=True).attentions[-1][0].mean(0)  # [T, T]
+        of_tokens = (attention[0] if model.pooling == "cls" else attention.mean(0)).double().numpy()
+        words: list[str] = []
+        weights: list[float] = []
+        last = None
+        for token, word in enumerate(encoded.word_ids(0)):
+            if word is None:
+                continue
+            start, end = encoded.token_to_chars(0, token)
+            if word == last:
+                words[-1] += sentence[start:end]
+                weights[-1] += float(of_tokens[token])
+            else:
+                words.append(sentence[start:end])
+                weights.append(float(of_tokens[token]))
+            last = word
+        found.append(Words(words, np.array(weights) / sum(weights)))
+    return found
+
+
+def cases(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[Figure, str]:
+    """Draw the words' weights, a line a sentence and model, and tabulate the pairs' ranks.
+
+    Of the first seed's run of every row. `figure["flags"]`: task (SICK-R) and pairs (6).
+
+    Raises:
+        NotThere: no row is trained, or the task has no such pair.
+        UserError: the task's data is not there.
+    """
+    flags = {"task": "SICK-R", "pairs": 6} | figure["flags"]
+    (pairs,) = StsFiles(data_root(data)).load(flags["task"])
+    numbers = negated_pairs(pairs, int(flags["pairs"]))
+    runs = [(row["name"], row["runs"][0]) for row in content["rows"] if row["runs"]]
+    if not runs or not numbers:
+        raise NotThere("no row has a model yet" if not runs else "no pair has one negation")
+    distinct = list(dict.fromkeys([*pairs.first, *pairs.second]))
+    index = {sentence: number for number, sentence in enumerate(distinct)}
+    shown = [side for number in numbers for side in (pairs.first[number], pairs.second[number])]
+    of_models: list[tuple[str, np.ndarray, list[Words]]] = []
+    for name, run in runs:
+        model = open_model(run["model"], run["pooling"])
+        (similarities,) = task_cosines([pairs], model.encode(distinct), index)
+        of_models.append((name, ranks(similarities), words_of(model, shown)))
+    gold = ranks(pairs.gold)
+    text = [f"Pairs of {flags['task']} with one negation: the share of pairs that are less similar, %", ""]
+    text += ["| pair | gold | " + " | ".join(name for name, _, _ in of_models) + " |"]
+    text += ["|---" * (len(of_models) + 2) + "|"]
+    for number in numbers:
+        cells = [f"{pairs.first[number]} / {pairs.second[number]}", f"{gold[number]:.0f}"]
+        cells += [f"{of_model[number]:.0f}" for _, of_model, _ in of_models]
+        text.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    errors = [
+        f"{np.abs(of_model[numbers] - gold[numbers]).mean():.1f} {name}" for name, of_model, _ in of_models
+    ]
+    text += ["", f"Mean distance of a model's rank to the gold one: {', '.join(errors)}."]
+    return _heat_map(shown, of_models), "\n".join(text) + "\n"
+
+
+def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[Words]]]) -> Figure:
+    count = len(sentences) * len(of_models)
+    figure, axis = plots.plt.subplots(figsize=(_WIDTH, 0.26 * count + 0.3))
+    row = 0.0
+    for number in range(len(sentences)):
+        for name, _, words in of_models:
+            place = 18.0
+            axis.text(17, row, name[:22], fontsize=6, ha="right", va="center", color="grey")
+            highest = words[number].weights.max()
+            for word, weight in zip(words[number].words, words[number].weights):
+                box = {"boxstyle": "square,pad=0.15", "linewidth": 0}
+                box["facecolor"] = plots.plt.get_cmap("Reds")(0.75 * weight / highest)
+                axis.text(place, row, word, fontsize=6, va="center", family="monospace", bbox=box)
+                place += len(word) + 1.4
+            row += 1
+        row += number % 2 * 0.6
+    axis.set(xlim=(0, _LETTERS), ylim=(row, -1))
+    axis.axis("off")
+    return figure

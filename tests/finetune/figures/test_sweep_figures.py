@@ -1,0 +1,178 @@
+"""The figures of a sweep's table: what is drawn, from which rows, and what is left out."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from commands import call
+from model_folders import save_bert
+from scipy import stats
+from sts_layout import write_layout
+
+from finetune.figures import __main__ as figures
+from finetune.figures import tables
+from finetune.figures.cases import negated_pairs, ranks, words_of
+from finetune.figures.drawing import NotThere
+from finetune.figures.overlap import jaccard, overlap_table
+from finetune.geometry import plots
+from finetune.results import Evaluation, TaskResult
+from finetune.sts.tasks import Pairs
+from pretrain.common.errors import UserError
+from pretrain.sweep.file import Figure
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory):
+    return write_layout(tmp_path_factory.mktemp("data"))
+
+
+def figure(**keys):
+    return Figure(**keys).model_dump()
+
+
+def row(name, at, told=True, **mean):
+    difference = {"columns": {title: {"told": told} for title in mean}}
+    runs = [{"figures": mean, "model": name, "pooling": "mean", "evaluations": "nowhere"}]
+    return {"name": name, "at": at, "mean": mean, "std": {}, "runs": runs, "difference": difference}
+
+
+def content(*rows, **columns):
+    columns = columns or {"A": "dev", "B": "sts.average"}
+    return {
+        "rows": [*rows, {"name": "quoted", "at": {}, "runs": []}],
+        "columns": columns,
+        "own_columns": list(columns),
+    }
+
+
+LINES = [
+    row("one", {"line": "first", "share": 20}, A=3.0, B=1.0),
+    row("two", {"line": "first", "share": 5}, A=1.0, B=2.0),
+    row("three", {"line": "second", "share": 10}, A=5.0),
+    row("level", {"line": "level"}, A=2.5, B=0.5),
+    row("other", {"line": "first", "margin": 1}, A=9.0),
+]
+
+
+def test_lines_go_through_their_rows_from_left_to_right():
+    with plots.style():
+        drawn = tables.lines(content(*LINES), figure(kind="lines", x="share"))
+    first, second = drawn.axes
+    assert (first.get_title(), second.get_title(), first.get_xlabel()) == ("A", "B", "share")
+    points = {line.get_label(): line.get_xydata().tolist() for line in first.get_lines()}
+    data = [line.get_xydata().tolist() for line in first.get_lines() if line.get_marker() == "."]
+    assert data == [[[5, 1.0], [20, 3.0]], [[10, 5.0]]] and points["level"] == [[0, 2.5], [1, 2.5]]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["level", "first", "second"]
+    with pytest.raises(NotThere, match="share"):
+        tables.lines(content(LINES[3]), figure(kind="lines", x="share"))
+
+
+def test_columns_may_go_to_the_right_with_a_line_a_row():
+    rows = [row("a", {"line": "a"}, c5=0.9, c10=0.8), row("b", {"line": "b"}, c10=0.7)]
+    asked = figure(kind="lines", x="words", panels={"del": {"10": "c10", "5": "c5"}, "none": {"5": "c6"}})
+    with plots.style():
+        drawn = tables.lines(content(*rows), asked)
+    assert [line.get_xydata().tolist() for line in drawn.axes[0].get_lines()] == [
+        [[5, 0.9], [10, 0.8]],
+        [[10, 0.7]],
+    ]
+
+
+def test_dots_stand_at_their_names_and_are_open_where_nothing_can_be_told():
+    rows = [
+        row("x+", {"name": "x", "as": "positive"}, A=1.0),
+        row("x-", {"name": "x", "as": "negative"}, told=False, A=2.0),
+        row("y+", {"name": "y", "as": "positive"}, A=3.0),
+    ]
+    with plots.style():
+        drawn = tables.dots(content(*rows, A="dev"), figure(kind="dots", by="name", split="as"))
+    found = [
+        (*line.get_xydata()[0].tolist(), line.get_markerfacecolor())
+        for line in drawn.axes[0].get_lines()
+        if line.get_marker() == "o" and len(line.get_xydata())
+    ]
+    assert found == [(1, 0, plots.COLOURS[0]), (3, 1, plots.COLOURS[0]), (2, 0, "white")]
+    assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["x", "y"]
+
+
+def test_correlations_are_over_what_rows_compare_and_apart_for_each_kind():
+    values = np.random.default_rng(0).normal(size=(6, 3))
+    rows = []
+    for number, (positive, negative, similarity) in enumerate(values.tolist()):
+        both = {"S": similarity}
+        rows.append(row("p", {"name": f"r{number}", "as": "positive"}, A=positive, **both))
+        rows.append(row("n", {"name": f"r{number}", "as": "negative"}, A=negative, **both))
+    asked = figure(kind="correlations", by="name", split="as")
+    with plots.style():
+        _, text = tables.correlations(content(*rows, A="dev", S="start.geometry.x"), asked)
+    lines = text.splitlines()
+    assert lines[2] == "| | positive: A | S | negative: A |"
+    result = stats.pearsonr(values[:, 0], values[:, 2])
+    cell = ("~ " if result.pvalue >= 0.05 else "") + f"{result.statistic:.2f}"
+    assert lines[4].split(" | ")[2] == cell and lines[4].startswith("| positive: A | 1.00 |")
+    with pytest.raises(NotThere, match="three rows"):
+        tables.correlations(content(*rows[:4], A="dev", S="start.geometry.x"), asked)
+
+
+def test_the_command_draws_what_is_there_and_names_what_is_not(tmp_path, capsys):
+    details = {key: plots.histogram(np.random.default_rng(1).random(50)) for key in ("entailment", "ratio")}
+    details["contradiction"] = details["entailment"]
+    evaluation = Evaluation("geometry-nli", "m", "mean", None, "p")
+    evaluation.tasks["nli"] = TaskResult("x", 1.0, {"x": 1.0}, details=details)
+    (tmp_path / "geometry-nli-mean.json").write_text(json.dumps(asdict(evaluation)))
+    there = content(*LINES)
+    there["rows"][0]["runs"][0]["evaluations"] = str(tmp_path)
+    there["figures"] = {
+        "distances": figure(kind="nli"),
+        "curves": figure(kind="lines", x="share", title="T"),
+        "later": figure(kind="lines", x="nothing"),
+    }
+    (tmp_path / "results.json").write_text(json.dumps(there))
+    call(figures.draw, str(tmp_path))
+    said = capsys.readouterr().out
+    assert "later is not drawn: no row with `at: {nothing}`" in said
+    for name in ("distances", "curves"):
+        assert (tmp_path / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert not (tmp_path / "figures" / "later.png").exists()
+    with pytest.raises(UserError, match="--only 'x': this sweep has distances, curves, later"):
+        call(figures.draw, str(tmp_path), only="x")
+    with pytest.raises(UserError, match="is the table of a sweep"):
+        call(figures.draw, str(tmp_path / "nowhere"))
+
+
+def test_the_pairs_of_a_benchmark_share_so_many_words(layout):
+    assert jaccard("Nobody eats", "A dog EATS!") == pytest.approx(1 / 4) and jaccard("", ".") == 0
+    table = overlap_table(str(layout))
+    assert "| SICK-R | " in table and "| 57.24 |" in table and "| the other six | " in table
+
+
+def test_cases_are_pairs_with_one_negation_spread_over_their_scores():
+    sides = ["A man is not eating", "A man eats", "Nobody sings", "It isn't so", "Notable", "cannot be"]
+    pairs = Pairs(
+        "p", sides, ["A man eats", "A cat", "No dog", "It is so", "x", "a"], np.array([4.0, 1, 3, 2, 5, 0])
+    )
+    assert negated_pairs(pairs, 9) == [3, 0] and negated_pairs(pairs, 1) == [3]
+    values = np.random.default_rng(0).integers(0, 9, 50).astype(float)
+    assert ranks(values) == pytest.approx(100 * (stats.rankdata(values) - 0.5) / 50)
+
+
+def test_words_weights_are_the_attention_of_the_output_token(tmp_path):
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    from finetune.encoders.models import open_model
+
+    folder = save_bert(tmp_path / "bert")
+    sentence = "a man is eating"
+    (found,) = words_of(open_model(str(folder), "cls"), [sentence])
+    assert found.words == sentence.split() and found.weights.sum() == pytest.approx(1)
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    encoded = AutoTokenizer.from_pretrained(folder)(sentence, return_tensors="pt")
+    with torch.no_grad():
+        rows = model(**encoded, output_attentions=True).attentions[-1][0, :, 0].mean(0)[1:-1]
+    by_word = np.zeros(4)
+    np.add.at(by_word, [word for word in encoded.word_ids(0) if word is not None], rows.numpy())
+    assert found.weights == pytest.approx(by_word / by_word.sum(), abs=1e-6)
+    (mean,) = words_of(open_model(str(folder), "mean"), [sentence])
+    assert mean.weights != pytest.approx(found.weights, abs=1e-6)

@@ -1,0 +1,124 @@
+"""Figures of a sweep's runs: names of metrics, an evaluation's own deviation, what a run started from."""
+
+import json
+
+import numpy as np
+from sweep_helpers import entries_of, write_sweep
+
+from pretrain.sweep.evaluations import EvaluatedModel, deviation, metric, models_of, pending
+from pretrain.sweep.file import expand, read_sweep
+from pretrain.sweep.runs import Plan
+from pretrain.sweep.table import collect, tabulate
+
+TASKS = {
+    "augmentation/delete": {"value": 0.9, "std": 0.2, "scores": {"cosine": 0.9, "rate=0.05": 5.0}},
+    "augmentation/delete:rate=0.05": {"value": 0.8, "std": 0.1, "scores": {"cosine": 0.8, "svg": 2.0}},
+    "SNIPS-5": {"value": 70.0, "std": 4.0, "scores": {"accuracy": 70.0}},
+}
+
+
+def evaluated(folder, name):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}-mean.json").write_text(json.dumps({"tasks": TASKS}))
+    return EvaluatedModel("m", "mean", folder)
+
+
+def finish(run):
+    (run.folder / "report").mkdir(parents=True)
+    summary = {"steps": 4, "seconds": 2.0, "best_step": 4}
+    (run.folder / "report" / "summary.json").write_text(json.dumps(summary))
+
+
+def test_names_of_tasks_and_scores_may_hold_dots(tmp_path):
+    model = evaluated(tmp_path, "geometry-wdel")
+    for name, expected in (
+        ("augmentation/delete", 0.9),
+        ("augmentation/delete.cosine", 0.9),
+        ("augmentation/delete:rate=0.05", 0.8),
+        ("augmentation/delete:rate=0.05.svg", 2.0),
+        ("augmentation/reorder", None),
+    ):
+        assert metric(model, f"geometry-wdel.{name}") == expected
+    assert deviation(model, "geometry-wdel.SNIPS-5") == 4.0
+    for name in (
+        "geometry-wdel.augmentation/delete.cosine",
+        "intents.SNIPS-5",
+        "dev",
+        "sts.STS12",
+        ["a", "b"],
+    ):
+        assert deviation(model, name) is None
+
+
+def test_an_evaluation_with_a_label_is_kept_apart(tmp_path):
+    words = EvaluatedModel("m", "cls", tmp_path).words("geometry-nli", "--measure nli")
+    assert words[2:] == [
+        *("finetune.geometry", "m", "--measure", "nli", "--label", "nli", "--pooling", "cls", "--out"),
+        str(tmp_path),
+    ]
+    assert "--label" not in EvaluatedModel("m", "cls", tmp_path).words("senteval-dev", "--setting dev")
+    words = EvaluatedModel("m", "cls", tmp_path).words("sts", "")
+    assert words[words.index("--pair_file") + 1] == str(tmp_path / "sts-cls.npz")
+
+
+def test_columns_may_be_of_what_a_run_started_from_and_of_where_a_row_is(tmp_path):
+    rows = {"a": {"at": {"kind": "delete"}}, "b": {"at": {"kind": "reorder"}, "set": {"train.lr": 1e-3}}}
+    rows["c"] = {"set": {"train.lr": 2e-3}}
+    path = write_sweep(
+        tmp_path,
+        rows=rows,
+        set={"model.init": str(tmp_path)},
+        columns={"cosine": "start.geometry-x.augmentation/{kind}.cosine"},
+        of_start={"geometry-x": "--measure augmentation"},
+    )
+    sweep = read_sweep(path)
+    plan = Plan(expand(sweep, tmp_path, {}), [42], tmp_path / "out", lambda run: None)
+    models = []
+    for entry in plan.entries:
+        finish(plan.chosen(entry)[0])
+        models += models_of(entry, plan.chosen(entry), plan.out)
+    (start,) = {model.start for model in models}
+    assert start.model == str(tmp_path) and start.folder.parent == tmp_path / "out" / "start"
+    commands = pending([(model.start, sweep.of_start) for model in models])
+    assert len(commands) == 1 and "--label x" in commands[0]
+    evaluated(start.folder, "geometry-x")
+    rows = collect(sweep, plan, plan.out)["rows"]
+    assert [row["mean"].get("cosine") for row in rows] == [0.9, None, None]
+    assert "cosine" not in (rows[1].get("difference") or {"columns": {}})["columns"]
+    assert pending([(model.start, sweep.of_start) for model in models]) == []
+
+
+def test_random_weights_are_no_model_to_start_from(tmp_path):
+    entries = entries_of(tmp_path)
+    plan = Plan(entries, [42], tmp_path / "out", lambda run: None)
+    finish(plan.chosen(entries[0])[0])
+    (model,) = models_of(entries[0], plan.chosen(entries[0]), plan.out)
+    assert model.start is None and metric(model, "start.sts.STS-B") is None
+
+
+def test_an_evaluations_own_deviation_stands_beside_the_papers(tmp_path):
+    row = {"paper": {"SNIPS 5": 78.51}, "spread": {"SNIPS 5": 1.39}, "set": {"model.pooling": "mean"}}
+    path = write_sweep(
+        tmp_path, rows={"VaSCL": row}, columns={"SNIPS 5": "intents.SNIPS-5"}, over="five splits"
+    )
+    sweep = read_sweep(path)
+    plan = Plan(expand(sweep, tmp_path, {}), [1, 2], tmp_path / "out", lambda run: None)
+    for run in plan.chosen(plan.entries[0]):
+        finish(run)
+        evaluated(run.folder / "sweep", "intents")
+    table = tabulate(collect(sweep, plan, plan.out))
+    assert "| VaSCL | ours, 2 of 2 seeds | 70.00 ± 0.00 |" in table
+    assert (
+        "|  | ours, ± over five splits | 70.00 ± 4.00 |" in table and "|  | paper | 78.51 ± 1.39 |" in table
+    )
+
+
+def test_similarities_are_those_of_the_pooling(tmp_path):
+    model = EvaluatedModel("m", "mean", tmp_path)
+    assert model.similarities("STS12") is None
+    gold = np.arange(3, dtype=np.float32)
+    kept = {"STS12/gold": gold, "STS12/cls": gold + 1, "STS12/mean": gold + 2, "STS13/gold": gold}
+    np.savez(model.pairs, **kept)
+    found = model.similarities("STS12")
+    assert np.array_equal(found[0], gold) and np.array_equal(found[1], gold + 2)
+    assert model.similarities("STS13") is None and model.similarities("STS14") is None
