@@ -3,6 +3,7 @@
     python -m pretrain.sweep configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --eval-data DIR
     python -m pretrain.sweep configs/sweeps/clear_table3.yaml --recipes micro --data DIR --dry-run
     python -m pretrain.sweep --config configs/simcse_bert.yaml --seed-list 1,11,42,68,421
+    python -m pretrain.sweep --config configs/vadvcse_micro.yaml --readings all --init MODEL --data DIR
     python -m pretrain.sweep plan configs/sweeps/augcse_table7.yaml --data DIR
     slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
 
@@ -56,6 +57,11 @@ class SweepFlags(BaseModel):
     out: Path = Field(Path("runs/sweeps"), description="folder for runs and tables")
     rows: cli.Names = Field((), description="only rows whose names hold one of these words, by commas")
     recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
+    readings: cli.Names = Field(
+        (),
+        description="a row for each of these readings of its objective, by commas, or all "
+        "(docs/objectives.md)",
+    )
     evaluations: cli.Names = Field(
         (),
         description="which evaluations to run beside sts and geometry, by commas, or all; the others are "
@@ -142,7 +148,7 @@ def _open(
     environment = _environment(data)
     folder = flags.out.resolve()
     judging_column(sweep, columns_of(sweep))
-    entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes)
+    entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes, flags.readings)
     if flags.rows:
         wanted = [word.lower() for word in flags.rows]
         entries = [entry for entry in entries if any(word in entry.name.lower() for word in wanted)]
@@ -371,6 +377,7 @@ if __name__ == "__main__":
         "out",
         "rows",
         "recipes",
+        "readings",
         "seed_list",
         "config",
         "launch",

@@ -8,8 +8,9 @@
     rows:
       JS: {set: {objective.vadvcse.divergence: js}, paper: {STS-B dev: 84.55}}
 
-`grid` multiplies the rows by every combination of its values; `search` tries every combination for each row
-with the first seed, and trains the best one by `select` with all seeds.
+`grid` multiplies the rows by every combination of its values, and `--readings` by the readings of their
+objectives; `search` tries every combination for each row with the first seed, and trains the best one by
+`select` with all seeds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults
-from pretrain.config.objectives import ObjectiveConfig, readers, unused
+from pretrain.config.objectives import OBJECTIVES, ObjectiveConfig, readers, readings_of, unused
 from pretrain.config.recipe import SHORT_FLAGS, load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml
@@ -225,35 +226,42 @@ def sweep_of(recipe: Path) -> Sweep:
     return Sweep(title=recipe.stem, source=str(recipe), recipe=recipe.resolve(), rows={recipe.stem: Row()})
 
 
-def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "") -> list[Entry]:
-    """Return the rows, times the grid, each with the points of its search.
+def expand(
+    sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "", readings: Sequence[str] = ()
+) -> list[Entry]:
+    """Return the rows, times the grid and the readings, each with the points of its search.
 
     Args:
         folder: what recipes' paths are relative to.
         given: overrides of the command line, which win over the file's; a relative value ({times: 2})
             multiplies them. Those of an objective's section apply to the rows with that objective.
         size: of the recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
+        readings: names, or "all": a row becomes one for each of these that its objective has; in a sum, for
+            every combination. A row whose objective has none of them stays as it is.
 
     Raises:
-        UserError: a recipe or an override is wrong (the message names the row), or a flag is of an objective
-            that no row has.
+        UserError: a recipe or an override is wrong (the message names the row), or a flag or a reading is of
+            an objective that no row has.
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
         raise UserError(
             f"--{taken[0]} is set by the sweep itself; --out names the folder and --seed-list the seeds"
         )
-    entries, used = [], set()
+    if readings and (fixed := [key for key in flags if key.endswith(".reading")]):
+        raise UserError(f"--readings makes rows of what --{fixed[0]} fixes for all: leave one of them out")
+    entries, used, read = [], set(), set()
     for name, row in sweep.rows.items():
-        for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
-            title = ", ".join(
-                [name, *(f"{key.split('.')[-1]} {text_of(value)}" for key, value in cell.items())]
-            )
+        recipe = Path()
+        if row.kind != "quoted":
+            path = row.recipe or sweep.recipe
+            assert path is not None  # `Sweep` refuses a row without one
+            recipe = _recipe(folder / path, size)
+        for cell in _cells(sweep, row, recipe, flags, readings):
+            title = ", ".join([name, *(f"{_called(key)} {text_of(value)}" for key, value in cell.items())])
+            read |= {value for key, value in cell.items() if key.endswith(".reading")}
             entry = Entry(title, row, ())
             if row.kind != "quoted":
-                path = row.recipe or sweep.recipe
-                assert path is not None  # `Sweep` refuses a row without one
-                recipe = _recipe(folder / path, size)
                 axes = sweep.search if row.search is None else row.search
                 searched = _combinations(axes if row.kind == "trained" else {})
                 try:
@@ -272,6 +280,10 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
     if idle := [key for key in unused("mlm", flags) if key not in used]:
         raise UserError(
             f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}. Leave it out"
+        )
+    if absent := [word for word in readings if word not in read and not (word == "all" and read)]:
+        raise UserError(
+            f"--readings {absent[0]}: no row's objective has a reading of that name; {_all_readings()}"
         )
     return entries
 
@@ -297,14 +309,39 @@ def _combinations(axes: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
+def _cells(
+    sweep: Sweep, row: Row, recipe: Path, flags: Overrides, readings: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield what tells the rows that a row becomes apart: values of the grid, and readings."""
+    for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
+        named: dict[str, list[Any]] = {}
+        if readings and row.kind == "trained":
+            for key, choices in readings_of(_objective(recipe, sweep.set | row.set | cell, flags)).items():
+                if chosen := [choice for choice in choices if "all" in readings or choice in readings]:
+                    named[key] = chosen
+        for of_objectives in _combinations(named):
+            yield cell | of_objectives
+
+
+def _called(key: str) -> str:
+    """Return what a title calls a key; of a reading the objective."""
+    *_, section, name = ["", *key.split(".")]
+    return section if name == "reading" else name
+
+
+def _all_readings() -> str:
+    return "; ".join(
+        f"{key.split('.')[1]} has {', '.join(choices)}"
+        for key, choices in readings_of("+".join(OBJECTIVES)).items()
+    )
+
+
 def _point(
     recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, searched: dict[str, Any]
 ) -> Point:
     both = {SHORT_FLAGS.get(key, key): value for key, value in (common | own).items()}
     if unused("mlm", flags):
-        idle = unused(
-            str(flags.get("objective.name") or both.get("objective.name") or _objective(recipe)), flags
-        )
+        idle = unused(_objective(recipe, both, flags), flags)
         flags = {key: value for key, value in flags.items() if key not in idle}
     factors = {
         key: value for key, value in both.items() if isinstance(value, dict) and set(value) == {"times"}
@@ -322,8 +359,10 @@ def _point(
     )
 
 
-def _objective(recipe: Path) -> str:
-    """Return the objective that a recipe names, not yet validated."""
+def _objective(recipe: Path, values: Mapping[str, Any], flags: Overrides) -> str:
+    """Return the objective that a row has, not yet validated: by a flag, its values or its recipe."""
+    if given := flags.get("objective.name") or values.get("objective.name") or values.get("objective"):
+        return str(given)
     section = read_yaml(recipe).get("objective")
     return str(section["name"]) if isinstance(section, dict) and "name" in section else ObjectiveConfig().name
 
