@@ -16,7 +16,8 @@ from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE
 from pretrain.config.data import DataConfig
-from pretrain.config.objectives import ObjectiveConfig, Section
+from pretrain.config.objectives import ObjectiveConfig
+from pretrain.config.terms import Section
 
 
 class LoadingConfig(Section):

@@ -8,7 +8,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor, nn
 
-from pretrain.config.objectives import Term
+from pretrain.config.terms import Term
 from pretrain.objectives.base import BatchContext
 
 

@@ -1,0 +1,330 @@
+"""Configuration of each objective: its losses' weights and schedule, and its hyper-parameters.
+
+Hyper-parameters default to the papers' values for BERT-base; the recipes under configs/ say where each is
+from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from pretrain.common.run_folder import named_model
+from pretrain.config.readings import ADVERSARIAL_READINGS, AdversarialReading
+
+Reading = Literal["code", "paper"]
+"""What the public code computes, or what the paper prints."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
+
+
+class Term(Section):
+    """A sentence-level loss: its weight, and when it begins."""
+
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise"}
+    """Setting -> which way to move it where its loss or gradient is not finite. These may change when a run
+    is resumed."""
+
+    weight: float = Field(1.0, ge=0, description="weight of its contrastive loss, a mean over anchors")
+    start_step: int = Field(0, ge=0, description="step at which the loss begins")
+    warmup_steps: int = Field(
+        0, ge=0, description="steps over which its weight rises linearly from start_step"
+    )
+    scope: Literal["global", "local"] = Field(
+        "global",
+        description="negatives from the whole global batch, or from the same rank's share (for comparison)",
+    )
+
+    def in_force(self, name: str) -> Any:
+        """Return the value of a setting; where it is not given, the reading's."""
+        return getattr(self, name)
+
+    @property
+    def loss_weights(self) -> list[float]:
+        """The weights of all its losses."""
+        names = [name for name in type(self).model_fields if name == "weight" or name.endswith("_weight")]
+        return [self.in_force(name) for name in names]
+
+    def rise(self, step: int) -> float:
+        """Return the factor in [0, 1] on the section's weights at a step."""
+        if step < self.start_step:
+            return 0.0
+        return min(1.0, (step - self.start_step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+
+
+class MaskedLanguageConfig(Section):
+    weight: float = Field(1.0, ge=0, description="weight of the masked-language loss, beside any objective")
+    rate: float = Field(0.15, gt=0, lt=1, description="share of tokens predicted (never special ones)")
+    mask: float = Field(0.8, ge=0, le=1, description="of these, the share replaced by [MASK]")
+    random: float = Field(0.1, ge=0, le=1, description="of these, the share replaced by a random token")
+    copies: int = Field(
+        1,
+        ge=0,
+        le=4,
+        description="maskings of the same sequence, losses summed; 2 is CLEAR's 'Double MLM' baseline",
+    )
+
+
+class ContrastiveConfig(Term):
+    """CLEAR's NT-Xent."""
+
+    temperature: float = Field(0.1, gt=0, description="temperature; CLEAR does not give it")
+    projection_layers: int = Field(2, ge=0, le=3, description="layers of the projection head g; 0: none")
+    projection_hidden: int | None = Field(None, description="hidden width of g; none: hidden_size")
+    projection_size: int = Field(128, ge=2, description="output width of g")
+    projection_batch_norm: bool = Field(
+        False,
+        description="batch norm, over the whole global batch and both views, in g's "
+        "hidden layers; takes away what all sentence vectors share",
+    )
+
+
+class SimcseConfig(Term):
+    """SimCSE (Gao et al. 2021)."""
+
+    temperature: float = Field(0.05, gt=0, description="temperature")
+    form: Literal["one-direction", "symmetric", "2n-2"] = Field(
+        "one-direction",
+        description="one-direction: rows of view 1 against view 2, N-1 negatives (the public code); "
+        "symmetric: both directions (CLIP); 2n-2: NT-Xent",
+    )
+    head: Literal["mlp", "none"] = Field(
+        "mlp", description="mlp: a new d x d layer with tanh (the public code)"
+    )
+    keep_head: bool = Field(
+        False,
+        description="whether the sentence vector that is evaluated and exported is the head's output "
+        "(the public code for supervised models) or what enters it (unsupervised ones, --mlp_only_train)",
+    )
+    hard_negatives: bool = Field(
+        False,
+        description="supervised: the data's `negative` column adds a hard negative a row, a "
+        "negative for every row (one-direction only)",
+    )
+    hard_negative_logit: float = Field(
+        0.0,
+        description="constant added to the logit of a row's own hard negative; the code's "
+        "hard_negative_weight, 0: weight 1",
+    )
+
+    @model_validator(mode="after")
+    def _head_to_keep(self) -> SimcseConfig:
+        if self.keep_head and self.head == "none":
+            raise ValueError(
+                "keep_head=true keeps the head for use, and head=none has none: set head mlp, or "
+                "keep_head false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_direction_has_hard_negatives(self) -> SimcseConfig:
+        if self.hard_negatives and self.form != "one-direction":
+            raise ValueError(
+                "objective.simcse.hard_negatives goes with objective.simcse.form=one-direction, not "
+                f"{self.form}: set one of them otherwise"
+            )
+        return self
+
+
+class VasclConfig(Term):
+    """VaSCL (Zhang et al. 2022)."""
+
+    steadier: ClassVar[dict[str, str]] = {
+        "temperature": "raise",
+        "radius": "lower",
+        "neighbourhood_weight": "lower",
+    }
+
+    temperature: float = Field(0.05, gt=0, description="temperature")
+    neighbours: int = Field(
+        16, ge=1, description="K nearest in the global batch; not in the paper, 16 in the code"
+    )
+    radius: float = Field(
+        15.0, gt=0, description="length of the virtual augmentation; 15 for base models, 30 for large ones"
+    )
+    projection_size: int = Field(128, ge=2, description="output width of the two-layer head")
+    neighbourhood_weight: float = Field(
+        1.0, ge=0, description="weight of the neighbourhood loss beside the instance loss's"
+    )
+    reading: Reading = Field(
+        "code",
+        description="code: the neighbourhood loss trains the head alone (its input is detached); neighbours "
+        "by dot product, start on a cube; paper: it trains the encoder too; by cosine, a Gaussian",
+    )
+
+
+class AugcseConfig(Term):
+    """AugCSE (Tang et al. 2022)."""
+
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "discriminator_weight": "lower"}
+
+    temperature: float = Field(0.05, gt=0, description="temperature")
+    discriminator_weight: float = Field(
+        5e-3,
+        ge=0,
+        description="lambda, the weight of the discriminator's loss; 0: no "
+        "discriminator (the paper's ablation)",
+    )
+    alpha: float = Field(
+        -1.0,
+        description="factor on the discriminator's gradient where it enters the encoder: -1 antagonistic, "
+        "1 cooperative",
+    )
+    alpha_schedule: Literal["constant", "annealed"] = Field(
+        "constant",
+        description="annealed: alpha x (2 / (1 + exp(-10 p)) - 1), p the share of training done (Ganin et "
+        "al. 2016)",
+    )
+    labels: Literal["augmentation", "bool", "order"] = Field(
+        "augmentation",
+        description="what the discriminator tells: which augmentation, whether any, or which of two "
+        "came first",
+    )
+    reading: Reading = Field(
+        "code",
+        description="code: discriminator 2d-4d-labels, tanh on the logits, and a symmetric contrastive loss "
+        "always; paper: discriminator of its listing A.5, and symmetric only where the positive is augmented",
+    )
+    positive: Literal["original", "augmented"] = Field(
+        "original",
+        description="original: the same sentence with other dropout (the code's default); augmented: the "
+        "augmentation itself (the paper's 'positive' variants)",
+    )
+
+
+class VadvcseConfig(Term):
+    """V-advCSE (Ko, Virtual Adversarial Contrastive Learning for Sentence Embeddings)."""
+
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower"}
+
+    reading: Literal["smart-package", "algorithm-1", "appendix-A", "in-batch"] = Field(
+        "smart-package",
+        description="how the paper is read where it is silent: smart-package: as the public packages do it, "
+        "inert with their numbers; algorithm-1, appendix-A: as printed there; in-batch: algorithm-1, p(y|x) "
+        "the softmax over the batch's similarities (docs/objectives.md)",
+    )
+    temperature: float = Field(0.05, gt=0, description="temperature")
+    adversarial_weight: float | None = Field(
+        None, ge=0, description="lambda, the weight of the virtual adversarial loss; none: the reading's"
+    )
+    divergence: Literal["js", "kl", "symmetric-kl"] = Field(
+        "js", description="between clean and perturbed output; js is the paper's best"
+    )
+    distribution: Literal["projection", "vector"] = Field(
+        "projection", description="whether outputs are of the projected or of the raw sentence vector"
+    )
+    steps: int = Field(1, ge=1, description="K, ascent steps")
+    sigma: float | None = Field(
+        None,
+        gt=0,
+        description="standard deviation of the first noise on the word embeddings; none: the reading's",
+    )
+    step_size: float | None = Field(None, gt=0, description="eta; none: the reading's")
+    norm: Literal["inf", "l2"] | None = Field(None, description="of the projection; none: the reading's")
+    radius: float | None = Field(
+        None,
+        gt=0,
+        description="epsilon, a share of the size of the sentence's word embeddings; none: the reading's",
+    )
+
+    @property
+    def resolved(self) -> AdversarialReading:
+        """Return what the reading fixes, with the numbers that are set here in place of its own."""
+        names = ("adversarial_weight", "sigma", "step_size", "norm", "radius")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return replace(ADVERSARIAL_READINGS[self.reading], **given)
+
+    def in_force(self, name: str) -> Any:
+        value = getattr(self, name)
+        return getattr(self.resolved, name, None) if value is None else value
+
+    @model_validator(mode="after")
+    def _numbers_of_the_reading(self) -> VadvcseConfig:
+        for name in ("step_size", "radius"):
+            if getattr(self, name) is not None and getattr(ADVERSARIAL_READINGS[self.reading], name) is None:
+                others = [key for key, reading in ADVERSARIAL_READINGS.items() if getattr(reading, name)]
+                raise ValueError(
+                    f"objective.vadvcse.{name}={getattr(self, name):g}: the reading {self.reading} has none; "
+                    f"it is of objective.vadvcse.reading {', '.join(others)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _batch_of_all_ranks(self) -> VadvcseConfig:
+        if self.scope == "local" and self.reading == "in-batch":
+            raise ValueError(
+                "objective.vadvcse.scope=local: the reading in-batch compares with the sentences of all "
+                "ranks; set another objective.vadvcse.reading, or scope global"
+            )
+        return self
+
+
+class SdaConfig(Term):
+    """SDA (Zhu et al., Simple Discrete Augmentation): the own negation as a relaxed negative."""
+
+    temperature: float = Field(0.05, gt=0, description="temperature")
+    margin: float = Field(
+        0.5,
+        ge=0,
+        description="delta, by which the cosine of the own negation is lowered; best .5, with dn .3",
+    )
+    negatives: bool = Field(
+        True, description="use the negation; false is the paper's ablation without negatives"
+    )
+
+
+class DiffcseConfig(Term):
+    """DiffCSE (Chuang et al. 2022)."""
+
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "replaced_token_weight": "lower"}
+
+    temperature: float = Field(0.05, gt=0, description="temperature")
+    replaced_token_weight: float = Field(
+        0.005, ge=0, description="lambda, the weight of replaced-token detection"
+    )
+    generator: str | None = Field(
+        None,
+        description="masked language model that edits the sentences: a run, folder or hub name, "
+        "with the same vocabulary (paper: distilbert-base-uncased); required",
+    )
+    mask_rate: float = Field(0.3, gt=0, lt=1, description="share of tokens masked for the generator")
+    reading: Reading = Field(
+        "code",
+        description="code: the generator's likeliest token at every position; paper: one sampled from it, at "
+        "masked positions only",
+    )
+
+    @field_validator("generator")
+    @classmethod
+    def _export(cls, generator: str | None) -> str | None:
+        return named_model("objective.diffcse.generator", generator)
+
+
+class EsimcseConfig(Term):
+    """ESimCSE (Wu et al. 2022): word repetition (augmentation `repeat`) and a momentum queue."""
+
+    temperature: float = Field(0.05, gt=0, description="temperature")
+    queue: float = Field(
+        2.5, ge=0, description="length of the queue of negatives, in global batches; 0: none"
+    )
+    momentum: float = Field(0.995, gt=0, lt=1, description="of the encoder that fills the queue")
+
+    @model_validator(mode="after")
+    def _queue_of_all_ranks(self) -> EsimcseConfig:
+        if self.scope == "local" and self.queue:
+            raise ValueError(
+                f"objective.esimcse.scope=local: the queue (objective.esimcse.queue={self.queue:g}) holds "
+                "vectors of all ranks, so negatives are not local; set the queue to 0, or scope global"
+            )
+        return self
+
+
+class DeclutrConfig(Term):
+    """DeCLUTR (Giorgi et al. 2021): spans of the same document; give the views the augmentation `span`."""
+
+    temperature: float = Field(0.05, gt=0, description="temperature")
+    positives: int = Field(2, ge=1, le=8, description="positive spans an anchor, averaged")
