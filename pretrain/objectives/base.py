@@ -134,7 +134,11 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        """Return the sentence-level losses by name: scalars, without their weights."""
+        """Return the sentence-level losses by name: scalars, without their weights.
+
+        It must leave nothing behind but `context.measures`: at steps that end a row of metrics it is called
+        again, for each loss's share of the gradient (`remember` is for what a next step needs).
+        """
         raise NotImplementedError
 
     @property

@@ -4,7 +4,9 @@ import json
 import re
 
 import pytest
+import torch
 from run_helpers import command, finish, records, start
+from safetensors.torch import load_file
 
 from pretrain.telemetry.mechanisms import AT_ONCE, InertTerms, figures_in, inert_in
 
@@ -106,3 +108,19 @@ def test_a_sum_has_the_figures_of_all_its_objectives(tiny_data, tmp_path):
     (among_16,) = re.findall(r"NT-Xent gets down to (\S+) of ln 16", output)
     assert 0.3 < last["contrastive_length_only"] - float(among_16) < 0.75  # 31 candidates
     assert {row["contrastive_length_only"] for row in early} == {last["contrastive_length_only"]}
+
+
+def test_measuring_changes_nothing_that_is_trained(tiny_data, tmp_path):
+    """Weights, statistics of batch norm and the queue, bit by bit, whether each step or few end a row."""
+    flags = {"objective": "clear+augcse+vadvcse+esimcse+vascl", "objective__vascl__neighbours": 4}
+    flags |= {"augment__augmented": "del-word|reorder", "train__steps": 4, "evaluate__every": 0}
+    saved = []
+    for every in (1, 100):
+        run = tmp_path / f"every-{every}"
+        finish(start(command(tiny_data, run, train__log_every=every, **flags)))
+        saved.append(sorted((run / "checkpoints" / "step-00000004").glob("*.safetensors")))
+    assert len(saved[0]) == len(saved[1]) > 0
+    for first, second in zip(*saved):
+        one, other = load_file(first), load_file(second)
+        assert one.keys() == other.keys()
+        assert [name for name, tensor in one.items() if not torch.equal(tensor, other[name])] == []
