@@ -116,19 +116,21 @@ def dots(content: Content, figure: dict[str, Any]) -> Figure:
 def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]:
     """Draw and tabulate Pearson's correlations between columns over what `by` names.
 
-    A column that differs by `split` is one for each of its values. Printed in grey, or with ~: p >= 0.05.
+    With `split`, a column is one for each of its values, but for columns of the model that runs start from.
+    Without `by` it is over the rows. Printed in grey, or with ~: p >= 0.05.
 
     Raises:
         NotThere: fewer than three of what is compared, or fewer than two columns, are complete.
     """
     by, split = figure["by"], figure["split"]
     table: dict[str, dict[str, float]] = {}
-    for row in rows_with(content, by, split):
-        values = table.setdefault(row["at"][by], {})
+    for row in rows_with(content, *filter(None, (by, split))):
+        values = table.setdefault(row["at"][by] if by else row["name"], {})
         for title in figure["columns"] or content["own_columns"]:
             if title in row["mean"]:
                 of_start = str(content["columns"][title]).startswith("start.")
-                values[title if of_start else f"{row['at'][split]}: {title}"] = row["mean"][title]
+                whole = of_start or not split
+                values[title if whole else f"{row['at'][split]}: {title}"] = row["mean"][title]
     titles = list(dict.fromkeys(title for values in table.values() for title in values))
     complete = {
         title: column

@@ -258,7 +258,7 @@ class _Work:
             if of_start := {k: v for k, v in chosen.items() if k in self.sweep.of_start}:
                 self.evaluate_models(starts, of_start)
         content = collect(self.sweep, self.plan, self.out)
-        print(write(self.sweep, content, self.out / self.name))
+        print(write(content, self.out / self.name))
         if self.flags.clean:
             for run in (model.run for model in models if model.run is not None):
                 shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)

@@ -83,7 +83,9 @@ class Figure(BaseModel):
     split: str = Field(
         "", description="dots, correlations: the key of rows' `at` that makes columns of its own"
     )
-    by: str = Field("", description="dots, correlations: the key of rows' `at` that names what is compared")
+    by: str = Field(
+        "", description="dots, correlations: the key of rows' `at` that names what is compared; default: rows"
+    )
     flags: dict[str, Any] = Field(
         {}, description="cases: what to read, by the names of finetune.figures.cases"
     )
@@ -139,9 +141,6 @@ class Sweep(BaseModel):
         default_factory=dict, description="key -> values: the best combination of them stands for the row"
     )
     select: str = Field("dev", description="metric that decides a search; dev: STS-B dev during training")
-    correlate: bool = Field(
-        False, description="also print Pearson's correlations between the columns, over the rows"
-    )
     notes: list[str] = Field(default_factory=list)
     rows: dict[str, Row]
 

@@ -1,4 +1,4 @@
-"""Tabulate statistics of a sweep's runs over seeds beside the paper's figures, and correlate columns."""
+"""Tabulate statistics of a sweep's runs over seeds, and what differs, beside the paper's figures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import statistics
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pretrain.common.files import replace_durably, to_json
 from pretrain.sweep.checks import errors_of
@@ -156,7 +154,9 @@ def tabulate(content: dict[str, Any]) -> str:
     """
     titles = list(content["columns"])
     higher_is_better = [
-        title for title, name in content["columns"].items() if not str(name).startswith(("geometry.", "run."))
+        title
+        for title, name in content["columns"].items()
+        if not str(name).startswith(("geometry", "run.", "start."))
     ]
     lines = [
         f"# {content['title']}",
@@ -276,29 +276,10 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
     return lines
 
 
-def correlations(content: dict[str, Any]) -> str:
-    """Return Pearson's correlations of the complete columns over rows (means over seeds), in Markdown."""
-    rows = [row["mean"] for row in content["rows"] if row.get("mean")]
-    titles = [title for title in content["columns"] if rows and all(title in row for row in rows)]
-    if len(rows) < 3 or len(titles) < 2:
-        return "Correlations between columns need three rows or more with figures.\n"
-    values = np.array([[row[title] for title in titles] for row in rows])
-    with np.errstate(invalid="ignore"):
-        matrix = np.corrcoef(values.T)
-    lines = [f"Pearson's correlations over {len(rows)} rows", "", "| | " + " | ".join(titles) + " |"]
-    lines.append("|---" * (len(titles) + 1) + "|")
-    lines += [
-        "| " + " | ".join([title, *(f"{value:.2f}" for value in row)]) + " |"
-        for title, row in zip(titles, matrix)
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def write(sweep: Sweep, content: dict[str, Any], folder: Path) -> str:
+def write(content: dict[str, Any], folder: Path) -> str:
     """Write table.md and results.json; return the table."""
     folder.mkdir(parents=True, exist_ok=True)
     table = tabulate(content) + describe_mechanisms(content)
-    table += f"\n{correlations(content)}" if sweep.correlate else ""
     replace_durably(folder / "table.md", table.encode())
     replace_durably(folder / "results.json", to_json(content))
     return table

@@ -101,7 +101,7 @@ def test_correlations_are_over_what_rows_compare_and_apart_for_each_kind():
     rows = []
     for number, (positive, negative, similarity) in enumerate(values.tolist()):
         both = {"S": similarity}
-        rows.append(row("p", {"name": f"r{number}", "as": "positive"}, A=positive, **both))
+        rows.append(row(f"p{number}", {"name": f"r{number}", "as": "positive"}, A=positive, **both))
         rows.append(row("n", {"name": f"r{number}", "as": "negative"}, A=negative, **both))
     asked = figure(kind="correlations", by="name", split="as")
     with plots.style():
@@ -111,6 +111,11 @@ def test_correlations_are_over_what_rows_compare_and_apart_for_each_kind():
     result = stats.pearsonr(values[:, 0], values[:, 2])
     cell = ("~ " if result.pvalue >= 0.05 else "") + f"{result.statistic:.2f}"
     assert lines[4].split(" | ")[2] == cell and lines[4].startswith("| positive: A | 1.00 |")
+    with plots.style():
+        _, text = tables.correlations(
+            content(*rows[::2], A="dev", S="sts.average"), figure(kind="correlations")
+        )
+    assert text.splitlines()[2] == "| | A | S |" and text.splitlines()[4].split(" | ")[2].rstrip(" |") == cell
     with pytest.raises(NotThere, match="three rows"):
         tables.correlations(content(*rows[:4], A="dev", S="start.geometry.x"), asked)
 

@@ -8,7 +8,7 @@ from sweep_helpers import ROOT
 
 from pretrain.sweep.file import Sweep, expand, sweep_of
 from pretrain.sweep.runs import Plan
-from pretrain.sweep.table import collect, columns_of, correlations, statistics_of, tabulate
+from pretrain.sweep.table import collect, columns_of, statistics_of, tabulate
 
 
 def test_statistics_are_those_of_a_sample():
@@ -24,16 +24,6 @@ def test_statistics_are_those_of_a_sample():
         "max": {"a": 1.0},
         "by_dev": {},
     }
-
-
-def test_correlations_are_pearsons():
-    values = np.array([[1.0, 2.0, 9.0], [2.0, 1.0, 7.0], [4.0, 5.0, 1.0], [3.0, 3.0, 2.0]])
-    rows = [{"mean": dict(zip("abc", row.tolist()))} for row in values]
-    text = correlations({"rows": [*rows, {"mean": {}}], "columns": dict.fromkeys("abcd", "")})
-    expected = np.corrcoef(values.T)
-    for name, row in zip("abc", expected):
-        assert f"| {name} | " + " | ".join(f"{value:.2f}" for value in row) + " |" in text
-    assert "three rows" in correlations({"rows": rows[:2], "columns": {"a": "", "b": ""}})
 
 
 def test_metrics_come_from_the_evaluations_files(tmp_path):
