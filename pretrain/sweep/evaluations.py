@@ -38,7 +38,7 @@ FINE_TUNED = ("glue", "anli")  # evaluations that take no pooling
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """A model to evaluate: a run's best/, or what a recipe starts from (`run` is None)."""
+    """A model to evaluate: a run's best/ or export/, or what a recipe starts from (`run` is None)."""
 
     model: str
     pooling: str
@@ -101,9 +101,13 @@ def models_of(entry: Entry, runs: list[Run], out: Path) -> list[EvaluatedModel]:
         config = entry.points[0].config(0)
         start = _start(config.model.init, entry.row.pooling or config.model.pooling, out)
         return [] if start is None else [start]
+    weights = entry.row.weights
     return [
         EvaluatedModel(
-            str(run.folder / "best"), entry.row.pooling or run.config.model.pooling, run.folder / "sweep", run
+            str(run.folder / weights),
+            entry.row.pooling or run.config.model.pooling,
+            run.folder / ("sweep" if weights == "best" else f"sweep-{weights}"),
+            run,
         )
         for run in runs
         if run.state == "done"

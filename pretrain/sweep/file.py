@@ -60,6 +60,9 @@ class Row(BaseModel):
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = Field(
         None, description="pooling to evaluate with, where it is not the one trained with"
     )
+    weights: Literal["best", "export"] = Field(
+        "best", description="which of a run's are evaluated: of its best step, or of its last"
+    )
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures, by column")
     spread: dict[str, float] = Field(default_factory=dict, description="what the paper prints behind its ±")
     at: dict[str, str | float] = Field(

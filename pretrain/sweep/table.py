@@ -216,7 +216,8 @@ def tabulate(content: dict[str, Any]) -> str:
     lines += [f"{note}." for note in content["notes"]]
     for row in content["rows"]:
         lines += [f"{row['name']}: {row['note']}."] if row["note"] else []
-        unimproved = [str(run["seed"]) for run in row["runs"] if run.get("best_step") == 0]
+        best = [run for run in row["runs"] if not run["model"].endswith("/export")]
+        unimproved = [str(run["seed"]) for run in best if run.get("best_step") == 0]
         if unimproved:
             lines.append(
                 f"{row['name']}, of seed {', '.join(unimproved)}: no step was better on dev than the start, "

@@ -1,6 +1,7 @@
 """Figures of a sweep's runs: names of metrics, an evaluation's own deviation, what a run started from."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 from sweep_helpers import entries_of, write_sweep
@@ -111,6 +112,15 @@ def test_an_evaluations_own_deviation_stands_beside_the_papers(tmp_path):
     assert (
         "|  | ours, ± over five splits | 70.00 ± 4.00 |" in table and "|  | paper | 78.51 ± 1.39 |" in table
     )
+
+
+def test_a_row_may_be_of_the_last_step(tmp_path):
+    entries = entries_of(tmp_path, rows={"best": {}, "last": {"weights": "export"}})
+    plan = Plan(entries, [42], tmp_path / "out", lambda run: None)
+    finish(plan.chosen(entries[0])[0])  # one run for both
+    (best,), (last,) = (models_of(entry, plan.chosen(entry), plan.out) for entry in entries)
+    assert (best.run.folder / "export", best.run.folder / "best") == (Path(last.model), Path(best.model))
+    assert best.results("sts") != last.results("sts")
 
 
 def test_similarities_are_those_of_the_pooling(tmp_path):
