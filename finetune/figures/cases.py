@@ -24,7 +24,8 @@ from finetune.sts.tasks import Pairs, StsFiles
 
 NEGATION = re.compile(r"\b(no|not|nobody|nothing|none|never|neither|nor|without|\w+n't)\b", re.IGNORECASE)
 _WIDTH = 9.0  # of the picture, in inches
-_LETTERS = 110  # in a line
+_LETTERS = 170  # in a line, the model's name among them
+_NAME = 31
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,15 @@ def words_of(model: EmbeddingModel, sentences: list[str]) -> list[Words]:
         NotThere: the model does not run here as a transformer with its own tokenizer.
     """
     import torch
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from augment.core.pretrained import pretrained, pretrained_model
 
     if model.source is None or model.encoder is None:
         raise NotThere(f"{model.name} has no attention to read")
     tokenizer = pretrained(AutoTokenizer, model.source.location)
-    lm = pretrained_model(AutoModel, model.source.location, attn_implementation="eager").eval()
+    kind = type(model.encoder.lm)  # attention of packed rows is not kept
+    lm = pretrained_model(kind, model.source.location, attn_implementation="eager").eval()
     found = []
     for sentence in sentences:
         encoded = tokenizer(sentence, return_tensors="pt", truncation=True)
@@ -144,8 +146,8 @@ def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[
     row = 0.0
     for number in range(len(sentences)):
         for name, _, words in of_models:
-            place = 18.0
-            axis.text(17, row, name[:22], fontsize=6, ha="right", va="center", color="grey")
+            place = _NAME + 1.0
+            axis.text(_NAME, row, name[:_NAME], fontsize=6, ha="right", va="center", color="grey")
             highest = words[number].weights.max()
             for word, weight in zip(words[number].words, words[number].weights):
                 box = {"boxstyle": "square,pad=0.15", "linewidth": 0}

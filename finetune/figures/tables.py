@@ -184,13 +184,13 @@ def nli(content: Content, figure: dict[str, Any]) -> Figure:
         colour = next(colours)
         plots.density(left, details["entailment"], colour, "-", f"{name}, entailment")
         plots.density(left, details["contradiction"], colour, "--", f"{name}, contradiction")
-        plots.density(right, details["ratio"], colour, "-", name)
+        plots.density(right, details["ratio"], colour, "-", "")
     left.set(xlabel="1 − cosine to the premise", ylabel="density")
-    right.set(xlabel="distance of the entailed over that of the contradicting", ylabel="density")
+    right.set(xlabel="distance, entailed over contradicting", ylabel="density")
     right.axvline(1, color=GREY, linewidth=0.8)
     for axis in (left, right):
         axis.set_ylim(bottom=0)
-        axis.legend(fontsize=6)
+    _one_legend(drawn, [left])
     return drawn
 
 
@@ -209,4 +209,4 @@ def _one_legend(figure: Figure, axes: list[Axes]) -> None:
         handles, labels = axis.get_legend_handles_labels()
         known |= dict(zip(labels, handles))
     if len(known) > 1:
-        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=min(4, len(known)))
+        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=min(3, len(known)))
