@@ -17,10 +17,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from finetune.figures import tables
-from finetune.figures.drawing import NotThere
 from finetune.flags import EvalData
-from finetune.geometry import plots
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
@@ -33,6 +30,8 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
         folder: of the sweep's table: runs/sweeps/NAME.
         only: names of figures, by commas; default: all of the file.
     """
+    from finetune.figures.drawing import NotThere
+
     path = folder / "results.json"
     if not path.is_file():
         raise UserError(
@@ -64,6 +63,9 @@ def _drawn(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[
     Raises:
         NotThere: what it shows has not been evaluated.
     """
+    from finetune.figures import tables
+    from finetune.geometry import plots
+
     kind = figure["kind"]
     with plots.style():
         if kind == "overlap":

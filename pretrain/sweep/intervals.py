@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 LEVEL = 0.95
 RESAMPLES = 1000
@@ -72,6 +71,8 @@ def interval(mean: float, error: Error | None, noise: np.ndarray | None = None) 
         error: over seeds; None: there is one seed.
         noise: float64[B], what other draws of the pairs would add to the difference; None: not known.
     """
+    from scipy import stats  # half a second, which --help need not wait for
+
     tail = (1 - LEVEL) / 2
     if noise is None:
         if error is None:

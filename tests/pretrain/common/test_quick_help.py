@@ -47,6 +47,7 @@ COMMANDS = (
     "finetune.data check",
     "finetune.data fetch",
     "finetune.geometry",
+    "finetune.figures",
     "finetune.augmentation_quality",
     "finetune.report",
 )
