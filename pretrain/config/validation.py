@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,16 @@ def type_at(model: type[BaseModel], dotted: str) -> Any:
         elif getattr(kind, "__origin__", kind) is not Any:
             kind = typing.get_args(kind)[1] if typing.get_origin(kind) is dict else None
     return kind
+
+
+def leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of all leaves of a tree of mappings, also of `objective.options`.
+
+    >>> dict(leaves({"train": {"lr": 0.1}, "objective": {"options": {}}}))
+    {'train.lr': 0.1, 'objective.options': {}}
+    """
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -7,13 +7,13 @@ step in the checkpoints (`progress.changes`) and in metrics.jsonl (`changed`); e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pretrain.common.errors import UserError
 from pretrain.config.objectives import unused
 from pretrain.config.run import DROPOUTS, SIZES, Config
+from pretrain.config.validation import leaves
 from pretrain.telemetry.run import Telemetry
 
 COMPARED = ("data", "model", "augment", "objective", "train")
@@ -56,7 +56,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
         UserError: a setting differs that must not change. The message names both values, and what may change.
     """
     _keep_layer_code(config, state["config"])
-    before = dict(_leaves(_completed(state["config"], Config().model_dump(mode="json"))))
+    before = dict(leaves(_completed(state["config"], Config().model_dump(mode="json"))))
     allowed = set(MAY_CHANGE) | set(config.objective.steadier)
     if config.train.steps < state["step"]:
         raise UserError(
@@ -68,7 +68,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
         f"model.{key}" for key in (*SIZES, *DROPOUTS) if config.model.init is not None and key not in given
     }
     changes = []
-    now = dict(_leaves(config.model_dump(mode="json")))
+    now = dict(leaves(config.model_dump(mode="json")))
     idle = set(unused(config.objective.name, {**now, **before}))  # sections are recorded of all objectives
     for key in {**now, **before}:
         value = now.get(key)
@@ -112,15 +112,6 @@ def print_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry
         )
     if now:
         telemetry.log(step, {"changed": now})
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of all leaves of a tree of mappings, also of `objective.options`."""
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _completed(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

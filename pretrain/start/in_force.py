@@ -13,7 +13,9 @@ from typing import Any
 from torch import nn
 
 from pretrain.common.errors import UserError
+from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.run import Config
+from pretrain.config.validation import leaves
 from pretrain.data.batch import ViewSpec
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.layer import layers_of
@@ -42,7 +44,7 @@ def read_back(
     made = view_specs(config) if config.data.cache else views  # of views made once, what they were made by
     found["views"] = {view.role: view.augmentation for view in made}
     found["objective.mlm.copies"] = objective.masked_copies
-    recorded = config.model_dump(mode="json")
+    recorded = dict(leaves(config.model_dump(mode="json")))
     wrong = [
         f"{key} is {_text(value)} in the model, and {_text(expected)} in the configuration"
         for key, value in found.items()
@@ -87,7 +89,7 @@ def _of_term(name: str, term: Objective) -> InForce:
     found: InForce = {}
     settings = getattr(term, "settings", None)
     if (temperature := getattr(settings, "temperature", None)) is not None:
-        found[f"objective.{_section(name)}.temperature"] = temperature
+        found[f"objective.{ObjectiveConfig.section(name)}.temperature"] = temperature
     if isinstance(term, Vadvcse):  # numbers that the configuration leaves to the reading
         found[f"reading of {name}"] = asdict(term.reading)
     heads = {
@@ -99,7 +101,7 @@ def _of_term(name: str, term: Objective) -> InForce:
     return found
 
 
-def _recorded(key: str, tree: dict[str, Any], config: Config, found: Any) -> Any:
+def _recorded(key: str, recorded: dict[str, Any], config: Config, found: Any) -> Any:
     """Return the value that the configuration holds for a key; what it has no key for is as found."""
     if key == "objective.mlm.copies":
         return config.objective.masked_copies
@@ -110,12 +112,7 @@ def _recorded(key: str, tree: dict[str, Any], config: Config, found: Any) -> Any
         return found if config.model.layer_code == "own" or known >= set(found) else sorted(known)
     if key == "views":
         return {role: config.augment.of_role(role) for role in found}
-    value: Any = tree
-    for part in key.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return found
-        value = value[part]
-    return value
+    return recorded.get(key, found)
 
 
 def _weights(config: Config, found: dict[str, float]) -> dict[str, float]:
@@ -133,10 +130,6 @@ def _weights(config: Config, found: dict[str, float]) -> dict[str, float]:
         wanted += [value * rise for value in settings.loss_weights]
     same = sorted(wanted) == sorted(found.values())
     return found if same else {f"loss {number}": weight for number, weight in enumerate(wanted)}
-
-
-def _section(name: str) -> str:
-    return "contrastive" if name == "clear" else name
 
 
 def _text(value: Any) -> str:

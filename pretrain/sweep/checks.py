@@ -8,7 +8,7 @@ from typing import Any
 
 from pretrain.common.files import sha256_of
 from pretrain.config.run import Config
-from pretrain.config.validation import read_yaml
+from pretrain.config.validation import leaves, read_yaml
 from pretrain.sweep.file import Entry
 from pretrain.sweep.runs import Run
 
@@ -93,7 +93,7 @@ def differing(first: Config, second: Config) -> list[str]:
     >>> differing(Config(), Config(name="other"))
     ['name']
     """
-    one, other = (dict(_leaves(config.model_dump(mode="json"))) for config in (first, second))
+    one, other = (dict(leaves(config.model_dump(mode="json"))) for config in (first, second))
     return [key for key in {**one, **other} if one.get(key) != other.get(key)]
 
 
@@ -107,11 +107,3 @@ def _at(tree: Any, dotted: str) -> Any:
             return _ABSENT
         tree = tree[part]
     return tree
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
