@@ -11,7 +11,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -213,7 +213,7 @@ def read_sentences(path: Path, flag: str) -> list[str]:
     return found
 
 
-def spaced(examples: list[Example], count: int) -> list[Example]:
+def spaced(examples: Sequence[Example], count: int) -> list[Example]:
     """Return at most `count` of the examples, evenly spaced."""
     rows = np.linspace(0, len(examples) - 1, min(count, len(examples))).round().astype(int)
     return [examples[row] for row in rows]

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.figures.drawing import NotThere
-from finetune.files import data_root
+from finetune.files import data_root, spaced
 from finetune.geometry import plots
 from finetune.sts.scores import task_cosines
 from finetune.sts.tasks import Pairs, StsFiles
@@ -47,8 +47,7 @@ def negated_pairs(pairs: Pairs, count: int) -> list[int]:
         if sum(bool(NEGATION.search(side)) for side in sides) == 1
     ]
     chosen.sort(key=lambda number: (pairs.gold[number], number))
-    places = np.linspace(0, len(chosen) - 1, min(count, len(chosen))).round().astype(int)
-    return [chosen[place] for place in dict.fromkeys(places.tolist())]
+    return spaced(chosen, count)
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

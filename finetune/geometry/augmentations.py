@@ -36,6 +36,7 @@ from augment.text.parsed import Parses
 from augment.tokens.synonyms import SynonymTable
 from finetune.encoders.embed import POOLER, embed_sentences
 from finetune.encoders.models import EmbeddingModel
+from finetune.files import spaced
 from finetune.geometry import measures
 from pretrain.common.errors import UserError
 from pretrain.data.masking import Masked, mask_tokens
@@ -299,7 +300,7 @@ def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) ->
         "gromov_hausdorff": measures.gromov_hausdorff(before, after),
     }
     if as_coded:
-        some = np.linspace(0, len(which) - 1, min(len(which), measures.AS_CODED_LIMIT)).round().astype(int)
+        some = spaced(range(len(which)), measures.AS_CODED_LIMIT)
         figures["gromov_hausdorff_as_coded"] = measures.gromov_hausdorff(
             before[some], after[some], as_coded=True
         )

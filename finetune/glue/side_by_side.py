@@ -17,10 +17,9 @@ from typing import Any
 import torch
 
 from pretrain.common.cores import threads_of_user, usable_cores
-from pretrain.common.memory import free_memory
+from pretrain.common.memory import processes_that_fit
 
 _BYTES_OF_A_PROCESS = 1 << 30  # libraries, the tokenised data, and the activations of a batch
-_BYTES_A_PARAMETER = 16  # float32: weight, gradient, two moments
 
 
 def choose_processes(runs: int, parameters: int) -> int:
@@ -31,8 +30,7 @@ def choose_processes(runs: int, parameters: int) -> int:
     """
     if torch.cuda.is_available() or threads_of_user():
         return 1
-    fitting = int(free_memory() / 2 / (_BYTES_OF_A_PROCESS + _BYTES_A_PARAMETER * parameters))
-    return max(1, min(usable_cores(), runs, fitting))
+    return max(1, min(usable_cores(), runs, processes_that_fit(parameters, _BYTES_OF_A_PROCESS)))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ SMALLEST_MULTIPLE = 64
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 # above the 350 or so that rounded rows need: 128 made a loop 12% slower, by compiling again
 KERNEL_CACHE = 512
+_BYTES_A_PARAMETER = 16  # float32: weight, gradient, two moments
 
 
 def free_memory() -> int:
@@ -34,6 +35,14 @@ def free_memory() -> int:
     except OSError:
         found = None
     return int(found[1]) * 1024 if found else 0
+
+
+def processes_that_fit(parameters: float, bytes_beside: int) -> int:
+    """Return how many processes that each train so many parameters fit into half of the free memory.
+
+    bytes_beside: what each needs besides: libraries, data, activations.
+    """
+    return int(free_memory() / 2 / (parameters * _BYTES_A_PARAMETER + bytes_beside))
 
 
 def rounded_rows(count: int) -> int:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.error_output import LOCAL_RANKS
-from pretrain.common.memory import free_memory
+from pretrain.common.memory import processes_that_fit
 from pretrain.common.processes import die_with
 from pretrain.config.run import Config
 
@@ -42,8 +42,7 @@ _CHOOSE_RANKS = {
     "--bind_cores_to_rank",
 }
 """Flags of DeepSpeed's launcher by which its user chooses the ranks."""
-_BYTES_A_PARAMETER = 16  # float32: weight, gradient, two moments
-_BYTES_OF_A_PROCESS = 2 << 30  # libraries, and the activations of a micro-batch
+_BYTES_OF_A_RANK = 2 << 30  # libraries, and the activations of a micro-batch
 _SECONDS_TO_END = 60.0
 
 
@@ -156,7 +155,7 @@ def _fitting_memory(config: Config) -> int:
     else:
         vocabulary = config.data.prepare.vocabulary
         parameters = model.hidden_size * (12 * model.layers * model.hidden_size + vocabulary)
-    return int(free_memory() / 2 / (parameters * _BYTES_A_PARAMETER + _BYTES_OF_A_PROCESS))
+    return processes_that_fit(parameters, _BYTES_OF_A_RANK)
 
 
 def _free_port() -> int:

@@ -11,6 +11,7 @@ from finetune.glue.runs import Options
 from finetune.glue.store import RunStore
 from finetune.tuning import tasks
 from finetune.tuning.recipe import Interrupted
+from pretrain.common import memory
 from pretrain.common.folder_lock import FolderTakenError
 
 
@@ -19,7 +20,7 @@ def two_cores(monkeypatch):
     """Two processes share the runs, as on a machine of two cores where no number of threads is set."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
-    monkeypatch.setattr(side_by_side, "free_memory", lambda: 8 << 30)
+    monkeypatch.setattr(memory, "free_memory", lambda: 8 << 30)
 
 
 def figures(folder):
