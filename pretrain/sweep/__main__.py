@@ -147,7 +147,7 @@ def _open(
     data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
     environment = _environment(data)
     folder = flags.out.resolve()
-    judging_column(sweep, columns_of(sweep))
+    judging_column(sweep, columns_of(sweep))  # a column that is not there is an error before any training
     entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes, flags.readings)
     if flags.rows:
         wanted = [word.lower() for word in flags.rows]

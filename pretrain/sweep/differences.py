@@ -30,9 +30,7 @@ def baseline_of(sweep: Sweep, entries: Sequence[Entry]) -> str | None:
 
     Of a row with a grid it is the first cell. None: no row that is left (`--rows`) is trained.
     """
-    names = [entry.name for entry in entries if entry.row.kind != "quoted"]
-    wanted = sweep.baseline
-    named = [name for name in names if wanted and (name == wanted or name.startswith(f"{wanted}, "))]
+    named = [entry.name for entry in entries if entry.of == sweep.baseline]
     return next(iter([*named, *(entry.name for entry in entries if entry.runs)]), None)
 
 

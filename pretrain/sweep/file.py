@@ -195,9 +195,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table. points: one, or those of a search; none where the row is quoted."""
+    """A row of the table.
+
+    of: name of the file's row; `name` adds the values of a grid, and readings.
+    points: one, or those of a search; none where the row is quoted.
+    """
 
     name: str
+    of: str
     row: Row
     points: tuple[Point, ...]
 
@@ -262,7 +267,7 @@ def expand(
         for cell in _cells(sweep, row, recipe, flags, readings):
             title = ", ".join([name, *(f"{_called(key)} {text_of(value)}" for key, value in cell.items())])
             read |= {value for key, value in cell.items() if key.endswith(".reading")}
-            entry = Entry(title, row, ())
+            entry = Entry(title, name, row, ())
             if row.kind != "quoted":
                 axes = sweep.search if row.search is None else row.search
                 searched = _combinations(axes if row.kind == "trained" else {})

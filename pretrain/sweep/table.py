@@ -209,7 +209,7 @@ def tabulate(content: dict[str, Any]) -> str:
     lines.append("")
     lines.append(
         f"Ours: mean ± standard deviation over seeds {', '.join(map(str, content['seeds']))}, each at its "
-        "best STS-B dev."
+        "best step, by STS-B dev; from random weights, by the held-out masked-language loss."
         + (f" The paper's figures: {content['paper_reports']}." if content["paper_reports"] else "")
     )
     lines += _about_differences(content)
@@ -220,7 +220,7 @@ def tabulate(content: dict[str, Any]) -> str:
         unimproved = [str(run["seed"]) for run in best if run.get("best_step") == 0]
         if unimproved:
             lines.append(
-                f"{row['name']}, of seed {', '.join(unimproved)}: no step was better on dev than the start, "
+                f"{row['name']}, of seed {', '.join(unimproved)}: no step was better than the start, "
                 "so its figures are those of the model that it started from."
             )
         warned = [run for run in row["runs"] if run.get("warnings")]

@@ -124,6 +124,8 @@ def test_the_baseline_is_the_files_or_the_first_trained_row(tmp_path):
     assert baseline(rows=quoted | ROWS) == "base"
     assert baseline(rows=quoted | ROWS, baseline="as it is") == "as it is"
     assert baseline(rows=ROWS, baseline="better", grid={"train.steps": [10, 20]}) == "better, steps 10"
+    named_alike = {"base, longer": {"set": {"train.steps": 30}}, **ROWS}
+    assert baseline(rows=named_alike, baseline="base") == "base"
     assert baseline(rows=quoted) is None
     with pytest.raises(UserError, match=r"baseline 'of others'.*as it is, base"):
         baseline(rows=quoted | ROWS, baseline="of others")
