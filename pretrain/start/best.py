@@ -50,7 +50,7 @@ def repair_best(folder: Path, progress: Progress, save_start: Callable[[Path], P
         UserError: that checkpoint cannot be read now, or best/ cannot be written.
     """
     step = progress.best_step
-    if step == 0 and progress.best_score is not None and not on_rank_zero(lambda: _holds(folder, 0)):
+    if step == 0 and progress.best_score is not None and on_rank_zero(lambda: _step_held(folder)) != 0:
         with _checkpoint_of_start(folder, save_start) as start:
             on_rank_zero(lambda: _export_best(folder, progress, start))
         return
@@ -59,32 +59,28 @@ def repair_best(folder: Path, progress: Progress, save_start: Callable[[Path], P
         progress.best_score = None
 
 
-def _holds(folder: Path, step: int) -> bool:
-    """Return whether best/ is a whole export of a step."""
+def _step_held(folder: Path) -> int | None:
+    """Return the step that best/ is of; None: it is no whole export."""
     try:
         policy = read_policy(folder / "best")
     except UserError:
-        return False
-    return policy is not None and policy["step"] == step
+        return None
+    return None if policy is None else policy["step"]
 
 
 def _export_best(folder: Path, progress: Progress, source: Path) -> bool:
     """Export the best step from `source` to best/ if that holds another; return whether it holds it then."""
-    if _holds(folder, progress.best_step):
+    best, held = folder / "best", _step_held(folder)
+    if held == progress.best_step:
         return True
-    best = folder / "best"
-    try:
-        policy = read_policy(best)
-    except UserError:
-        policy = None
     problem = store.problem_with(source) if source.is_dir() else None
     if problem is not None and problem.kind != "damaged":
         raise UserError(f"{best} must be exported again from {source}, which {problem}. {problem.remedy}")
     can_export = source.is_dir() and problem is None
     finding = "" if can_export or progress.best_score is None else "is missing"
     if best.exists() and not (can_export and is_export(best)):  # else the export replaces it
-        kind: Reason = "damaged" if policy is None else "abandoned"
-        why = "is not a whole export" if policy is None else f"is of step {policy['step']}"
+        kind: Reason = "damaged" if held is None else "abandoned"
+        why = "is not a whole export" if held is None else f"is of step {held}"
         try:
             finding = f"{why}, and is renamed to {set_aside(best, kind).name}"
         except OSError as error:
