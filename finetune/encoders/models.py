@@ -137,8 +137,11 @@ def open_model(
         precision: "fp32", or "bf16" by autocast: vectors are float32 all the same.
 
     Raises:
-        UserError: nothing there to load, no tokenizer, an unknown pooling, or one that the model cannot have.
+        UserError: nothing there to load, no tokenizer, an unknown pooling or precision, or a pooling that the
+            model cannot have.
     """
+    if precision not in ("fp32", "bf16"):
+        raise UserError(f"there is no precision {precision!r}; choose fp32 or bf16")
     if callable(model):
         return _function(model, getattr(model, "__name__", "function"), pooling, precision)
     if not isinstance(model, ModelSource):
