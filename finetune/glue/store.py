@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier,
 from finetune.tuning.finetuning import FineTuning
 from finetune.tuning.labelled import Encoded, Source, encode_examples
 from finetune.tuning.metrics import scores_of
-from finetune.tuning.recipe import Recipe
+from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.run_files import read_result, read_tensors, write_tensors
 from finetune.tuning.tasks import TASKS, Examples, TaskData
 from pretrain.common.files import replace_durably, to_json
-from pretrain.common.folder_lock import folder_lock
+from pretrain.common.folder_lock import FolderTakenError, folder_lock
 
-A_WEEK = 7 * 86400.0
+SECONDS_BETWEEN_LOOKS = 20.0
+"""How long a run waits for the process that computes its start before it asks whether it is to stop."""
 
 
 class RunStore:
@@ -248,8 +249,10 @@ class RunStore:
         if start is None:
             return None
         path = self._path(start, ".weights")
-        if not path.is_file():
-            with self.claimed(start, wait=A_WEEK):
+        while not path.is_file():
+            if (code := self.stop_code()) != 0:
+                raise Interrupted(code)
+            with suppress(FolderTakenError), self.claimed(start, wait=SECONDS_BETWEEN_LOOKS):
                 if not path.is_file():
                     self.compute(start, "to start from: ")
         weights = read_tensors(path)
