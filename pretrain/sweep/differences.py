@@ -96,6 +96,8 @@ def _difference(
         chosen = [list(range(len(side.models))) for side in (mine, others)]
     else:
         chosen = [[side.by_seed[seed] for seed in common] for side in (mine, others)]
+    # of a single run nobody knows what another seed would give; only a model as it is has no seeds
+    one_seed = any(side.by_seed and len(which) == 1 for side, which in zip((mine, others), chosen))
     titles = [title for title in found[name]["mean"] if title in found[baseline]["mean"]]
     columns = {}
     for title in titles:
@@ -104,12 +106,14 @@ def _difference(
             continue
         first, second = (side.values(title, which) for side, which in zip((mine, others), chosen))
         paired = [one - other for one, other in zip(first, second)] if common and not reasons else []
-        error = paired_error(paired) if paired else unpaired_error(first, second)
+        error = None
+        if not one_seed:
+            error = paired_error(paired) if paired else unpaired_error(first, second)
         noise = noises.of(title, (name, chosen[0]), (baseline, chosen[1]))
         mean = float(np.mean(first) - np.mean(second))
         if (around := interval(mean, error, noise)) is not None:
             columns[title] = _as_json(around, noise is not None)
-    return {"to": baseline, "seeds": common, "unpaired": reasons, "columns": columns}
+    return {"to": baseline, "seeds": common, "one_seed": one_seed, "unpaired": reasons, "columns": columns}
 
 
 def _as_json(around: Interval, over_pairs: bool) -> dict[str, Any]:

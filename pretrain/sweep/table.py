@@ -269,7 +269,7 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
         found = row["difference"]
         if found["unpaired"]:
             unpaired.setdefault(", ".join(found["unpaired"]), []).append(row["name"])
-        elif len(found["seeds"]) == 1:
+        if found["one_seed"]:
             lines.append(f"{row['name']}: one seed, so its interval says nothing of other seeds.")
     for reason, names in unpaired.items():
         verb = "is" if len(names) == 1 else "are"

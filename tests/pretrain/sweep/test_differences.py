@@ -104,6 +104,16 @@ def test_rows_of_other_batches_are_compared_as_independent_ones(tmp_path):
     assert "large is not paired with same: train.global_batch is 256, not 128." in tabulate(content)
 
 
+def test_a_single_run_is_not_known_better_than_the_runs_it_is_compared_with(tmp_path):
+    rows = {"base": {}, "large": {"set": {"train.global_batch": 256}}}
+    sweep, plan = plan_of(tmp_path, rows=rows)
+    base, large = (plan.chosen(entry) for entry in plan.entries)
+    for number, run in enumerate([*base, large[2]]):
+        finish(run, 50.0 + number)
+    difference = collect(sweep, plan, tmp_path / "out")["rows"][1]["difference"]
+    assert difference["unpaired"] and difference["one_seed"] and difference["columns"] == {}
+
+
 def test_one_seed_has_an_interval_over_pairs_alone(tmp_path):
     sweep, plan = plan_of(tmp_path, rows=ROWS, seeds=[7])
     gold = np.arange(50.0)
