@@ -12,7 +12,7 @@ from pretrain.config.validation import leaves, read_yaml
 from pretrain.sweep.file import Entry
 from pretrain.sweep.runs import Run
 
-_OF_THE_START = (
+_NOT_COMPARED = (
     "data.",
     "model.init",
     "train.precision",
@@ -46,7 +46,7 @@ def unlike_recorded(run: Run) -> list[str]:
     in_force = (run.summary or {}).get("in_force", {})
     wrong = []
     for key in run.point.overrides:
-        if key.startswith(_OF_THE_START):
+        if key.startswith(_NOT_COMPARED):
             continue
         asked = _at(wanted, key)
         for where, found in (("records", _at(recorded, key)), ("trained with", in_force.get(key, asked))):
