@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from finetune.sts.tasks import SEVEN_TASKS
 from pretrain.common.errors import UserError
-from pretrain.sweep.evaluations import EvaluatedModel
+from pretrain.sweep.evaluations import SEVEN, EvaluatedModel
 from pretrain.sweep.file import Entry, Sweep
 from pretrain.sweep.intervals import Interval, Resampled, interval, paired_error, unpaired_error
 from pretrain.sweep.runs import Run
@@ -203,5 +202,5 @@ def tasks_of(metric: str | list[str]) -> list[str]:
     if metric == "dev":
         return ["STS-B-dev"]
     if metric == "sts.average":
-        return list(SEVEN_TASKS)
+        return list(SEVEN)
     return [metric.removeprefix("sts.")] if metric.startswith("sts.") else []

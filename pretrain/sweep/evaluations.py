@@ -26,13 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from finetune.sts.tasks import SEVEN_TASKS
 from pretrain.sweep.file import Entry
 from pretrain.sweep.runs import Run, failure_line, slug
 from pretrain.telemetry.formats import format_seconds
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}
 """Evaluations of every run: seconds on a GPU, a minute or two on a CPU."""
+SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
+"""`finetune.sts.tasks.SEVEN_TASKS`: a sweep runs finetune's commands, and imports nothing of it."""
 FINE_TUNED = ("glue", "anli")  # evaluations that take no pooling
 
 
@@ -178,8 +179,8 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
         scores = content["results"]
         scores = scores.get(model.pooling) or next(iter(scores.values()))
         if rest == "average":
-            values = [round(scores[task]["spearman_all"], 2) for task in SEVEN_TASKS if task in scores]
-            return statistics.mean(values) if len(values) == len(SEVEN_TASKS) else None
+            values = [round(scores[task]["spearman_all"], 2) for task in SEVEN if task in scores]
+            return statistics.mean(values) if len(values) == len(SEVEN) else None
         return scores[rest]["spearman_all"] if rest in scores else None
     result, score = _task(content["tasks"], rest)
     if result is None:
