@@ -63,7 +63,7 @@ def _lines_over_columns(content: Content, figure: dict[str, Any]) -> Figure:
                 xs, titles = zip(*sorted(there))
                 ys = [row["mean"][title] for title in titles]
                 colour = plots.COLOURS[number % len(plots.COLOURS)]
-                axis.plot(xs, ys, marker=".", color=colour, label=row["at"]["line"])
+                axis.plot(xs, ys, marker=".", color=colour, label=row["name"])
         axis.set(title=name, xlabel=figure["x"])
     if not count:
         raise NotThere("no row has a figure for its columns yet")
@@ -209,4 +209,6 @@ def _one_legend(figure: Figure, axes: list[Axes]) -> None:
         handles, labels = axis.get_legend_handles_labels()
         known |= dict(zip(labels, handles))
     if len(known) > 1:
-        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=min(3, len(known)))
+        figure.legend(
+            known.values(), known.keys(), loc="outside lower center", ncols=min(3, len(figure.axes))
+        )

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-from sweep_helpers import entries_of, write_sweep
+from sweep_helpers import ROOT, entries_of, write_sweep
 
+from augment.spec.grammar import parse
 from pretrain.sweep.evaluations import EvaluatedModel, deviation, metric, models_of, pending
 from pretrain.sweep.file import expand, read_sweep
 from pretrain.sweep.runs import Plan
@@ -121,6 +122,18 @@ def test_a_row_may_be_of_the_last_step(tmp_path):
     (best,), (last,) = (models_of(entry, plan.chosen(entry), plan.out) for entry in entries)
     assert (best.run.folder / "export", best.run.folder / "best") == (Path(last.model), Path(best.model))
     assert best.results("sts") != last.results("sts")
+
+
+def test_columns_name_augmentations_as_results_do():
+    """Without what is at its default: `delete`, not `delete:rate=0.1`."""
+    named = 0
+    for path in sorted((ROOT / "configs" / "sweeps").glob("*.yaml")):
+        metrics = [name for name in read_sweep(path).columns.values() if isinstance(name, str)]
+        for name in (name for name in metrics if ".augmentation/" in name and "{" not in name):
+            specification = name.split(".augmentation/")[1].removesuffix(".cosine")
+            assert str(parse(specification)) == specification, path
+            named += 1
+    assert named == 9
 
 
 def test_similarities_are_those_of_the_pooling(tmp_path):
