@@ -52,6 +52,7 @@ def others_beside(processes: int, work: Callable[..., None], *arguments: Any) ->
     )
     new, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
     others = [new.Process(target=work, args=arguments, daemon=True) for _ in range(processes - 1)]
+    before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         for other in others:
@@ -64,6 +65,8 @@ def others_beside(processes: int, work: Callable[..., None], *arguments: Any) ->
         raise
     finally:
         del os.environ["OMP_NUM_THREADS"]
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
         for other in others:
             other.join()
         torch.set_num_threads(threads)
