@@ -45,7 +45,7 @@ def swept(tmp_path):
 
 def test_figures_are_means_over_seeds_of_their_last_rows_and_inert_ones_are_marked(swept, tmp_path):
     tree, plan = swept
-    table = write(tree, collect(tree, plan, tmp_path), tmp_path / "out")
+    table = write(collect(tree, plan, tmp_path), tmp_path / "out")
     dead, alive = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
     assert dead["mechanisms"] == {
         "mean": {
