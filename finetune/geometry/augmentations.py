@@ -285,18 +285,16 @@ def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) ->
     before, after = sentences.vectors[which], view.vectors[which]
     cosines = 1 - measures.pair_distances(before, after)
     share = np.mean([change(sentences.originals[n], view.rows[n]) for n in which.tolist()])
-    spectra = [measures.singular_values(cloud) for cloud in (before, after)]
-    conditions = [measures.effective_condition_number(values) for values in spectra]
-    gap = measures.singular_value_gap(*spectra)
+    spectra = measures.compare_spectra(before, after)
     figures |= {
         "tokens_changed": 100 * float(share),
         "cosine": float(cosines.mean()),
         "cosine_std": float(cosines.std()),
-        "econd_original": conditions[0],
-        "econd_view": conditions[1],
-        "cond_hm": measures.harmonic_mean(*conditions),
-        "svg": gap.value,
-        "svg_compared": gap.compared,
+        "econd_original": spectra.conditions[0],
+        "econd_view": spectra.conditions[1],
+        "cond_hm": spectra.cond_hm,
+        "svg": spectra.gap.value,
+        "svg_compared": spectra.gap.compared,
         "gromov_hausdorff": measures.gromov_hausdorff(before, after),
     }
     if as_coded:

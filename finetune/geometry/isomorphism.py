@@ -62,10 +62,10 @@ def compare_clouds(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
     cond_hm, the harmonic mean of their effective condition numbers; svg, the gap of their singular values;
     gromov_hausdorff, and, of at most `AS_CODED_LIMIT` points, as iso-study's code has it.
     """
-    spectra = [measures.singular_values(cloud) for cloud in (first, second)]
+    spectra = measures.compare_spectra(first, second)
     figures = {
-        "cond_hm": measures.harmonic_mean(*map(measures.effective_condition_number, spectra)),
-        "svg": measures.singular_value_gap(*spectra).value,
+        "cond_hm": spectra.cond_hm,
+        "svg": spectra.gap.value,
         "gromov_hausdorff": measures.gromov_hausdorff(first, second),
     }
     if len(first) <= measures.AS_CODED_LIMIT:

@@ -165,6 +165,25 @@ def singular_value_gap(first: np.ndarray, second: np.ndarray) -> SingularValueGa
     return SingularValueGap(float(np.square(gaps).sum()), int(kept.sum()))
 
 
+@dataclass(frozen=True)
+class SpectralComparison:
+    """Hold how alike the spectra of two clouds are.
+
+    conditions: their effective condition numbers. cond_hm: the harmonic mean of these. gap: SVG.
+    """
+
+    conditions: tuple[float, float]
+    cond_hm: float
+    gap: SingularValueGap
+
+
+def compare_spectra(first: np.ndarray, second: np.ndarray) -> SpectralComparison:
+    """Compare the singular values of two clouds [N, d] (Dubossarsky et al., equations 2 to 6)."""
+    values = singular_values(first), singular_values(second)
+    conditions = effective_condition_number(values[0]), effective_condition_number(values[1])
+    return SpectralComparison(conditions, harmonic_mean(*conditions), singular_value_gap(*values))
+
+
 def connection_lengths(points: np.ndarray) -> np.ndarray:
     """Return the edges of the minimum spanning tree of [N, d], falling, [N - 1].
 
