@@ -7,10 +7,10 @@
     python -m pretrain.sweep plan configs/sweeps/augcse_table7.yaml --data DIR
     slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
 
-Runs are trained one after another, each by pretrain/main.py; those that are done are skipped, half-done ones
-continue, and so does the same command after an interruption. The table is OUT/NAME/table.md, all figures are
-in results.json beside it. Runs lie under OUT/runs, where a sweep finds those that another has trained with
-the same settings.
+Runs are trained one after another (--jobs N: N at a time), each by pretrain/main.py; those that are done are
+skipped, half-done ones continue, and so does the same command after an interruption. The table is
+OUT/NAME/table.md, all figures are in results.json beside it. Runs lie under OUT/runs, where a sweep finds
+those that another has trained with the same settings.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from pretrain.common import cli
+from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import flags as keys
 from pretrain.sweep.differences import judging_column
@@ -38,8 +39,10 @@ from pretrain.sweep.runs import (
     Plan,
     Run,
     StopRequested,
+    Task,
     Trainer,
     remaining_seconds,
+    side_by_side,
     slug,
     unequal_inputs,
 )
@@ -71,6 +74,12 @@ class SweepFlags(BaseModel):
         "",
         description="what starts pretrain/main.py: 'deepspeed --num_gpus 8', 'torchrun --standalone "
         "--nproc-per-node 8'; default: one process",
+    )
+    jobs: int = Field(
+        1,
+        ge=1,
+        description="runs and evaluations at a time, each with its share of the cores: without a GPU, "
+        "small runs end sooner with one for each core",
     )
     clean: bool = Field(False, description="remove the checkpoints of finished runs; best/, export/ stay")
 
@@ -145,7 +154,12 @@ def _open(
         sweep = _with_seeds(sweep, flags.seed_list)
     sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
     data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
-    environment = _environment(data)
+    if flags.jobs > 1 and flags.launch:
+        raise UserError(
+            f"--jobs {flags.jobs} is for runs of one process each, and --launch takes the machine's devices "
+            "for one run: give one of the two"
+        )
+    environment = _environment(data, flags.jobs)
     folder = flags.out.resolve()
     judging_column(sweep, columns_of(sweep))  # a column that is not there is an error before any training
     entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes, flags.readings)
@@ -160,7 +174,11 @@ def _open(
     evaluate_models = None
     if data and not quick:
         evaluate_models = partial(
-            evaluate, environment=environment, print_line=_print_line, check_for_stop=trainer.check_for_stop
+            evaluate,
+            environment=environment,
+            print_line=_print_line,
+            check_for_stop=trainer.check_for_stop,
+            jobs=flags.jobs,
         )
     runs = Plan(entries, sweep.seeds, folder, partial(_score, sweep, evaluate_models))
     if not quick:
@@ -216,18 +234,28 @@ class _Work:
             f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do"
             f"{_time_left(known)}"
         )
-        for number, task in enumerate(tasks, 1):
+
+        def train_one(number: int, task: Task) -> None:
+            heading = f"[{number}/{len(tasks)}] "
             run = self.plan.resolve(task)
             if run is None:
                 _print_line(
-                    f"[{number}/{len(tasks)}] {task.entry.name}, seed {task.seed}: skipped, its search has "
-                    "no winner"
+                    f"{heading}{task.entry.name}, seed {task.seed}: skipped, its search has no winner"
                 )
-            elif run.state != "done" and self.trainer.train(run, f"[{number}/{len(tasks)}] "):
+            elif run.state != "done" and self.trainer.train(run, heading):
                 summary = run.summary
                 assert summary is not None  # `train` says that the run is done
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
-                _print_line(f"  done in {format_seconds(summary['seconds'])}{dev}{_time_left(known)}")
+                name = f"{run.name} " if self.flags.jobs > 1 else ""
+                _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}{_time_left(known)}")
+
+        numbered = list(enumerate(tasks, 1))
+        # tasks with a point do not wait for a search, whose runs must all be done before its winner is known
+        for stage in (
+            [pair for pair in numbered if pair[1].point is not None],
+            [pair for pair in numbered if pair[1].point is None],
+        ):
+            side_by_side([partial(train_one, *pair) for pair in stage], self.flags.jobs)
         for name, words in self.trainer.failures.items():
             _print_line(f"failed: {name}: {words}")
         return 1 if self.trainer.failures else 0
@@ -319,11 +347,16 @@ def _score(sweep: Sweep, evaluate_models: Evaluate | None, run: Run) -> float | 
     return metric(model, sweep.select)
 
 
-def _environment(data: str) -> dict[str, str]:
+def _environment(data: str, jobs: int) -> dict[str, str]:
     """Of training and evaluating processes: this project importable from anywhere, the data where evaluations
-    look for it."""
+    look for it, and of several side by side the threads of each."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return os.environ | {"PYTHONPATH": path} | ({"CLEAR_DATA": str(Path(data).resolve())} if data else {})
+    own = {"PYTHONPATH": path}
+    if data:
+        own["CLEAR_DATA"] = str(Path(data).resolve())
+    if jobs > 1:
+        own["OMP_NUM_THREADS"] = str(max(1, usable_cores() // jobs))
+    return os.environ | own
 
 
 def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:

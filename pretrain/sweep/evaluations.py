@@ -21,13 +21,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pretrain.sweep.file import Entry
-from pretrain.sweep.runs import Run, failure_line, slug
+from pretrain.sweep.runs import Run, failure_line, side_by_side, slug
 from pretrain.telemetry.formats import format_seconds
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}
@@ -129,14 +130,16 @@ def evaluate(
     environment: dict[str, str],
     print_line: Callable[[str], None],
     check_for_stop: Callable[[], None],
+    jobs: int = 1,
 ) -> None:
-    """Run the evaluations (name -> flags) that have no result yet; report one that fails."""
+    """Run the evaluations (name -> flags) that have no result yet, `jobs` at a time; report failures."""
     wanted = {
         model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
     }
     todo = [pair for results, pair in wanted.items() if not results.is_file()]
     started = time.monotonic()
-    for number, (model, evaluation) in enumerate(todo):
+
+    def run(number: int, model: EvaluatedModel, evaluation: str) -> None:
         left = (
             f"; about {format_seconds((time.monotonic() - started) / number * (len(todo) - number))} left"
             if number
@@ -152,6 +155,8 @@ def evaluate(
         check_for_stop()  # Ctrl-C ends the evaluation too
         if code:
             print_line(f"  FAILED ({code}): {failure_line(log)}")
+
+    side_by_side([partial(run, number, *pair) for number, pair in enumerate(todo)], jobs)
 
 
 def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:

@@ -14,7 +14,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -259,7 +260,7 @@ class StopRequested(Exception):
 
 
 class Trainer:
-    """Train runs, one at a time, each in a process of its own. A signal to this process makes the run save.
+    """Train runs, each in a process of its own. A signal to this process makes them save.
 
     A run in a single Python process receives the same signal. A launcher would end its ranks, or die while
     they run on, so its run is stopped by the stop file.
@@ -351,7 +352,7 @@ class Trainer:
                 last = time.monotonic()
                 if (line := _newest_step(log)) != shown:
                     shown = line
-                    self.print_line(line)
+                    self.print_line(f"{line}  [{folder.name}]")
 
     def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
         """Start a process; raise UserError if the launcher cannot be started."""
@@ -368,6 +369,18 @@ class Trainer:
         """Raise StopRequested if a signal has requested a stop."""
         if request := self.shutdown.requested():
             raise StopRequested(EXIT_CODES[request])
+
+
+def side_by_side(work: Sequence[Callable[[], None]], jobs: int) -> None:
+    """Do pieces of work in order, so many at a time; what the first to fail raises begins no further one."""
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(piece) for piece in work]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def failure_line(log: Path) -> str:

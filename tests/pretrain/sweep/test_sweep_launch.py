@@ -26,9 +26,9 @@ def start(folder, *words):
     )
 
 
-def test_torchrun_starts_the_ranks_and_a_signal_to_the_sweep_saves(tiny_data, tmp_path):
+def write_tiny(data, folder, **keys):
     settings = {key: yaml.safe_load(str(value)) for key, value in TINY.items()} | {
-        "data.folder": str(tiny_data),
+        "data.folder": str(data),
         "train.steps": 60,
         "evaluate.every": 0,
         "checkpoint.every": 0,
@@ -36,12 +36,15 @@ def test_torchrun_starts_the_ranks_and_a_signal_to_the_sweep_saves(tiny_data, tm
     sweep = {
         "title": "T",
         "recipe": str(ROOT / "configs" / "clear_micro.yaml"),
-        "seeds": [1],
         "set": settings,
         "rows": {"one": {}},
         "columns": {"s/step": "run.seconds_per_step"},
     }
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep | keys))
+
+
+def test_torchrun_starts_the_ranks_and_a_signal_to_the_sweep_saves(tiny_data, tmp_path):
+    write_tiny(tiny_data, tmp_path, seeds=[1])
     process = start(tmp_path, "--launch", TORCHRUN)
 
     def run():
@@ -69,3 +72,32 @@ def test_a_launcher_that_is_not_there_is_one_message(tiny_data, tmp_path):
     process = start(tmp_path, "--launch", "torch-run --nproc-per-node 2")
     said = process.communicate(timeout=100)[0]
     assert process.returncode == 2 and "torch-run cannot be started" in said and "Traceback" not in said, said
+
+
+def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data, tmp_path):
+    write_tiny(tiny_data, tmp_path, seeds=[1, 2, 3])
+    process = start(tmp_path, "--jobs", "2")
+
+    def runs():
+        return sorted((tmp_path / "out" / "runs").glob("one-*"))
+
+    wait_for(
+        lambda: [len(curve(run)) > 4 for run in runs()] == [True] * 2, [process], timeout=200, pause=0.02
+    )
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 143 and said.count("waiting for the run to save") == 2, said
+    assert [run.name.split("-")[1] for run in runs()] == ["seed1", "seed2"]  # no third was begun
+    for run in runs():
+        assert "threads a rank: " in (run / "log.txt").read_text() and list(run.glob("checkpoints/step-*"))
+    process = start(tmp_path, "--jobs", "2")
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0 and "ours, 3 of 3 seeds" in said and said.count(", from step") == 2, said
+    assert [max(curve(run)) for run in runs()] == [60] * 3
+
+
+def test_runs_side_by_side_are_of_one_process_each(tiny_data, tmp_path):
+    write_tiny(tiny_data, tmp_path)
+    process = start(tmp_path, "--jobs", "2", "--launch", TORCHRUN)
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode == 2 and "give one of the two" in said, said
