@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from augment.spec.grammar import needs_text
 from pretrain.common.cores import threads_of_user
-from pretrain.common.files import replace_durably
+from pretrain.common.files import replace_durably, sha256_of
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
 from pretrain.config.run import Config
@@ -252,6 +252,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce
         "best_step": progress.best_step,
         "best_by": progress.best_by,
         "export": str(export),
+        "weights": sha256_of(export / "model.safetensors"),
         "inputs": {name: value["sha256"] for name, value in inputs.items()},
         "in_force": in_force,
     }

@@ -33,7 +33,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import flags as keys
 from pretrain.sweep.differences import judging_column
 from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of, pending
-from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
+from pretrain.sweep.file import DesignedRow, Sweep, expand, read_sweep, replaced, sweep_of
 from pretrain.sweep.runs import (
     ROOT,
     Plan,
@@ -168,7 +168,7 @@ def _open(
         entries = [entry for entry in entries if any(word in entry.name.lower() for word in wanted)]
         if not entries:
             raise UserError(
-                f"--rows {','.join(flags.rows)}: no row is called so; there are {', '.join(sweep.rows)}"
+                f"--rows {','.join(flags.rows)}: no row is called so; there are {', '.join(sweep.all_rows)}"
             )
     trainer = Trainer(shlex.split(flags.launch), environment, _print_line)
     evaluate_models = None
@@ -267,6 +267,7 @@ class _Work:
             model
             for entry in self.plan.entries
             if entry.row.kind == "start" or entry.runs
+            if not isinstance(entry.row, DesignedRow) or (self.sweep.design and self.sweep.design.evaluated)
             for model in models_of(entry, self.plan.chosen(entry), self.out)
         ]
         starts = [start for model in models if (start := model.start) is not None]
@@ -314,7 +315,7 @@ class _Work:
                 _print_line(f"{'evaluated' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
                 continue
             folder = self.out / self.name / "dry-run" / slug(entry.name)
-            probe = Run(entry.name, entry.points[0], self.plan.seeds[0], folder)
+            probe = Run(entry.name, entry.points[0], self.plan.seeds_of(entry)[0], folder)
             problem = self.trainer.try_out(probe, folder)
             shutil.rmtree(folder.with_name(f"{folder.name}.dry-run"), ignore_errors=True)
             failed += bool(problem)
@@ -370,7 +371,8 @@ def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:
 def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
     if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
         raise UserError(f"--seed-list {','.join(words)}: give different whole numbers by commas, as 1,11,42")
-    return sweep.model_copy(update={"seeds": list(map(int, words))})
+    rows = {name: row.model_copy(update={"seeds": None}) for name, row in sweep.rows.items()}
+    return sweep.model_copy(update={"seeds": list(map(int, words)), "rows": rows})
 
 
 def _existing(number: int, plan: Plan) -> int:

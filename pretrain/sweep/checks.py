@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pretrain.common.files import sha256_of
 from pretrain.config.run import Config
 from pretrain.config.validation import leaves, read_yaml
 from pretrain.sweep.file import Entry
@@ -60,7 +58,7 @@ def _equal(finished: list[tuple[str, Run]]) -> Iterator[str]:
     seen: dict[tuple[int, str], tuple[str, Run]] = {}
     named: set[tuple[str, str]] = set()
     for name, run in finished:
-        digest = weights_digest(run)
+        digest = (run.summary or {}).get("weights")
         if digest is None:
             continue
         other, earlier = seen.setdefault((run.seed, digest), (name, run))
@@ -77,14 +75,6 @@ def _equal(finished: list[tuple[str, Run]]) -> Iterator[str]:
             f"{run.folder}). They differ in {settings or 'nothing'}, which then did nothing: a weight of 0, "
             "a setting of what is switched off, or one that a checkpoint overrides"
         )
-
-
-def weights_digest(run: Run) -> str | None:
-    """Return a digest of the weights of a run's last step; None: they are not there."""
-    files = sorted((run.folder / "export").glob("*.safetensors"))
-    if not files:
-        return None
-    return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
 
 
 def differing(first: Config, second: Config) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from pretrain.common.errors import UserError
 from pretrain.sweep.evaluations import SEVEN, EvaluatedModel
-from pretrain.sweep.file import Entry, Sweep
+from pretrain.sweep.file import DesignedRow, Entry, Sweep
 from pretrain.sweep.intervals import Interval, Resampled, interval, paired_error, unpaired_error
 from pretrain.sweep.runs import Run
 
@@ -30,7 +30,8 @@ def baseline_of(sweep: Sweep, entries: Sequence[Entry]) -> str | None:
     Of a row with a grid it is the first cell. None: no row that is left (`--rows`) is trained.
     """
     named = [entry.name for entry in entries if entry.of == sweep.baseline]
-    return next(iter([*named, *(entry.name for entry in entries if entry.runs)]), None)
+    trained = [entry.name for entry in entries if entry.runs and not isinstance(entry.row, DesignedRow)]
+    return next(iter([*named, *trained]), None)
 
 
 def unpaired(first: Run, second: Run) -> list[str]:
@@ -57,10 +58,11 @@ def add_differences(content: dict[str, Any], rows: Rows, baseline: str | None, j
         judged_by: the column that decides whether a row is grey.
     """
     content |= {"baseline": baseline, "judged_by": judged_by}
-    found = {row["name"]: row for row in content["rows"] if row["runs"]}
+    # a design's runs are compared by its effects
+    found = {row["name"]: row for row in content["rows"] if row["runs"] and "levels" not in row}
     if baseline is None or baseline not in found:
         return
-    noises = _Noises(content["columns"], rows)
+    noises = _Noises(content["columns"], rows, baseline)
     for name, row in found.items():
         if name == baseline:
             continue
@@ -141,11 +143,13 @@ class _Side:
 class _Noises:
     """What other draws of the pairs would add to the figures of runs, each computed once.
 
-    A column of Spearman correlations has it where every run's similarities were kept.
+    A column of Spearman correlations has it for the runs whose similarities were kept, and are of the same
+    pairs as the baseline's.
     """
 
-    def __init__(self, columns: dict[str, Any], rows: Rows):
+    def __init__(self, columns: dict[str, Any], rows: Rows, baseline: str):
         self.columns = columns
+        self._baseline = baseline
         self._rows = rows
         self._of_task: dict[str, dict[tuple[str, int], np.ndarray]] = {}
 
@@ -175,12 +179,12 @@ class _Noises:
                 for number, model in enumerate(models)
                 if (kept := model.similarities(task)) is not None
             }
-            golds = [gold for gold, _ in found.values()]
-            same = all(np.array_equal(gold, golds[0]) for gold in golds)
+            pairs = next((gold for (name, _), (gold, _) in found.items() if name == self._baseline), None)
             noises: dict[tuple[str, int], np.ndarray] = {}
-            if golds and same:  # else the rows were scored on other pairs
+            if pairs is not None:
+                found = {key: kept for key, kept in found.items() if np.array_equal(kept[0], pairs)}
                 # the last draw is the pairs as they are
-                drawn = Resampled(task, golds[0]).spearman([values for _, values in found.values()])
+                drawn = Resampled(task, pairs).spearman([values for _, values in found.values()])
                 noises = {
                     key: draws[:-1] - draws[-1]
                     for key, draws in zip(found, drawn)

@@ -2,6 +2,8 @@
 
 A column's metric is one of
     dev                      STS-B dev of best/, as evaluated during training: selects best/ and winners
+    dev.start, dev.last      the same of step 0, and of the last step
+    dev.change, dev.gain     the last step less step 0; the best step less step 0, so never below 0
     sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
     EVALUATION.TASK[.SCORE]  the headline, or another score, of `python -m finetune.EVALUATION`
     start.EVALUATION...      the same of the model that the run started from
@@ -171,6 +173,8 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
         if model.run is not None:
             return model.run.dev
         evaluation, rest = "sts", "STS-B-dev"
+    if evaluation == "dev":
+        return _on_the_way(model.run, rest)
     if evaluation == "run":
         if model.run is None or not (summary := model.run.summary):
             return None
@@ -191,6 +195,14 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
     if result is None:
         return None
     return result["scores"].get(score) if score else result["value"]
+
+
+def _on_the_way(run: Run | None, name: str) -> float | None:
+    """Return a figure of STS-B dev's course during training; None: the run is unfinished."""
+    if run is None or run.dev is None or not (course := run.dev_by_step):
+        return None
+    start, last = course[0], course[-1]
+    return {"start": start, "last": last, "change": last - start, "gain": run.dev - start}.get(name)
 
 
 def deviation(model: EvaluatedModel, name: str | list[str]) -> float | None:

@@ -10,7 +10,7 @@
 
 `grid` multiplies the rows by every combination of its values, and `--readings` by the readings of their
 objectives; `search` tries every combination for each row with the first seed, and trains the best one by
-`select` with all seeds.
+`select` with all seeds. `design` adds runs that vary many factors at once (`pretrain.sweep.design`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pretrain.config.objectives import OBJECTIVES, ObjectiveConfig, readers, rea
 from pretrain.config.recipe import SHORT_FLAGS, load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml
+from pretrain.sweep.design import Design, Levels
 
 Overrides = dict[str, str]
 """Dotted key of the configuration -> its value as typed on the command line."""
@@ -60,6 +61,7 @@ class Row(BaseModel):
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = Field(
         None, description="pooling to evaluate with, where it is not the one trained with"
     )
+    seeds: list[int] | None = Field(None, min_length=1, description="in place of the sweep's")
     weights: Literal["best", "export"] = Field(
         "best", description="which of a run's are evaluated: of its best step, or of its last"
     )
@@ -69,6 +71,12 @@ class Row(BaseModel):
         default_factory=dict, description="where figures draw the row; metrics may name its keys, as {key}"
     )
     note: str = Field("", description="what must be known to compare")
+
+
+class DesignedRow(Row):
+    """A run of a designed experiment. levels: factor -> level."""
+
+    levels: Levels
 
 
 class Figure(BaseModel):
@@ -145,7 +153,38 @@ class Sweep(BaseModel):
     )
     select: str = Field("dev", description="metric that decides a search; dev: STS-B dev during training")
     notes: list[str] = Field(default_factory=list)
-    rows: dict[str, Row]
+    rows: dict[str, Row] = Field(default_factory=dict)
+    design: Design | None = Field(
+        None, description="a designed experiment: further runs, and what each factor does (sweep/design.py)"
+    )
+
+    @property
+    def all_rows(self) -> dict[str, Row]:
+        """The rows that the file names, then the runs of its design.
+
+        These are dealt the seeds in turn; one that repeats another's levels has another seed.
+
+        Raises:
+            UserError: the design has more equal runs than there are seeds.
+        """
+        if self.design is None:
+            return self.rows
+        rows = dict(self.rows)
+        used: dict[tuple[str, ...], set[int]] = {}
+        for number, levels in enumerate(self.design.drawn()):
+            taken = used.setdefault(tuple(levels.values()), set())
+            turn = (self.seeds[(number + more) % len(self.seeds)] for more in range(len(self.seeds)))
+            seed = next((seed for seed in turn if seed not in taken), None)
+            if seed is None:
+                raise UserError(
+                    f"design: {len(taken) + 1} of its {self.design.runs} runs have the levels "
+                    f"{', '.join(levels.values())}, and there are {len(self.seeds)} seeds: give more seeds, "
+                    "more levels or fewer runs"
+                )
+            taken.add(seed)
+            settings = self.design.settings(levels)
+            rows[f"run {number + 1}"] = DesignedRow(levels=levels, set=settings, seeds=[seed])
+        return rows
 
     @field_validator("seeds")
     @classmethod
@@ -156,12 +195,18 @@ class Sweep(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Sweep:
-        if not self.rows:
+        if not self.rows and self.design is None:
             raise ValueError("rows: there are none")
+        if self.design is not None and self.recipe is None:
+            raise ValueError("design: the sweep names no recipe")
+        if self.design is not None and (self.grid or self.search):
+            raise ValueError("design: its runs take neither grid nor search; make factors of their keys")
         ours = [name for name, row in self.rows.items() if row.kind != "quoted"]
         if self.baseline and self.baseline not in ours:
             raise ValueError(f"baseline {self.baseline!r}: no such row of ours; there are {', '.join(ours)}")
         for name, row in self.rows.items():
+            if row.seeds is not None:
+                self._distinct(row.seeds)
             if row.kind != "quoted" and row.recipe is None and self.recipe is None:
                 raise ValueError(f"row {name!r}: neither it nor the sweep names a recipe")
             for column in {**row.paper, **row.spread}:
@@ -258,7 +303,7 @@ def expand(
     if readings and (fixed := [key for key in flags if key.endswith(".reading")]):
         raise UserError(f"--readings makes rows of what --{fixed[0]} fixes for all: leave one of them out")
     entries, used, read = [], set(), set()
-    for name, row in sweep.rows.items():
+    for name, row in sweep.all_rows.items():
         recipe = Path()
         if row.kind != "quoted":
             path = row.recipe or sweep.recipe
@@ -278,7 +323,7 @@ def expand(
                     )
                     used |= {key for point in points for key in flags if key in point.overrides}
                     for point in points:
-                        point.config(sweep.seeds[0])
+                        point.config((row.seeds or sweep.seeds)[0])
                 except UserError as error:
                     raise UserError(f"row {title!r}: {error}") from None
                 different = {tuple(sorted(point.overrides.items())): point for point in points}

@@ -24,6 +24,8 @@ def add_mechanisms(content: dict[str, Any], rows: Rows) -> None:
     does nothing in that mean, at the thresholds of `pretrain.telemetry.mechanisms`}.
     """
     for row in content["rows"]:
+        if "levels" in row:  # one run of a designed experiment
+            continue
         runs = [model.run for model in rows.get(row["name"], ()) if model.run is not None]
         found = [last_figures(run) for run in runs]
         mean = {

@@ -102,6 +102,12 @@ class Run:
         return self.scores.get("stsb-dev")
 
     @property
+    def dev_by_step(self) -> list[float]:
+        """STS-B dev of every evaluation during training, in order of steps; the first is of the start."""
+        rows = read_metrics(self.folder / "metrics.jsonl")
+        return [row["evaluation"]["stsb-dev"] for row in rows if "stsb-dev" in row.get("evaluation", {})]
+
+    @property
     def warnings(self) -> list[str]:
         """The alarms that the run's monitors raised."""
         return [
@@ -201,17 +207,21 @@ class Plan:
         seen: set[str] = set()
         for entry in (entry for entry in entries if entry.runs):
             for number, point in enumerate(entry.points):
-                for seed in seeds[:1] if entry.searched else seeds:
+                for seed in self.seeds_of(entry)[:1] if entry.searched else self.seeds_of(entry):
                     if (digest := identity(point.config(seed))) not in seen:
                         seen.add(digest)
                         self.tasks.append(Task(entry, number, seed))
         self.second = len(self.tasks)
         """Number of the first task that waits for a search."""
         for entry in (entry for entry in entries if entry.runs and entry.searched):
-            search = "+".join(identity(point.config(seeds[0])) for point in entry.points)
+            search = "+".join(identity(point.config(self.seeds_of(entry)[0])) for point in entry.points)
             if search not in seen:
                 seen.add(search)
-                self.tasks += [Task(entry, None, seed) for seed in seeds[1:]]
+                self.tasks += [Task(entry, None, seed) for seed in self.seeds_of(entry)[1:]]
+
+    def seeds_of(self, entry: Entry) -> list[int]:
+        """Return the seeds of a row: its own, else the sweep's."""
+        return entry.row.seeds or self.seeds
 
     def resolve(self, task: Task) -> Run | None:
         """Return the run of a task; None: its search is not finished."""
@@ -226,7 +236,7 @@ class Plan:
         """Return the number of an entry's best point; None: scores are missing. A failed run cannot win."""
         if not entry.searched:
             return 0
-        runs = [run_of(entry.name, point, self.seeds[0], self.out) for point in entry.points]
+        runs = [run_of(entry.name, point, self.seeds_of(entry)[0], self.out) for point in entry.points]
         each = [-math.inf if run.failed else self.score(run) for run in runs]
         scores = [score for score in each if score is not None]
         if len(scores) < len(each) or max(scores) == -math.inf:
@@ -239,7 +249,7 @@ class Plan:
         return (
             []
             if number is None
-            else [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds]
+            else [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds_of(entry)]
         )
 
     def lines(self) -> Iterator[str]:

@@ -12,9 +12,10 @@ from typing import Any
 
 from pretrain.common.files import replace_durably, to_json
 from pretrain.sweep.checks import errors_of
-from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column
+from pretrain.sweep.design import describe_effects, effects_of
+from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column, tasks_of
 from pretrain.sweep.evaluations import EvaluatedModel, deviation, metric, models_of
-from pretrain.sweep.file import Row, Sweep
+from pretrain.sweep.file import DesignedRow, Row, Sweep
 from pretrain.sweep.mechanisms import add_mechanisms, describe_mechanisms
 from pretrain.sweep.runs import Plan
 
@@ -78,10 +79,12 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
             "runs": [],
         }
         rows.append(row)
+        if isinstance(entry.row, DesignedRow):
+            row["levels"] = entry.row.levels
         if entry.row.kind == "quoted":
             continue
         runs = plan.chosen(entry)
-        row["wanted"] = len(plan.seeds) if entry.row.kind == "trained" else 1
+        row["wanted"] = len(plan.seeds_of(entry)) if entry.row.kind == "trained" else 1
         if entry.searched:
             winner = plan.winner(entry)
             row["search"] = {
@@ -97,6 +100,8 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 "pooling": model.pooling,
                 "evaluations": str(model.folder),
             }
+            if "levels" in row and sweep.design is not None:
+                row["response"] = metric(model, sweep.design.response)
             if sweep.over:
                 names = columns_for(sweep, entry.row)
                 own = {title: deviation(model, name) for title, name in names.items()}
@@ -126,6 +131,8 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
     judged_by = judging_column(sweep, content["columns"])
     add_differences(content, models, baseline_of(sweep, plan.entries), judged_by)
     add_mechanisms(content, models)
+    if sweep.design is not None:
+        content["design"] = effects_of(sweep.design, [row for row in rows if "levels" in row])
     return content
 
 
@@ -184,6 +191,8 @@ def tabulate(content: dict[str, Any]) -> str:
         lines.append("| " + " | ".join([name, kind, *cells]) + " |")
 
     for row in content["rows"]:
+        if "levels" in row:  # of a designed experiment, which has tables of its own
+            continue
         name, runs, named = row["name"].replace("|", "\\|"), row["runs"], len(lines)
         if row.get("grey"):
             name = f"*~ {name}*"
@@ -269,6 +278,16 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
         found = row["difference"]
         if found["unpaired"]:
             unpaired.setdefault(", ".join(found["unpaired"]), []).append(row["name"])
+        alone = [
+            title
+            for title, around in found["columns"].items()
+            if tasks_of(content["columns"][title]) and not around["over_pairs"]
+        ]
+        if alone:
+            lines.append(
+                f"{row['name']}: intervals of {', '.join(alone)} are over seeds alone; similarities of the "
+                f"pairs were not kept, or they are other pairs than those of {baseline}."
+            )
         if found["one_seed"]:
             lines.append(f"{row['name']}: one seed, so its interval says nothing of other seeds.")
     for reason, names in unpaired.items():
@@ -280,7 +299,7 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
 def write(content: dict[str, Any], folder: Path) -> str:
     """Write table.md and results.json; return the table."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = tabulate(content) + describe_mechanisms(content)
+    table = tabulate(content) + describe_mechanisms(content) + describe_effects(content)
     replace_durably(folder / "table.md", table.encode())
     replace_durably(folder / "results.json", to_json(content))
     return table

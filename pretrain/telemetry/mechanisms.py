@@ -56,7 +56,8 @@ CHECKS = {
         "the adversarial step of V-advCSE finds nothing worse than random noise: its loss is {0:.4f} times "
         f"that of random noise of the same length (below {HARDER_THAN_RANDOM}), and the noise has a cosine "
         "of {1:.4f} with its random start. Take another objective.vadvcse.reading than smart-package, whose "
-        "numbers are inert, or raise its objective.vadvcse.step_size until the cosine falls.",
+        "numbers are inert, or raise objective.vadvcse.step_size (appendix-A has none) until the cosine "
+        "falls.",
     ),
     "vascl": Check(
         ("vascl_neighbourhood_rise", "vascl_neighbourhood_rise_of_random", "loss/vascl_neighbourhood"),

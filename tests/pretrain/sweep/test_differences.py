@@ -86,6 +86,22 @@ def test_kept_similarities_bring_in_the_pairs(tmp_path):
     assert collect(sweep, plan, tmp_path / "out")["rows"][1]["difference"]["columns"] == found
 
 
+def test_a_row_scored_on_other_pairs_loses_its_own_part_of_the_interval_alone(tmp_path):
+    sweep, plan = plan_of(tmp_path, rows=ROWS)
+    random = np.random.default_rng(0)
+    golds = {name: random.normal(size=100) for name in ("base", "other")}
+    for entry in plan.entries:
+        gold = golds["other" if entry.name == "same" else "base"]
+        for run in plan.chosen(entry):
+            finish(run, 50.0 + run.seed * (entry.name != "base"), gold, gold + random.normal(size=100))
+    content = collect(sweep, plan, tmp_path / "out")
+    over_pairs = [row["difference"]["columns"]["STS-B"]["over_pairs"] for row in content["rows"][1:]]
+    assert over_pairs == [True, False]
+    table = tabulate(content)
+    assert "same: intervals of STS-B, STS-B dev are over seeds alone" in table
+    assert "better: intervals of STS-B dev are over seeds alone" in table
+
+
 def test_rows_of_other_batches_are_compared_as_independent_ones(tmp_path):
     rows = ROWS | {"large": {"set": {"train.global_batch": 256}}, "elsewhere": {"set": {"train.lr": 3e-3}}}
     sweep, plan = plan_of(tmp_path, rows=rows, baseline="same", seeds=[1, 2])
