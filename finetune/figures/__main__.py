@@ -1,4 +1,4 @@
-"""The papers' figures, drawn from the table of a sweep: `python -m finetune.figures runs/sweeps/NAME`.
+"""Draw figures from the table of a sweep, the papers' among them: `python -m finetune.figures FOLDER`.
 
 `pretrain.sweep` runs it for files that have `figures:`. Each goes to FOLDER/figures/NAME.png, those with
 numbers of their own to NAME.md beside it. A figure whose rows have not been evaluated is not drawn.
@@ -9,6 +9,8 @@ numbers of their own to NAME.md beside it. A figure whose rows have not been eva
     nli           distances of premises to entailed and contradicting hypotheses (VaSCL, figure 2b)
     cases         pairs with a negation: their ranks, and the weight of every word (SDA, figure 4)
     overlap       how many words the two sentences of a pair share (SDA, section 6.3)
+    differences   every row less the baseline, with its interval
+    effects       what each level of a design's factors adds, with its interval
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ def _drawn(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[
     Raises:
         NotThere: what it shows has not been evaluated.
     """
-    from finetune.figures import tables
+    from finetune.figures import experiments, tables
     from finetune.geometry import plots
 
     kind = figure["kind"]
@@ -79,8 +81,14 @@ def _drawn(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[
         elif kind == "correlations":
             picture, text = tables.correlations(content, figure)
         else:
-            picture = {"lines": tables.lines, "dots": tables.dots, "nli": tables.nli}[kind](content, figure)
-            text = None
+            drawer = {
+                "lines": tables.lines,
+                "dots": tables.dots,
+                "nli": tables.nli,
+                "differences": experiments.differences,
+                "effects": experiments.effects,
+            }[kind]
+            picture, text = drawer(content, figure), None
         if figure["title"]:
             picture.suptitle(figure["title"])
         png = plots.to_png(picture)

@@ -11,9 +11,9 @@ from scipy import stats
 from sts_layout import write_layout
 
 from finetune.figures import __main__ as figures
-from finetune.figures import tables
+from finetune.figures import experiments, tables
 from finetune.figures.cases import negated_pairs, ranks, words_of
-from finetune.figures.drawing import NotThere
+from finetune.figures.drawing import GREY, NotThere
 from finetune.figures.overlap import jaccard, overlap_table
 from finetune.geometry import plots
 from finetune.results import Evaluation, TaskResult
@@ -66,6 +66,48 @@ def test_lines_go_through_their_rows_from_left_to_right():
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["level", "first", "second"]
     with pytest.raises(NotThere, match="share"):
         tables.lines(content(LINES[3]), figure(kind="lines", x="share"))
+
+
+def test_differences_stand_around_none_and_are_grey_where_their_interval_holds_it():
+    found = {"A": {"mean": 1.0, "low": 0.5, "high": 1.5, "told": True}}
+    unsure = {"A": {"mean": -0.2, "low": -1.0, "high": 0.6, "told": False}}
+    rows = [row("better", {}, A=3.0), row("same", {}, A=2.0)]
+    for one, columns in zip(rows, (found, unsure)):
+        one["difference"] = {"columns": columns}
+    with plots.style():
+        drawn = experiments.differences(content(*rows) | {"baseline": "base"}, figure(kind="differences"))
+    (axis,) = drawn.axes
+    bars = [line for line in axis.get_lines() if len(line.get_xdata()) == 2 and line.get_marker() == "None"]
+    assert [line.get_xdata().tolist() for line in bars[:2]] == [[0.5, 1.5], [-1.0, 0.6]]
+    assert bars[0].get_color() != bars[1].get_color() == GREY
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["better", "same"]
+    assert axis.get_xlabel() == "less base"
+    with pytest.raises(NotThere):
+        experiments.differences(content(), figure(kind="differences", columns=["A"]))
+
+
+def test_effects_stand_in_the_order_of_their_shares():
+    def effect(mean):
+        return {"mean": mean, "low": mean - 1, "high": mean + 1, "runs": 4}
+
+    analysis = {
+        "mean": 2.0,
+        "shares": {"rate": 0.1, "views": 0.6},
+        "effects": {
+            "rate": {"low": effect(0.5), "high": effect(-0.5)},
+            "views": {"none": effect(-3.0), "crops": effect(3.0)},
+        },
+    }
+    designed = {"design": {"response": "dev.change", "analysis": analysis}}
+    with plots.style():
+        drawn = experiments.effects(content() | designed, figure(kind="effects"))
+    (axis,) = drawn.axes
+    names = [text.get_text() for text in axis.get_yticklabels()]
+    assert names == ["views (60%): none", "views (60%): crops", "rate (10%): low", "rate (10%): high"]
+    dots = [line.get_xdata()[0] for line in axis.get_lines() if line.get_marker() == "o"]
+    assert dots == [-3.0, 3.0, 0.5, -0.5] and "dev.change, +2.0" in axis.get_xlabel()
+    with pytest.raises(NotThere, match="too few runs"):
+        experiments.effects(content(), figure(kind="effects"))
 
 
 def test_columns_may_go_to_the_right_with_a_line_a_row():
