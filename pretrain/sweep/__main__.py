@@ -232,7 +232,7 @@ class _Work:
         done, begun = states.count("done"), states.count("begun")
         _print_line(
             f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do"
-            f"{_time_left(known)}"
+            f"{_time_left(known, self.flags.jobs)}"
         )
 
         def train_one(number: int, task: Task) -> None:
@@ -247,7 +247,9 @@ class _Work:
                 assert summary is not None  # `train` says that the run is done
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
                 name = f"{run.name} " if self.flags.jobs > 1 else ""
-                _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}{_time_left(known)}")
+                _print_line(
+                    f"  {name}done in {format_seconds(summary['seconds'])}{dev}{_time_left(known, self.flags.jobs)}"
+                )
 
         numbered = list(enumerate(tasks, 1))
         # tasks with a point do not wait for a search, whose runs must all be done before its winner is known
@@ -393,9 +395,9 @@ def _submit() -> int:
     os.execvp("bash", ["bash", str(ROOT / "slurm" / "sweep.sh"), "--", *words])
 
 
-def _time_left(runs: list[Run]) -> str:
+def _time_left(runs: list[Run], jobs: int) -> str:
     seconds = remaining_seconds(runs, runs)
-    return f"; about {format_seconds(seconds)} of training left" if seconds else ""
+    return f"; about {format_seconds(seconds / jobs)} of training left" if seconds else ""
 
 
 def _print_line(text: str) -> None:
