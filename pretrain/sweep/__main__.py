@@ -247,9 +247,8 @@ class _Work:
                 assert summary is not None  # `train` says that the run is done
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
                 name = f"{run.name} " if self.flags.jobs > 1 else ""
-                _print_line(
-                    f"  {name}done in {format_seconds(summary['seconds'])}{dev}{_time_left(known, self.flags.jobs)}"
-                )
+                left = _time_left(known, self.flags.jobs)
+                _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}{left}")
 
         numbered = list(enumerate(tasks, 1))
         # tasks with a point do not wait for a search, whose runs must all be done before its winner is known
