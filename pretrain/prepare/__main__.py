@@ -24,6 +24,7 @@ from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest, typed
 from pretrain.config.data import DataConfig, Source
+from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
 from pretrain.prepare.executors import ExecutorOptions
 
@@ -73,7 +74,7 @@ def source_keys() -> str:
 
 def _recipe(path: Path) -> dict[str, Any]:
     """Return the data keys of a data recipe, or those of a training recipe's data.prepare section."""
-    tree = read_yaml(path)
+    tree = read_yaml(find_recipe(path))
     data = tree.get("data")
     return data.get("prepare") or {} if isinstance(data, dict) else tree
 

@@ -30,6 +30,7 @@ from pydantic import BaseModel, Field
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
+from pretrain.config.recipe import find_recipe
 from pretrain.config.recipe import flags as keys
 from pretrain.sweep.differences import judging_column
 from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of, pending
@@ -148,7 +149,7 @@ def _open(
         raise UserError(
             "name a sweep file, as configs/sweeps/clear_table1.yaml, or one recipe with --config; not both"
         )
-    path = Path(file or flags.config)
+    path = find_recipe(Path(file or flags.config))
     sweep = read_sweep(path) if file else sweep_of(path)
     if flags.seed_list:
         sweep = _with_seeds(sweep, flags.seed_list)

@@ -1,0 +1,47 @@
+"""The command `clearly`: each command of the project under one name.
+
+`clearly train --data DIR` is `python -m pretrain.main --data DIR`: the process becomes that one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pretrain.common.error_output import print_error
+from pretrain.common.errors import UserError
+from pretrain.common.program import TYPED
+from pretrain.common.typed_values import nearest
+
+COMMANDS = {
+    "prepare": ("pretrain.prepare", "raw text in, a tokenizer and shuffled, de-duplicated shards out"),
+    "train": ("pretrain.main", "pretrain or post-train an encoder, evaluate and export it"),
+    "inspect": ("pretrain.inspect", "a training batch as the model will see it, decoded"),
+    "augment": ("augment", "what augmentations do to sentences"),
+    "plan": ("pretrain.plan", "memory, time and cost of a run, before it starts"),
+    "sweep": ("pretrain.sweep", "several runs and seeds, one table, with intervals"),
+    "export": ("pretrain.export", "a run's encoder for transformers and sentence-transformers"),
+    "report": ("finetune.report", "one page about runs and models, side by side"),
+}
+"""Word -> the module that `python -m` would start, and what it does."""
+
+
+def main() -> None:
+    """Become the command that the first word names."""
+    words = sys.argv[1:]
+    if not words or words[0] in ("help", "-h", "--help"):
+        width = max(map(len, COMMANDS)) + 2
+        listed = [f"  {word:{width}s}{about}" for word, (_, about) in COMMANDS.items()]
+        print("\n".join(["usage: clearly COMMAND ..., each with its own --help", "", *listed]))
+        return
+    if words[0] not in COMMANDS:
+        hint = nearest(words[0], COMMANDS)
+        print_error(UserError(f"unknown command {words[0]!r}{hint} clearly --help lists the commands"))
+        raise SystemExit(2)
+    module, _ = COMMANDS[words[0]]
+    os.environ[TYPED] = f"clearly {words[0]}"
+    os.execv(sys.executable, [sys.executable, "-m", module, *words[1:]])
+
+
+if __name__ == "__main__":
+    main()
