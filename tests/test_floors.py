@@ -55,6 +55,7 @@ MAY_IMPORT = {
     "pretrain.inspect": "augment pretrain",
     "pretrain.demo": "pretrain.config",
     "pretrain.clearly": "",
+    "pretrain.doctor": "augment.text pretrain.telemetry pretrain.model finetune.data",
     "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "
     "finetune",
 }
@@ -158,6 +159,7 @@ PICTURE_BOXES = {
     "finetune.sets": "encoders",
     "finetune.tuning": "encoders",
     "pretrain.clearly": "tools",
+    "pretrain.doctor": "examination",
     "pretrain.demo": "tools",
     "pretrain.inspect": "tools",
     "pretrain.plan": "planning",

@@ -53,7 +53,7 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[Non
         UserError: the folder cannot be written.
     """
     path = folder / (f".{part}{LOCK}" if part else LOCK)
-    lock = SoftFileLease(path, lease_duration=LEASE, heartbeat_interval=BEAT, on_compromise=_stop)
+    lock = lease_of(path, on_compromise=_stop)
     try:
         _acquire(lock, folder / part, wait)
     except OSError as error:
@@ -71,6 +71,11 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[Non
         lock.release()
 
 
+def lease_of(path: Path, **more: Any) -> SoftFileLease:
+    """Return the lease that a lock's file is, to take or to look at."""
+    return SoftFileLease(path, lease_duration=LEASE, heartbeat_interval=BEAT, **more)
+
+
 def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
     """Take the lock.
 
@@ -80,14 +85,14 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
     watch, deadline, printed = _Watch(lock), time.monotonic() + wait, False
 
     def give_up() -> bool:
-        return _state_here(lock.owner) != "elsewhere" or (
+        return state_here(lock.owner) != "elsewhere" or (
             watch.holder_lives() and time.monotonic() >= deadline
         )
 
     while True:
         # Not within `acquire`: that takes a lease by its age alone, also from a process of this machine that
         # is suspended.
-        while (state := _state_here(owner := lock.owner)) in (
+        while (state := state_here(owner := lock.owner)) in (
             "lives",
             "dies",
         ) and time.monotonic() < deadline + (10 if state == "dies" else 0):
@@ -103,7 +108,7 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
             except LeaseSettingsMismatch:  # held by a version of this program with another lease
                 raise _taken(lock, place) from None
             except Timeout:
-                if _state_here(lock.owner) != "elsewhere":
+                if state_here(lock.owner) != "elsewhere":
                     break
                 if watch.lives and time.monotonic() >= deadline:
                     raise _taken(lock, place) from None
@@ -132,7 +137,7 @@ def _remove(lock: SoftFileLease, dead: Any) -> None:
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)
-        owner = SoftFileLease(aside, lease_duration=LEASE, heartbeat_interval=BEAT).owner
+        owner = lease_of(aside).owner
         if owner is None or owner.token != dead.token:
             with contextlib.suppress(FileExistsError):
                 # put it back: its holder finds the same file again at its next refresh
@@ -191,7 +196,7 @@ class _Watch:
         return self.lives
 
 
-def _state_here(owner: Any) -> str:
+def state_here(owner: Any) -> str:
     """Return what /proc says of the owner of a lock.
 
     It "lives" on this machine, also where it is suspended. It "dies": it was killed, and one of its threads

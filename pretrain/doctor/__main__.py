@@ -1,0 +1,56 @@
+"""Examine an installation, its machine and its folders, and say what to do about what is found.
+
+    clearly doctor
+    clearly doctor --folder /scratch/me/runs --data /data/benchmarks
+    srun --nodes 2 --ntasks-per-node 1 clearly doctor --folder /scratch/me/runs      # do all nodes see it?
+
+The exit status is 1 if something is wrong: it would fail. A note is about what works, but slower or with
+less than it could.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from pretrain.common import cli
+from pretrain.common.environment import choose_accelerator
+from pretrain.doctor import benchmarks, hardware, software, storage
+from pretrain.doctor.findings import Finding, show
+
+
+def doctor(*, folder: Path = Path("runs"), data: str = "") -> int:
+    """Examine the installation, the machine and the folders; say what to do about what is found.
+
+    Args:
+        folder: where runs will be written.
+        data: folder of the benchmarks; default: CLEAR_DATA.
+    """
+    choose_accelerator()
+    console = Console(highlight=False)
+    data = data or os.environ.get("CLEAR_DATA", "")
+    examinations: dict[str, list[Callable[[], list[Finding]]]] = {
+        "software": [software.python, software.packages, software.compiled],
+        "machine": [hardware.processor, hardware.devices, hardware.precision, hardware.meeting],
+        "folders": [
+            partial(storage.disk, folder),
+            partial(storage.locks, folder),
+            partial(storage.visibility, folder, dict(os.environ)),
+        ],
+        "data": [partial(benchmarks.sets, data), benchmarks.parser],
+    }
+    worst = 0
+    for heading, steps in examinations.items():
+        findings = [finding for step in steps for finding in step()]
+        show(console, heading, findings)
+        worst += sum(finding.level == "wrong" for finding in findings)
+    console.print(f"\n{worst} things will fail" if worst else "\nnothing here will fail")
+    return 1 if worst else 0
+
+
+if __name__ == "__main__":
+    cli.run(doctor)

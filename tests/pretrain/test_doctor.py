@@ -1,0 +1,148 @@
+"""`clearly doctor`: what it finds on this machine, and on ones where something is wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from run_helpers import environment
+
+from pretrain.common.errors import UserError
+from pretrain.common.folder_lock import folder_lock
+from pretrain.doctor import benchmarks, hardware, software, storage
+from pretrain.doctor.findings import Finding, show
+
+
+def levels(findings):
+    return [finding.level for finding in findings]
+
+
+def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
+    words = [
+        sys.executable,
+        "-m",
+        "pretrain.doctor",
+        "--folder",
+        str(tmp_path / "runs"),
+        "--data",
+        str(tmp_path),
+    ]
+    run = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0 and "nothing here will fail" in run.stdout, run.stdout + run.stderr
+    for what in (
+        "software",
+        "CPython",
+        "torch ",
+        "machine",
+        "cores",
+        "2 ranks meet by",
+        "auto chooses",
+        "GiB free",
+    ):
+        assert what in run.stdout, what
+    assert f"no lock below {tmp_path / 'runs'}" in run.stdout and "SentEval 0 of" in run.stdout
+    words[-1] = str(tmp_path / "nowhere")
+    run = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+    assert run.returncode == 1 and "WRONG" in run.stdout and "1 things will fail" in run.stdout
+
+
+def test_what_is_installed_is_compared_with_what_is_required(monkeypatch):
+    monkeypatch.setattr(
+        "importlib.metadata.requires", lambda name: ["torch>=1", "numpy<1", "no-such-thing>=2"]
+    )
+    *_, numpy, missing = software.packages()
+    assert levels([numpy, missing]) == ["wrong", "wrong"]
+    assert "<1 is needed" in numpy.what and missing.todo == "pip install 'no-such-thing>=2'"
+
+
+def test_locks_of_the_living_and_of_the_dead_are_told_apart(tmp_path):
+    (tmp_path / "mine").mkdir()
+    code = (
+        "import sys, time; from pathlib import Path; from pretrain.common.folder_lock import folder_lock\n"
+        "with folder_lock(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(600)"
+    )
+    (tmp_path / "left").mkdir()
+    words = [sys.executable, "-c", code, str(tmp_path / "left")]
+    other = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "held\n"
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    long_ago = time.time() - 1200
+    os.utime(tmp_path / "left" / ".lock", (long_ago, long_ago))
+    with folder_lock(tmp_path / "mine"):
+        left, mine = storage.locks(tmp_path)
+    assert left.level == "note" and f"process {other.pid}" in left.what and "20 minutes ago" in left.what
+    assert mine.level == "good" and f"being written by process {os.getpid()}" in mine.what
+    assert [finding.what for finding in storage.locks(tmp_path / "mine")] == [
+        f"no lock below {tmp_path / 'mine'}"
+    ]
+
+
+def test_a_slow_or_full_disk_is_a_note_and_one_that_cannot_be_written_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_rates", lambda path: (20.0, 900.0))
+    _, speed = storage.disk(tmp_path)
+    assert speed.level == "note" and "writes 20 MiB/s" in speed.what and "faster disk" in speed.todo
+    with pytest.raises(UserError, match="name another with --folder"):
+        storage.disk(Path("/proc/nothing"))
+
+
+def test_tasks_look_for_each_others_files(tmp_path):
+    slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+    code = (
+        "import os, sys; from pathlib import Path; from pretrain.doctor import storage\n"
+        "print(storage.visibility(Path(sys.argv[1]), dict(os.environ), 10.0)[0].what)"
+    )
+    apart = [tmp_path / "a", tmp_path / "b"]
+    for places, expected in (([tmp_path] * 2, "is seen by"), (apart, "does not see")):
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, str(place)],
+                env=environment() | slurm | {"SLURM_PROCID": str(number)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for number, place in enumerate(places)
+        ]
+        for process in processes:
+            assert expected in process.communicate(timeout=120)[0]
+    assert levels(storage.visibility(tmp_path, {})) == ["note"]
+
+
+def test_ranks_that_cannot_meet_are_wrong(monkeypatch):
+    monkeypatch.setattr(hardware, "_MEET", "raise SystemExit('no such interface')")
+    (finding,) = hardware.meeting()
+    assert finding.level == "wrong" and "no such interface" in finding.what
+    monkeypatch.setattr(hardware, "_MEET", "import time; time.sleep(60)")
+    monkeypatch.setattr(hardware, "_MEETING_SECONDS", 1.0)
+    (finding,) = hardware.meeting()
+    assert (
+        finding.level == "wrong" and "did not meet" in finding.what and "GLOO_SOCKET_IFNAME" in finding.todo
+    )
+
+
+def test_threads_that_are_given_away_are_noted(monkeypatch):
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert any("OMP_NUM_THREADS is 2, of 8 cores" in finding.what for finding in hardware.processor())
+
+
+def test_a_parser_that_is_not_there_is_wrong(monkeypatch):
+    monkeypatch.setenv("CLEAR_PARSER", "/no/such/pipeline")
+    (finding,) = benchmarks.parser()
+    assert finding.level == "wrong" and "/no/such/pipeline" in finding.what
+    monkeypatch.delenv("CLEAR_PARSER")
+    assert levels(benchmarks.parser()) == ["note"]
+
+
+def test_what_to_do_stands_below_a_finding():
+    console = Console(record=True, width=60, highlight=False)
+    show(
+        console, "folders", [Finding("note", "the disk is slow", "take another"), Finding("good", "all else")]
+    )
+    assert console.export_text() == (
+        "folders\n  note   the disk is slow\n         -> take another\n  ok     all else\n"
+    )
