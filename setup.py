@@ -24,6 +24,7 @@ setup(
     package_data={
         "augment": ["word_lists/*"],
         "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],
+        "finetune.search": ["page.html.jinja"],
         "pretrain.recipes": ["*.yaml"],
         "pretrain.recipes.sweeps": ["*.yaml"],
     },

@@ -21,7 +21,12 @@ from pretrain.clearly import COMMANDS as clearly_commands
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("augment", "pretrain", "finetune")
-DISTRIBUTION_OF = {"sklearn": "scikit-learn", "yaml": "pyyaml", "flash_attn": "flash-attn"}
+DISTRIBUTION_OF = {
+    "faiss": "faiss-cpu",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+    "flash_attn": "flash-attn",
+}
 DISTRIBUTION_OF["triton"] = "torch"  # its CUDA build brings it; without, the plain kernels run
 # Declared and never imported by us, and why.
 NOT_IMPORTED = {
@@ -169,9 +174,13 @@ def test_the_notice_names_every_word_list_and_travels_with_them(built):
         (member,) = (name for name in archive.namelist() if name.endswith("/NOTICE"))
         assert archive.read(member).decode() == notice
         assert all(f"augment/word_lists/{name}" in archive.namelist() for name in lists)
-        assert {
-            f"finetune/report/{name}" for name in ("page.css", "page.html.jinja", "published.yaml")
-        } <= set(archive.namelist())
+        pages = (
+            "report/page.css",
+            "report/page.html.jinja",
+            "report/published.yaml",
+            "search/page.html.jinja",
+        )
+        assert {f"finetune/{name}" for name in pages} <= set(archive.namelist())
     with tarfile.open(source) as archive:
         assert any(name.count("/") == 1 and name.endswith("/NOTICE") for name in archive.getnames())
 

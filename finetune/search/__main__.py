@@ -1,0 +1,105 @@
+"""Find the sentences of a text that mean most nearly what a query means.
+
+    clearly search runs/demo --text corpus.txt "a storm at sea"
+    clearly search runs/demo --text corpus.txt --queries queries.txt --out found.jsonl
+    clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
+    clearly search runs/demo --text corpus.txt --serve                              # a page at localhost:8421
+
+A text is sentences, one a line (.gz too). Its vectors are kept in RUN/search (or results/MODEL/search), so
+that a second search of the same text by the same weights encodes the query alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import read_sentences
+from finetune.flags import Model, Pooling, VectorPrecision
+from finetune.search.index import Hit, SentenceIndex, open_index
+from finetune.search.server import Searcher, serve_until_interrupted
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
+
+PORT = 8421
+
+
+def search(
+    model: Model,
+    query: str = "",
+    *,
+    text: Path,
+    top: cli.Count = 5,
+    queries: Path | None = None,
+    beside: str = "",
+    pooling: Pooling = "",
+    precision: VectorPrecision = "fp32",
+    out: Path | None = None,
+    serve: bool = False,
+    port: cli.Natural = PORT,
+) -> None:
+    """Find the sentences of a text that are nearest to a query, by the cosine of their vectors.
+
+    Args:
+        query: what to look for.
+        text: sentences, one a line.
+        top: how many sentences to show.
+        queries: a file with a query a line, in place of one.
+        beside: another model, whose sentences are shown too.
+        out: write what was found here as JSON, a query a line.
+        serve: answer queries on a page, until Ctrl-C.
+        port: of the page, on this machine only; 0: a free one.
+    """
+    asked = _asked(query, queries, serve)
+    sentences = read_sentences(text, "text")
+    opened = [open_model(name, pooling, precision=precision) for name in filter(None, [model, beside])]
+    searchers = [Searcher(one.name, one.encode, _index(one, sentences)) for one in opened]
+    if serve:
+        serve_until_interrupted(searchers, text, top, port, print)
+        return
+    found = {one.name: one.index.nearest(one.encode(asked), top) for one in searchers}
+    for number, line in enumerate(asked):
+        print(f"{'' if number == 0 else chr(10)}{line}")
+        for name, hits in found.items():
+            if len(found) > 1:
+                print(f"  {name}")
+            _show(hits[number])
+    if out is not None:
+        rows = [
+            {
+                "query": line,
+                "found": {name: [vars(hit) for hit in hits[number]] for name, hits in found.items()},
+            }
+            for number, line in enumerate(asked)
+        ]
+        replace_durably(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+
+
+def _asked(query: str, queries: Path | None, serve: bool) -> list[str]:
+    if sum((bool(query), queries is not None, serve)) != 1:
+        raise UserError('give a query ("a storm at sea"), a file of them with --queries, or --serve')
+    if queries is None:
+        return [query]
+    if not queries.is_file():
+        raise UserError(f"--queries {queries}: there is no such file")
+    found = [line.strip() for line in queries.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not found:
+        raise UserError(f"--queries {queries} holds no query; give one a line")
+    return found
+
+
+def _index(model: EmbeddingModel, sentences: list[str]) -> SentenceIndex:
+    place = model.run if model.run is not None else Path("results") / Path(model.name).name
+    return open_index(model, sentences, place / "search", lambda line: print(line, file=sys.stderr))
+
+
+def _show(hits: list[Hit]) -> None:
+    for hit in hits:
+        print(f"  {hit.cosine:6.3f}  {hit.sentence}")
+
+
+if __name__ == "__main__":
+    cli.run(search)

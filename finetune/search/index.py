@@ -1,0 +1,115 @@
+"""The vectors of a text's sentences in an index of faiss, kept in a folder for later searches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finetune.encoders.models import EmbeddingModel
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
+from pretrain.common.folder_lock import folder_lock
+
+EXACT = 200_000
+"""Sentences up to which every one is compared; beyond, a graph of neighbours is walked (HNSW)."""
+_NEIGHBOURS, _EXPLORED = 32, 128  # links of a sentence in the graph; candidates kept on the walk
+_AT_ONCE = 8192  # sentences encoded between two lines of progress
+_WAIT = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A sentence that was found. cosine: with the query. place: number of its line among the sentences."""
+
+    sentence: str
+    cosine: float
+    place: int
+
+
+class SentenceIndex:
+    """Sentences of a text, and their vectors.
+
+    Args:
+        vectors: an index of faiss over N vectors of length 1, by inner product.
+        sentences: N of them.
+    """
+
+    def __init__(self, vectors: Any, sentences: Sequence[str]):
+        self._vectors, self._sentences = vectors, sentences
+
+    def nearest(self, queries: np.ndarray, count: int) -> list[list[Hit]]:
+        """Return for each query, float32[Q, d], the nearest sentences, the nearest first."""
+        cosines, places = self._vectors.search(_unit(queries), min(count, len(self._sentences)))
+        return [
+            [
+                Hit(self._sentences[place], float(cosine), int(place))
+                for cosine, place in zip(row, found)
+                if place >= 0  # a walk through the graph may find fewer
+            ]
+            for row, found in zip(cosines, places)
+        ]
+
+
+def open_index(
+    model: EmbeddingModel, sentences: Sequence[str], folder: Path, say: Callable[[str], None]
+) -> SentenceIndex:
+    """Return the index of sentences by a model; encode them unless the folder has it.
+
+    Args:
+        folder: of indices; one lies in a folder named by the sentences and by the weights.
+        say: takes a line of progress.
+
+    Raises:
+        UserError: faiss is not installed, or the folder cannot be written.
+    """
+    faiss = _faiss()
+    digest = hashlib.sha256(f"{model.identity} {model.pooling} {model.precision}\n".encode())
+    for sentence in sentences:
+        digest.update(sentence.encode() + b"\n")
+    place = folder / digest.hexdigest()[:16]
+    path = place / "vectors.faiss"
+    place.mkdir(parents=True, exist_ok=True)
+    with folder_lock(place, _WAIT):
+        if not path.is_file():
+            vectors = _built(faiss, model, sentences, say)
+            replace_durably(path, faiss.serialize_index(vectors).tobytes())
+            about = {"model": model.name, "pooling": model.pooling, "sentences": len(sentences)}
+            replace_durably(place / "index.json", (json.dumps(about, indent=2) + "\n").encode())
+        else:
+            vectors = faiss.read_index(str(path))
+    return SentenceIndex(vectors, sentences)
+
+
+def _built(faiss: Any, model: EmbeddingModel, sentences: Sequence[str], say: Callable[[str], None]) -> Any:
+    vectors: Any = None
+    for first in range(0, len(sentences), _AT_ONCE):
+        encoded = _unit(model.encode(sentences[first : first + _AT_ONCE]))
+        if vectors is None and len(sentences) <= EXACT:
+            vectors = faiss.IndexFlatIP(encoded.shape[1])
+        elif vectors is None:
+            vectors = faiss.IndexHNSWFlat(encoded.shape[1], _NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+            vectors.hnsw.efSearch = _EXPLORED
+        vectors.add(encoded)
+        if first + _AT_ONCE < len(sentences):
+            say(f"{first + len(encoded):,} of {len(sentences):,} sentences encoded")
+    return vectors
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors float32[N, d] of length 1; a zero vector stays."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.ascontiguousarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise UserError("searching needs faiss: pip install faiss-cpu") from None
+    return faiss

@@ -1,0 +1,123 @@
+"""`clearly search`: what is found is what cosines say, an index is used again, the page answers."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import call
+from model_folders import save_bert
+
+from finetune.search import __main__ as command
+from finetune.search import index
+from finetune.search.server import Searcher, server_of
+from pretrain.common.errors import UserError
+
+SENTENCES = [
+    f"the {animal} {does} in the {place}"
+    for animal in ("dog", "cat", "bird")
+    for does in ("runs", "sleeps", "eats")
+    for place in ("garden", "house")
+]
+
+
+def random_vectors(sentences):
+    """A vector a sentence, the same wherever it stands."""
+    seeds = [sum(map(ord, sentence)) * 31 + len(sentence) for sentence in sentences]
+    return np.stack([np.random.default_rng(seed).normal(size=16) for seed in seeds]).astype(np.float32)
+
+
+class Model:
+    name, pooling, precision, identity, run = "random", "function", "fp32", "random 1", None
+
+    def __init__(self):
+        self.encoded = 0
+
+    def encode(self, sentences):
+        self.encoded += len(sentences)
+        return random_vectors(sentences)
+
+
+@pytest.mark.parametrize("exact", [index.EXACT, 5])
+def test_the_nearest_are_those_of_the_largest_cosines(tmp_path, monkeypatch, exact):
+    monkeypatch.setattr(index, "EXACT", exact)
+    monkeypatch.setattr(index, "_AT_ONCE", 4)
+    model, said = Model(), []
+    found = index.open_index(model, SENTENCES, tmp_path, said.append)
+    vectors, queries = random_vectors(SENTENCES), random_vectors(["a query", "another"])
+    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, vectors)]
+    cosines = unit[0] @ unit[1].T
+    for hits, own in zip(found.nearest(queries, 3), cosines):
+        places = np.argsort(-own)[:3]
+        assert [hit.place for hit in hits] == places.tolist()
+        assert [hit.sentence for hit in hits] == [SENTENCES[place] for place in places]
+        assert [hit.cosine for hit in hits] == pytest.approx(own[places], abs=1e-6)
+    assert said[0] == "4 of 18 sentences encoded"
+    assert len(found.nearest(queries, 99)[0]) <= len(SENTENCES)
+    before = model.encoded
+    again = index.open_index(model, SENTENCES, tmp_path, said.append)
+    assert model.encoded == before and again.nearest(queries, 3) == found.nearest(queries, 3)
+    index.open_index(model, SENTENCES[:-1], tmp_path, said.append)  # another text
+    assert model.encoded == before + len(SENTENCES) - 1
+
+
+def test_the_command_finds_a_sentence_by_itself(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = save_bert(tmp_path / "model")
+    Path("text.txt").write_text("\n".join(SENTENCES))
+    Path("queries.txt").write_text(f"{SENTENCES[3]}\n\n{SENTENCES[7]}\n")
+    words = [str(model), "--text", "text.txt", "--pooling", "mean"]
+    call(command.search, *words, SENTENCES[5])
+    first = capsys.readouterr().out.splitlines()[-6:]  # behind what libraries print
+    assert first[0] == SENTENCES[5] and first[1].split(maxsplit=1) == ["1.000", SENTENCES[5]]
+    call(command.search, *words, "--queries", "queries.txt", "--top", "2", "--out", "found.jsonl")
+    rows = [json.loads(line) for line in Path("found.jsonl").read_text().splitlines()]
+    assert [row["query"] for row in rows] == [SENTENCES[3], SENTENCES[7]]
+    for row in rows:
+        (hits,) = row["found"].values()
+        assert hits[0]["sentence"] == row["query"] and len(hits) == 2
+    call(command.search, *words, SENTENCES[5], "--beside", str(model))
+    assert capsys.readouterr().out.count("1.000") >= 2
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "give a query"),
+        (["x", "--serve"], "give a query"),
+        (["--queries", "nowhere.txt"], "there is no such file"),
+        (["--queries", "empty.txt"], "holds no query"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_message(tmp_path, monkeypatch, more, said):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n".join(SENTENCES))
+    Path("empty.txt").write_text("\n\n")
+    with pytest.raises(UserError, match=said):
+        call(command.search, "model", "--text", "text.txt", *more)
+
+
+def test_the_page_answers_and_shows_what_was_asked_as_text(tmp_path):
+    model = Model()
+    found = index.open_index(model, SENTENCES, tmp_path, print)
+    with server_of([Searcher("one", model.encode, found)], Path("corpus.txt"), 3, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+
+        def page(path):
+            with urllib.request.urlopen(address + path, timeout=20) as answer:
+                return answer.read().decode()
+
+        assert "corpus.txt" in page("/") and "<li>" not in page("/")
+        answer = page("/?q=" + SENTENCES[4].replace(" ", "+"))
+        assert answer.count("<li>") == 3 and "1.000</span><span>" + SENTENCES[4] in answer
+        assert page("/?q=x&top=7").count("<li>") == 7
+        assert "<script>" not in page("/?q=%3Cscript%3E") and "&lt;script&gt;" in page("/?q=%3Cscript%3E")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            page("/else")
+        with pytest.raises(UserError, match="name another"):
+            server_of([], Path("corpus.txt"), 3, server.server_address[1])
+        server.shutdown()
