@@ -310,9 +310,15 @@ class _Work:
             _print_line(f"the figures were not drawn: {shlex.join(words)}")
 
     def try_out(self) -> int:
-        """Start every row for two steps; returns 1 if one does not start."""
-        failed = 0
+        """Start every row for two steps, of a design as many runs as have all its levels; returns 1 if one does
+        not start."""
+        failed, tried = 0, set()
         for entry in self.plan.entries:
+            if isinstance(entry.row, DesignedRow):
+                levels = set(entry.row.levels.items())
+                if levels <= tried:
+                    continue
+                tried |= levels
             if not entry.runs:
                 _print_line(f"{'evaluated' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
                 continue

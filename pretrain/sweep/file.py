@@ -302,6 +302,8 @@ def expand(
         )
     if readings and (fixed := [key for key in flags if key.endswith(".reading")]):
         raise UserError(f"--readings makes rows of what --{fixed[0]} fixes for all: leave one of them out")
+    if readings and sweep.design is not None:
+        raise UserError("--readings: this sweep has a design; make a factor of the readings")
     entries, used, read = [], set(), set()
     for name, row in sweep.all_rows.items():
         recipe = Path()

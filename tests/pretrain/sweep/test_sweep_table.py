@@ -126,6 +126,8 @@ def test_a_design_becomes_a_table_of_effects(tmp_path):
     assert "12 of 12 designed runs" in table and "| rate | 9" in table
     assert "run 1 |" in table and "ours, 1 of 1 seeds" not in table
     assert content["baseline"] is None
+    with pytest.raises(UserError, match="make a factor of the readings"):
+        expand(tree, tmp_path, {}, readings=["all"])
     few = tree.model_copy(update={"seeds": [3, 5]})
     with pytest.raises(UserError, match=r"3 of its 12 runs have the levels .*, and there are 2 seeds"):
         expand(few, tmp_path, {})
