@@ -310,8 +310,10 @@ class _Work:
             _print_line(f"the figures were not drawn: {shlex.join(words)}")
 
     def try_out(self) -> int:
-        """Start every row for two steps, of a design as many runs as have all its levels; returns 1 if one does
-        not start."""
+        """Start every row for two steps; returns 1 if one does not start.
+
+        Of a design's runs, as many start as have all its levels.
+        """
         failed, tried = 0, set()
         for entry in self.plan.entries:
             if isinstance(entry.row, DesignedRow):
