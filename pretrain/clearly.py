@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": ("pretrain.plan", "memory, time and cost of a run, before it starts"),
     "sweep": ("pretrain.sweep", "several runs and seeds, one table, with intervals"),
     "export": ("pretrain.export", "a run's encoder for transformers and sentence-transformers"),
+    "compare": ("finetune.compare", "what differs between runs: recipes, curves, scores with intervals"),
     "search": ("finetune.search", "the sentences of a text that mean most nearly what a query means"),
     "doctor": ("pretrain.doctor", "what this machine has, what will fail on it, and what to do about it"),
     "report": ("finetune.report", "one page about runs and models, side by side"),

@@ -39,15 +39,11 @@ def disk(folder: Path) -> list[Finding]:
         ) from None
     kind = _file_system(folder)
     free = usage.free / 2**30
-    level, todo = "good", ""
+    todo = ""
     if free < _LEAST_GIB:
-        level, todo = (
-            "note",
-            "a checkpoint takes 12 bytes a parameter, data 2 a token: `clearly plan` has the sums",
-        )
-    findings = [
-        Finding(level, f"{folder} ({kind}): {free:,.0f} GiB free of {usage.total / 2**30:,.0f}", todo)
-    ]
+        todo = "a checkpoint takes 12 bytes a parameter, data 2 a token: `clearly plan` has the sums"
+    what = f"{folder} ({kind}): {free:,.0f} GiB free of {usage.total / 2**30:,.0f}"
+    findings = [Finding("note" if todo else "good", what, todo)]
     slow = min(written, read) < _LEAST_RATE
     todo = "put runs/ and data/ on a faster disk, local where there is one" if slow else ""
     what = f"{folder}: writes {written:,.0f} MiB/s to the disk, reads {read:,.0f} MiB/s"

@@ -314,7 +314,8 @@ class _Work:
 
         Of a design's runs, as many start as have all its levels.
         """
-        failed, tried = 0, set()
+        failed = 0
+        tried: set[tuple[str, str]] = set()
         for entry in self.plan.entries:
             if isinstance(entry.row, DesignedRow):
                 levels = set(entry.row.levels.items())

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pretrain.sweep.intervals import LEVEL
+from pretrain.telemetry.intervals import LEVEL
 
 FREEDOM = 5
 """Fewest runs beyond the number of effects: the error is estimated from what is left."""

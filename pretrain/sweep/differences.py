@@ -15,8 +15,8 @@ import numpy as np
 from pretrain.common.errors import UserError
 from pretrain.sweep.evaluations import SEVEN, EvaluatedModel
 from pretrain.sweep.file import DesignedRow, Entry, Sweep
-from pretrain.sweep.intervals import Interval, Resampled, interval, paired_error, unpaired_error
 from pretrain.sweep.runs import Run
+from pretrain.telemetry.intervals import Interval, Resampled, interval, paired_error, unpaired_error
 
 _DECIDES_BATCHES = ("shards", "manifest", "tokenizer")  # of a run's inputs (`pretrain.start.inputs`)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pretrain.sweep.intervals import Resampled, interval, paired_error, unpaired_error
+from pretrain.telemetry.intervals import Resampled, interval, paired_error, unpaired_error
 
 
 def test_ranks_of_a_draw_are_those_of_the_drawn_pairs():

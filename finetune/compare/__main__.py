@@ -1,0 +1,166 @@
+"""Compare runs or models on one page: what differs in their recipes, their curves, and their scores.
+
+    clearly compare runs/one runs/other
+    clearly compare runs/one MODEL --eval-data DIR --pooling mean --out compare
+
+Differences of STS scores are to the first model, with intervals over the sentence pairs: all models are
+scored on the same pairs. Figures that evaluations have left (finetune.senteval, glue ...) stand beside each
+other without intervals, since their files keep no examples. For several seeds of a recipe, and intervals over
+them, there is `clearly sweep`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from finetune.compare.differences import AVERAGE, Scored, difference_table, sts_differences, summary_lines
+from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.flags import EvalData, Pooling, VectorPrecision
+from finetune.geometry import plots
+from finetune.report.cells import Table, as_json
+from finetune.report.figures import curve_names, learning_curve
+from finetune.report.page import page
+from finetune.report.sources import Subject, System, collect
+from finetune.report.tables import config_table, cost_table, other_tables, paper_tables, rows_of
+from finetune.sts.scores import PairScores, StsEvaluator
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, require_writable, to_json
+
+
+def compare(
+    *models: str,
+    out: Path = Path("compare"),
+    tasks: cli.Names = (),
+    pooling: Pooling = "",
+    precision: VectorPrecision = "fp32",
+    eval_data: EvalData = "",
+) -> None:
+    """Write one page on what differs between runs or models: recipes, curves, scores with intervals.
+
+    Args:
+        models: two or more; differences are to the first.
+        out: folder for compare.html and compare.json.
+        tasks: of STS; default: all that the data folder holds.
+    """
+    if len(set(models)) < 2 or len(set(models)) < len(models):
+        raise UserError("name two or more different runs or models: clearly compare runs/one runs/other")
+    require_writable(out)
+    systems = [System(name, [subject]) for name, subject in _subjects(models).items()]
+    data = eval_data or os.environ.get("CLEAR_DATA", "")
+    found: dict[str, dict[str, Scored]] = {}
+    if data:
+        found = sts_differences(
+            _pairs(models, [system.label for system in systems], data, tasks, pooling, precision)
+        )
+    else:
+        print(
+            "STS is not compared: --eval-data, or CLEAR_DATA, names the folder of the benchmarks",
+            file=sys.stderr,
+        )
+    rows = rows_of(systems)
+    papers, used = paper_tables(rows)
+    tables: dict[str, list[Table]] = {
+        "Scores": [difference_table(found)] if found else [],
+        "Recipes": [table for table in [config_table(systems)] if table],
+        "Curves": [],
+        "Other evaluations": [*(table for table in papers if table.ours), *other_tables(rows, used)],
+        "Cost": [table for table in [cost_table(systems)] if table],
+    }
+    html = page("Comparison", _introduction(systems), tables, [], {"Curves": _curves(systems)})
+    out.mkdir(parents=True, exist_ok=True)
+    replace_durably(out / "compare.html", html.encode())
+    content = {
+        "models": list(models),
+        "sts": {
+            name: {task: _plain(one) for task, one in of_model.items()} for name, of_model in found.items()
+        },
+        "tables": {section: [as_json(table) for table in named] for section, named in tables.items()},
+    }
+    replace_durably(out / "compare.json", to_json(content))
+    if found:
+        first = next(iter(found.values()))
+        print("\n".join(summary_lines(found, [AVERAGE] if AVERAGE in first else list(first))))
+    print(f"page: {(out / 'compare.html').resolve()}")
+
+
+def _subjects(models: tuple[str, ...]) -> dict[str, Subject]:
+    """Return label -> what is known of each model: of a run its recipe, curves and results.
+
+    Raises:
+        UserError: a name stands for several runs.
+    """
+    subjects = []
+    for model in models:
+        try:
+            several = collect([model])
+        except UserError:  # a model without results: `open_model` says whether there is one
+            several = [Subject(Path(model), Path(model).name)]
+        if len(several) > 1:
+            raise UserError(f"{model} holds {len(several)} runs or models; name those to compare")
+        subjects += several
+    names = [subject.name for subject in subjects]
+    return {
+        subject.name if names.count(subject.name) == 1 else model: subject
+        for model, subject in zip(models, subjects)
+    }
+
+
+def _pairs(
+    models: tuple[str, ...],
+    labels: list[str],
+    data: str,
+    tasks: tuple[str, ...],
+    pooling: str,
+    precision: str,
+) -> dict[str, PairScores]:
+    """Return every model's similarities of all pairs."""
+    evaluator = StsEvaluator(data)
+    chosen = evaluator.choose(tasks or None)
+    found = {}
+    for model, label in zip(models, labels):
+        opened = open_model(model, pooling, precision=precision)
+        pairs = PairScores()
+
+        def encode(texts: list[str], one: EmbeddingModel = opened) -> dict[str, np.ndarray]:
+            return {one.pooling: one.encode(texts)}
+
+        evaluator.evaluate_poolings(encode, chosen, pairs)
+        found[label] = pairs
+    return found
+
+
+def _curves(systems: list[System]) -> dict[str, str]:
+    """Return name -> SVG of every curve that two of the runs, or more, have."""
+    runs = [system for system in systems if system.members[0].metrics]
+    if len(runs) < 2:
+        return {}
+    drawn = {}
+    with plots.style():
+        for name in curve_names(runs):
+            key = name.replace("/", "_")
+            drawn[key] = plots.to_svg(learning_curve(runs, name), f"curve-{key}")
+    return drawn
+
+
+def _introduction(systems: list[System]) -> list[str]:
+    return [
+        ", ".join(system.label for system in systems) + ".",
+        "Intervals are over the benchmark's sentence pairs. Two runs of one recipe differ by their seeds "
+        "too: clearly sweep measures that.",
+    ]
+
+
+def _plain(one: Scored) -> dict[str, float]:
+    plain = {"value": one.value}
+    if one.difference is not None:
+        plain |= {"difference": one.difference.mean, "low": one.difference.low, "high": one.difference.high}
+    return plain
+
+
+if __name__ == "__main__":
+    cli.run(compare)

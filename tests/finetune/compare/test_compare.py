@@ -1,0 +1,86 @@
+"""`clearly compare`: differences are those of the pairs, and the page has recipes, curves and scores."""
+
+import json
+
+import numpy as np
+import pytest
+from commands import call
+from model_folders import save_bert, save_run
+from scipy import stats
+from sts_layout import write_layout
+
+from finetune.compare import __main__ as command
+from finetune.compare.differences import AVERAGE, sts_differences
+from finetune.sts.scores import PairScores
+from finetune.sts.tasks import SEVEN_TASKS
+from pretrain.common.errors import UserError
+
+
+def pairs_of(golds, noise, seed):
+    random = np.random.default_rng(seed)
+    found = PairScores()
+    for task, gold in golds.items():
+        found[f"{task}/gold"] = gold.astype(np.float32)
+        found[f"{task}/mean"] = (gold + noise * random.normal(size=len(gold))).astype(np.float32)
+    return found
+
+
+def test_differences_are_of_the_same_pairs_and_their_interval_is_scipys_bootstrap():
+    golds = {task: np.random.default_rng(number).normal(size=150) for number, task in enumerate(SEVEN_TASKS)}
+    models = {
+        "one": pairs_of(golds, 1.0, 1),
+        "other": pairs_of(golds, 0.5, 2),
+        "same": pairs_of(golds, 1.0, 1),
+    }
+    found = sts_differences(models)
+    for name, pairs in models.items():
+        for task, gold in golds.items():
+            expected = 100 * stats.spearmanr(pairs[f"{task}/mean"], gold).statistic
+            assert found[name][task].value == pytest.approx(expected, abs=1e-4)
+        average = np.mean([found[name][task].value for task in SEVEN_TASKS])
+        assert found[name][AVERAGE].value == pytest.approx(average)
+    assert found["one"]["STS12"].difference is None
+    same = found["same"]["STS12"].difference
+    assert same is not None and (same.mean, same.low, same.high) == (0, 0, 0) and not same.told
+    ours = found["other"]["STS12"].difference
+    theirs = stats.bootstrap(
+        [models["other"]["STS12/mean"], models["one"]["STS12/mean"], golds["STS12"]],
+        lambda a, b, gold: 100 * (stats.spearmanr(a, gold).statistic - stats.spearmanr(b, gold).statistic),
+        paired=True,
+        vectorized=False,
+        method="percentile",
+        n_resamples=1000,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    width = theirs.high - theirs.low
+    assert ours.told and ours.low == pytest.approx(theirs.low, abs=0.1 * width)
+    assert ours.high == pytest.approx(theirs.high, abs=0.1 * width)
+    wide = found["other"]["STS12"].difference
+    narrow = found["other"][AVERAGE].difference
+    assert narrow.high - narrow.low < wide.high - wide.low
+
+
+def test_the_page_has_scores_recipes_and_curves(tmp_path, capsys):
+    data = write_layout(tmp_path / "data")
+    bert = save_bert(tmp_path / "bert")
+    runs = []
+    for number, rate in enumerate((1e-4, 3e-4)):
+        run = save_run(bert, tmp_path / f"run{number}", "mean")
+        (run / "config.yaml").write_text(f"train: {{lr: {rate}, seed: 1}}\n")
+        rows = [{"step": step, "loss": {"mlm": 3.0 - number - step / 10}} for step in (1, 2, 3)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        runs.append(str(run))
+    call(command.compare, *runs, out=tmp_path / "out", eval_data=data)
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert "train.lr" in page and "0.0003" in page and "<svg" in page and "less run0" in page
+    content = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert list(content["sts"]) == ["run0", "run1"]
+    for one in content["sts"]["run1"].values():
+        assert one["difference"] == pytest.approx(0, abs=1e-6)  # the same weights
+    assert f"page: {tmp_path / 'out' / 'compare.html'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("models", [[], ["one"], ["one", "one"]])
+def test_one_model_is_no_comparison(models, tmp_path):
+    with pytest.raises(UserError, match=r"two or more|MODELS is missing"):
+        call(command.compare, *models, out=tmp_path)
