@@ -153,7 +153,8 @@ def _open(
     sweep = read_sweep(path) if file else sweep_of(path)
     if flags.seed_list:
         sweep = _with_seeds(sweep, flags.seed_list)
-    sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
+    if sweep.design is None:  # whose runs are dealt all seeds
+        sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
     data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
     if flags.jobs > 1 and flags.launch:
         raise UserError(
