@@ -21,14 +21,14 @@ def test_rounding_wastes_little_and_leaves_few_sizes():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and calls glibc's malloc_trim")
 def test_freed_memory_between_live_blocks_is_given_back():
-    flat = FlatMemory(slack=0.1, settle=1)
+    before, allowed = resident_bytes(), 32 * 2**20
+    flat = FlatMemory(slack=allowed / before, settle=1)  # the share is small in a process that is large
     flat.after_step()
-    before = resident_bytes()
     blocks = [bytearray(64 * 1024) for _ in range(4096)]  # 256 MB in blocks that glibc keeps on its heap
     live = blocks[-1::-64]
     del blocks
-    assert flat.after_step() or resident_bytes() < before * 1.1 + 16 * 2**20
-    assert resident_bytes() < before + 64 * 2**20
+    assert flat.after_step() or resident_bytes() < before + allowed + 16 * 2**20
+    assert resident_bytes() < before + 2 * allowed
     assert not flat.after_step()
     assert len(live) == 64
 
