@@ -10,7 +10,7 @@ import numpy as np
 from finetune.report.cells import Block, Cell, Row, Table
 from finetune.sts.scores import PairScores
 from finetune.sts.tasks import SEVEN_TASKS
-from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, Resampled, interval
+from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, Resampled, interval, interval_text
 
 AVERAGE = "7 tasks"
 
@@ -76,18 +76,14 @@ def difference_table(found: Mapping[str, Mapping[str, Scored]]) -> Table:
         rows.append(Row(name, [Cell(found[name][task].value) for task in tasks]))
         if name != names[0]:
             rows.append(
-                Row(f"less {names[0]}", [Cell(text=as_text(found[name][task].difference)) for task in tasks])
+                Row(f"less {names[0]}", [Cell(text=_text(found[name][task].difference)) for task in tasks])
             )
     table.blocks.append(Block("", rows))
     return table
 
 
-def as_text(difference: Interval | None) -> str:
-    """Return a difference as it is printed: "+1.20 [+0.31, +2.08]", behind ~ where the interval holds 0."""
-    if difference is None:
-        return ""
-    text = f"{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
-    return text if difference.told else f"~ {text}"
+def _text(difference: Interval | None) -> str:
+    return "" if difference is None else interval_text(difference.mean, difference.low, difference.high)
 
 
 def summary_lines(found: Mapping[str, Mapping[str, Scored]], tasks: Sequence[str]) -> list[str]:
@@ -96,6 +92,6 @@ def summary_lines(found: Mapping[str, Mapping[str, Scored]], tasks: Sequence[str
     lines = [f"{first}: " + ", ".join(f"{task} {found[first][task].value:.2f}" for task in tasks)]
     for name in others:
         of_model = found[name]
-        shown = [f"{task} {of_model[task].value:.2f}, {as_text(of_model[task].difference)}" for task in tasks]
+        shown = [f"{task} {of_model[task].value:.2f}, {_text(of_model[task].difference)}" for task in tasks]
         lines.append(f"{name}: " + "; ".join(shown))
     return lines

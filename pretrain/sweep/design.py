@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pretrain.telemetry.intervals import LEVEL
+from pretrain.telemetry.intervals import LEVEL, interval_text
 
 FREEDOM = 5
 """Fewest runs beyond the number of effects: the error is estimated from what is left."""
@@ -249,8 +249,7 @@ def describe_effects(content: dict[str, Any]) -> str:
         for name in sorted(found["shares"], key=found["shares"].__getitem__, reverse=True):
             cells = [name, f"{100 * found['shares'][name]:.0f}%"]
             for level, effect in found["effects"][name].items():
-                tilde = "~ " if effect["low"] <= 0 <= effect["high"] else ""
-                around = f"{tilde}{effect['mean']:+.2f} [{effect['low']:+.2f}, {effect['high']:+.2f}]"
+                around = interval_text(effect["mean"], effect["low"], effect["high"])
                 lines.append("| " + " | ".join([*cells, level, str(effect["runs"]), around]) + " |")
                 cells = ["", ""]
         lines.append("")

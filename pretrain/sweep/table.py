@@ -18,6 +18,7 @@ from pretrain.sweep.evaluations import EvaluatedModel, deviation, metric, models
 from pretrain.sweep.file import DesignedRow, Row, Sweep
 from pretrain.sweep.mechanisms import add_mechanisms, describe_mechanisms
 from pretrain.sweep.runs import Plan
+from pretrain.telemetry.intervals import interval_text
 
 STANDARD = {
     "STS-B dev": "dev",
@@ -255,8 +256,7 @@ def _differences(difference: dict[str, Any], titles: list[str]) -> list[str]:
     cells = []
     for title in titles:
         found = difference["columns"].get(title)
-        text = "" if found is None else f"{found['mean']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"
-        cells.append(text if found is None or found["told"] else f"~ {text}")
+        cells.append("" if found is None else interval_text(found["mean"], found["low"], found["high"]))
     return [f"less {difference['to']}".replace("|", "\\|"), *cells]
 
 

@@ -36,6 +36,16 @@ class Interval:
         return not self.low <= 0 <= self.high
 
 
+def interval_text(mean: float, low: float, high: float) -> str:
+    """Return a difference as tables print it; ~ stands before one whose interval holds 0.
+
+    >>> interval_text(1.2, 0.3, 2.1), interval_text(0.1, -0.2, 0.4)
+    ('+1.20 [+0.30, +2.10]', '~ +0.10 [-0.20, +0.40]')
+    """
+    unknown = "~ " if low <= 0 <= high else ""
+    return f"{unknown}{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
 @dataclass(frozen=True)
 class Error:
     """The error of a mean over seeds: its standard error, and that error's degrees of freedom."""
