@@ -86,7 +86,6 @@ address=$(scontrol show node "$first" | grep -Eo 'NodeAddr=[^ ]*' | cut -d= -f2)
 port=$((12000 + SLURM_JOB_ID % 20000))  # below Linux's ephemeral ports, which a passing connection may hold
 while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done  # this script runs on the first node
 export MASTER_ADDR=${address:-$first} MASTER_PORT=$port PYTHONUNBUFFERED=1
-export CLEAR_EXTENSIONS=${CLEAR_EXTENSIONS:-${TMPDIR:-/tmp}/torch-extensions-$(id -un)}
 step=(srun --nodes="$nodes" --cpus-per-task="$((cpus > 0 ? cpus : 1))")
 [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && step+=(--gres="gpu:$gpus" --gpu-bind=none)
 
@@ -115,23 +114,6 @@ run_step() {  # srun in the background and `wait`: bash runs a trap only between
   return "$code"
 }
 
-# ---- extensions that DeepSpeed compiles: once per node, before the ranks ----
-# A process killed while it compiles leaves a file `lock` for which every later start waits silently. Whoever holds
-# the flock is the only one building on its node, so a lock that is there then has no owner any more.
-# shellcheck disable=SC2016
-run_step "${step[@]}" --ntasks="$nodes" --ntasks-per-node=1 bash -c '
-  export TORCH_EXTENSIONS_DIR=$CLEAR_EXTENSIONS/$SLURMD_NODENAME
-  mkdir -p "$TORCH_EXTENSIONS_DIR" && exec 9>"$TORCH_EXTENSIONS_DIR/.building" && flock 9 || exit 1
-  find "$TORCH_EXTENSIONS_DIR" -name lock -type f -print -delete | sed "s/^/removed a stale lock: /"
-  python -c "
-from deepspeed.accelerator import get_accelerator
-device = get_accelerator()
-names = [\"ShareMemCommBuilder\"] if device._name == \"cpu\" else [\"FusedAdamBuilder\", \"FusedLambBuilder\"]
-for name in names:
-    device.create_op_builder(name).load(verbose=False)
-" >"$TORCH_EXTENSIONS_DIR/build.log" 2>&1 || { tail -n 20 "$TORCH_EXTENSIONS_DIR/build.log"; exit 1; }
-' || [[ -n $request ]] || say "warning: DeepSpeed's extensions did not build ahead on every node; the ranks will try themselves"
-
 # ---- the ranks ----
 code=$EXIT_REQUEUE
 if [[ -z $request ]]; then
@@ -142,7 +124,6 @@ if [[ -z $request ]]; then
     bash -c '
       export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
       export LOCAL_WORLD_SIZE=$1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-$2}
-      export TORCH_EXTENSIONS_DIR=$CLEAR_EXTENSIONS/$SLURMD_NODENAME
       shift 2
       exec python "$@"  # exec: signals to the task reach Python itself
     ' rank "$per_node" "$cpus" "$project/pretrain/main.py" ${flags[@]+"${flags[@]}"} --run "$run" --resume "$resume"

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import io
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -117,53 +110,23 @@ def start_processes(patience: int = 600, seconds: int = 1800) -> None:
         os.environ.setdefault("MASTER_PORT", "0")  # a store of its own: any free port
     import deepspeed
 
-    build_operators()
+    without_shared_memory_reduction()
     if not dist.is_initialized():
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         join("nccl" if torch.cuda.is_available() else "gloo", patience, seconds)
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints that the operator was built, at every start
-        deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
+    deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
 
 
-def build_operators() -> None:
-    """Compile the shared-memory operator that DeepSpeed loads on CPUs, one process of this node at a time.
+def without_shared_memory_reduction() -> None:
+    """Keep DeepSpeed from loading the all-reduce that it has for inference on CPUs, which nothing here calls.
 
-    torch marks a build under way by a file named `lock`, which a killed build leaves behind, and on which
-    every later launch would wait for ever without a word. Here the kernel's own lock, which dies with its
-    holder, guards the build; so a `lock` seen under it is stale and is removed.
+    It is compiled at its first use, and every run of several ranks leaves 66 MiB a rank in /dev/shm, which is
+    memory, until the machine starts anew.
     """
-    if torch.cuda.is_available():
-        return
-    from deepspeed.accelerator import get_accelerator
-    from torch.utils.cpp_extension import get_default_build_root
+    import deepspeed
 
-    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
-    # A folder for each environment: in a shared one, two environments would each compile what the other just
-    # has, at every start, since the paths of their headers differ.
-    own = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
-    root = Path(
-        os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{get_default_build_root()}/environment-{own}")
-    )
-    root.mkdir(parents=True, exist_ok=True)
-    # torch calls `ninja` by its bare name, and a virtual environment that is not activated is not on the
-    # path.
-    os.environ["PATH"] = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")
-    with open(root / f"{builder.name}.guard", "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        for stale in root.glob(f"**/{builder.name}/lock"):
-            stale.unlink(missing_ok=True)
-        if not any(root.glob(f"**/{builder.name}/{builder.name}.so")):
-            print("compiling DeepSpeed's operator for CPUs, once: about half a minute", flush=True)
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                builder.load(verbose=False)
-        except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
-            raise UserError(
-                "DeepSpeed's operator for CPUs does not compile: install a C++ compiler and Python's "
-                "headers "
-                f"(Debian: g++ python3-dev). It said: {str(error).strip().splitlines()[-1]}"
-            ) from error
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def device() -> torch.device:

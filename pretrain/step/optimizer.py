@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
+import io
 import math
+import os
+import platform
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,9 +64,40 @@ def _fused_by(code: str, lamb: bool, groups: list[dict], settings: dict[str, Any
     from deepspeed.ops.adam import FusedAdam as DeepSpeedAdam
     from deepspeed.ops.lamb import FusedLamb
 
+    build("FusedLambBuilder" if lamb else "FusedAdamBuilder")
     if lamb:
         return FusedLamb(groups, **settings)
     return DeepSpeedAdam(groups, **settings, adam_w_mode=True)
+
+
+def build(name: str) -> None:
+    """Compile and load an extension of DeepSpeed, one process of this node at a time.
+
+    torch marks a build under way by a file named `lock`, which a killed build leaves behind, and on which
+    every later launch would wait for ever without a word. Here the kernel's own lock, which dies with its
+    holder, guards the build; so a `lock` seen under it is stale and is removed.
+
+    Args:
+        name: of the builder, as DeepSpeed's accelerators know it.
+    """
+    from deepspeed.accelerator import get_accelerator
+    from torch.utils.cpp_extension import get_default_build_root
+
+    builder = get_accelerator().create_op_builder(name)
+    # A folder for each node and environment: in a shared one, two of them would each compile what the other
+    # just has, at every start, since the paths of their headers differ.
+    own = f"{platform.node()}-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]}"
+    root = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{get_default_build_root()}/{own}"))
+    root.mkdir(parents=True, exist_ok=True)
+    # torch calls `ninja` by its bare name, and a virtual environment that is not activated is not on the
+    # path.
+    os.environ["PATH"] = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")
+    with open(root / f"{builder.name}.guard", "w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        for stale in root.glob(f"**/{builder.name}/lock"):
+            stale.unlink(missing_ok=True)
+        with contextlib.redirect_stdout(io.StringIO()):
+            builder.load(verbose=False)
 
 
 class Lamb(torch.optim.Optimizer):

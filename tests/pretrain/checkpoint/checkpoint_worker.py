@@ -17,6 +17,7 @@ from torch import nn
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.engine_state import engine_state
+from pretrain.step.engine import without_shared_memory_reduction
 
 
 class Tied(nn.Module):
@@ -219,8 +220,7 @@ def main() -> None:
     logging.disable(logging.INFO)
     torch.set_num_threads(1)
     scenario = json.loads(Path(sys.argv[1]).read_text())
-    # plain gloo: DeepSpeed would compile its shared-memory collectives first
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    without_shared_memory_reduction()
     if sys.argv[2] == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     else:

@@ -16,6 +16,7 @@ from deepspeed.utils import safe_get_full_grad
 from encoder_helpers import make_encoder, random_ids
 
 from pretrain.losses.mlm import masked_lm_loss
+from pretrain.step.engine import without_shared_memory_reduction
 
 MASKED = (3, 70)  # masked positions of each rank: on CPU 64 and 128 rows, 4 and 8 tiles of 16
 
@@ -34,6 +35,7 @@ class Model(torch.nn.Module):
 
 
 def main() -> None:
+    without_shared_memory_reduction()
     deepspeed.init_distributed("gloo", verbose=False)
     rank = dist.get_rank()
     engine, *_ = deepspeed.initialize(
