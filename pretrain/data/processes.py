@@ -1,21 +1,28 @@
-"""The processes that make a loader's blocks, on torch's DataLoader: errors, signals, and a clean end."""
+"""The processes that make a loader's blocks: errors, signals, deaths, and a clean end.
+
+Each worker has a pipe of its own to the training process, and nothing is shared: no queue, no lock. One that
+dies, even in the middle of a block, closes its pipe, and the training process reads that end instead of
+waiting for the rest. torch's DataLoader sends all blocks through one queue, learns of a death by SIGCHLD, and
+waits for ever where that signal comes just before it begins to read.
+"""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import itertools
+import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
 
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 from augment.core.errors import AugmentationError
 from pretrain.common.errors import UserError
@@ -39,61 +46,46 @@ class WorkerProcesses:
     ) -> None:
         import webdataset  # noqa: F401 - before forking: loaded once, its memory shared
 
-        source = DataLoader(
-            _Blocks(maker),
-            batch_size=None,
-            sampler=items,
-            num_workers=workers,
-            collate_fn=_as_it_is,
-            prefetch_factor=prefetch,
-            worker_init_fn=partial(_start_worker, os.getpid()),
-            # fork: a worker shares the parent's pages and starts in milliseconds; it never touches a device.
-            multiprocessing_context="fork",
-            # DataLoader draws a base seed. From the global generator that would shift every dropout mask
-            # after it, and by how much would depend on the number of workers and restarts.
-            generator=torch.Generator(),
-        )
-        self._iterator: Iterator[Any] | None = iter(source)
-        self._workers = list(self._iterator._workers)
-        self._waiting = False
-        # At a worker's death DataLoader's handler of SIGCHLD raises wherever the training process stands, in
-        # the middle of a step too. This one raises only while a block is waited for. It is needed then: a
-        # worker that dies while it writes leaves half a block in the pipe, for whose other half the parent
-        # would wait for ever.
-        self._theirs = None
-        if threading.current_thread() is threading.main_thread():
-            self._theirs = signal.signal(signal.SIGCHLD, self._child_ended)
-        # Workers ignore SIGTERM, with which multiprocessing ends its children at exit and then waits for
-        # them. Registered after DataLoader's own clean-up, so run before it.
+        # fork: a worker shares the parent's pages and starts in milliseconds; it never touches a device.
+        context = multiprocessing.get_context("fork")
+        self._workers, self._pipes = [], []
+        for number in range(workers):
+            receiver, sender = context.Pipe(duplex=False)
+            share = itertools.islice(items, number, None, workers)
+            worker = context.Process(
+                target=_work, args=(maker, share, sender, prefetch, os.getpid()), daemon=True
+            )
+            worker.start()
+            sender.close()  # before the next fork: then a pipe ends when its worker is gone
+            self._workers.append(worker)
+            self._pipes.append(receiver)
+        self._turns = itertools.cycle(self._pipes)
+        # multiprocessing ends its children at exit by SIGTERM, which workers ignore, and then waits for them.
+        # Registered after that, so run before it.
         atexit.register(self.close)
 
     def __iter__(self) -> WorkerProcesses:
         return self
 
     def __next__(self) -> RankBatch:
-        self._waiting = True
+        self.require_workers()
+        pipe = next(self._turns)
         try:
-            self.require_workers()
-            assert self._iterator is not None  # until `close`
-            result = next(self._iterator)
-        except RuntimeError:
+            result = pipe.recv()
+        except (EOFError, OSError):
+            self._workers[self._pipes.index(pipe)].join()
             self.require_workers()
             raise
-        finally:
-            self._waiting = False
         if isinstance(result, _Failure):
             result.reraise()
         return result
-
-    def _child_ended(self, number: int, frame: object) -> None:
-        if self._waiting:
-            self.require_workers()
 
     def require_workers(self) -> None:
         """Raise UserError when a worker has died: what it was making will never come."""
         dead = next((worker for worker in self._workers if worker.exitcode), None)
         if dead is None:
             return
+        assert dead.exitcode is not None
         if dead.exitcode < 0:
             name = signal.Signals(-dead.exitcode).name
             how = f"was killed by {name}" + (
@@ -108,35 +100,17 @@ class WorkerProcesses:
         )
 
     def close(self) -> None:
-        """Tell the workers to stop, and wait for them: a fraction of a second, at most the block in hand."""
+        """End the workers, which hold nothing that would need an orderly end."""
         atexit.unregister(self.close)
-        self._iterator = None  # DataLoader's iterator shuts its workers down when it is dropped
-        for worker in self._workers:  # one that waits for a lock that a dead one holds
-            if worker.is_alive():
-                worker.kill()
-        if self._theirs is not None and signal.getsignal(signal.SIGCHLD) == self._child_ended:
-            signal.signal(signal.SIGCHLD, self._theirs)
-        self._theirs = None
-
-
-class _Blocks(Dataset):
-    """The maker as DataLoader wants it: an item is the arguments of one block."""
-
-    def __init__(self, maker: BlockMaker) -> None:
-        self._maker = maker
-
-    def __getitem__(self, item: tuple[int, int, int, int]) -> RankBatch | _Failure:
-        try:
-            return self._maker.make(*item)
-        except Exception as error:
-            return _Failure(error)
+        for worker in self._workers:
+            worker.kill()
+        for worker, pipe in zip(self._workers, self._pipes, strict=True):
+            worker.join()
+            pipe.close()
 
 
 class _Failure:
-    """An exception on its way to the training process.
-
-    DataLoader would wrap the message in the worker's traceback and lose the type.
-    """
+    """An exception on its way to the training process."""
 
     def __init__(self, error: Exception) -> None:
         self.trace = traceback.format_exc()
@@ -152,16 +126,45 @@ class _Failure:
         raise self.error
 
 
-def _as_it_is(block: RankBatch | _Failure) -> RankBatch | _Failure:
-    return block
+def _work(
+    maker: BlockMaker,
+    items: Iterable[tuple[int, int, int, int]],
+    sender: Connection,
+    prefetch: int,
+    parent: int,
+) -> None:
+    """Make the blocks of `items` and send them; a thread waits for the pipe while the next one is made."""
+    _start_worker(parent)
+    room = threading.Semaphore(prefetch)
+    made: queue.SimpleQueue[RankBatch | _Failure | None] = queue.SimpleQueue()
+    sending = threading.Thread(target=_send, args=(sender, made, room), daemon=True)
+    sending.start()
+    for item in items:
+        room.acquire()
+        try:
+            made.put(maker.make(*item))
+        except Exception as error:
+            made.put(_Failure(error))
+    made.put(None)
+    sending.join()
 
 
-def _start_worker(parent: int, worker: int) -> None:
+def _send(sender: Connection, made: queue.SimpleQueue, room: threading.Semaphore) -> None:
+    try:
+        while (block := made.get()) is not None:
+            sender.send(block)
+            room.release()
+    except OSError:  # nobody reads any more
+        os._exit(1)
+
+
+def _start_worker(parent: int) -> None:
     # Signals meant for the training process reach its children too: Ctrl-C goes to the whole process group,
     # Slurm sends SIGUSR1 to every process of a step, and the deepspeed launcher terminates loader workers
     # first, while the rank is still saving. A worker ends when its parent tells it to, or is gone.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+    torch.set_num_threads(1)  # the other cores are other workers' and the training process's
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # augmentations of text tokenise here: one core a worker
     gc.freeze()  # the parent's objects: a collection that looked at them would copy their pages
     signal.set_wakeup_fd(-1)  # the parent's, if it had one: this process must not write into it
@@ -169,11 +172,7 @@ def _start_worker(parent: int, worker: int) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Exit as soon as the parent is dead.
-
-    DataLoader's own watchdog looks only between items, and then waits for its queue to be emptied by a
-    reader that no longer exists.
-    """
+    """Exit as soon as the parent is dead: another worker's copy of its end of the pipe may keep it open."""
     while os.getppid() == parent:
         time.sleep(_PARENT_POLL_SECONDS)
     os._exit(1)

@@ -36,6 +36,7 @@ from rich.table import Table
 
 from augment.core.ragged import Ragged, offsets_of
 from augment.core.vocabulary import Vocabulary
+from augment.spec.pipeline import Pipeline
 from pretrain.data import worker
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.chunk_cache import ChunkCache
@@ -138,13 +139,14 @@ def fused(folder: Path, goal: float) -> list[str]:
         ChunkCache.gather,
         worker.mask_tokens,
         RankBatch.slice,
+        Pipeline.__call__,
     )
     ShardReader.read = stages.timed("read", ShardReader.read)
     Lanes.draw_steps = stages.timed("order", Lanes.draw_steps)
     ChunkCache.gather = stages.timed("gather", ChunkCache.gather)
     worker.mask_tokens = stages.timed("mask", worker.mask_tokens)
     RankBatch.slice = stages.timed("split", RankBatch.slice)
-    loader.maker.pipelines = [stages.timed("views", pipeline) for pipeline in loader.maker.pipelines]
+    Pipeline.__call__ = stages.timed("views", Pipeline.__call__)
     try:
         rates, tokens, total, start = [], 0, 0, time.process_time()
         for batch in loader:
@@ -154,7 +156,14 @@ def fused(folder: Path, goal: float) -> list[str]:
                 rates.append(tokens / (now - start))
                 total, tokens, start = total + tokens, 0, time.process_time()
     finally:
-        ShardReader.read, Lanes.draw_steps, ChunkCache.gather, worker.mask_tokens, RankBatch.slice = originals
+        (
+            ShardReader.read,
+            Lanes.draw_steps,
+            ChunkCache.gather,
+            worker.mask_tokens,
+            RankBatch.slice,
+            Pipeline.__call__,
+        ) = originals
     rate = statistics.median(rates)
     cost = {name: stages.seconds[name] / total * 1e9 for name in STAGES}
     rest = 1e9 / statistics.mean(rates) - sum(cost.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -112,9 +112,11 @@ def damage(folder: Path, how: str) -> tuple[int, bytes]:
 
 
 def children() -> set[int]:
-    """Process numbers of this process's children."""
-    listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
-    return {int(pid) for pid in listed.split()}
+    """Process numbers of the worker processes of this one.
+
+    Not those in /proc/PID/task/PID/children: the kernel may leave out some while another ends.
+    """
+    return {process.pid for process in multiprocessing.active_children()}
 
 
 def has_ended(pid: int) -> bool:

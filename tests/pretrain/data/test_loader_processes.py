@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -15,7 +17,7 @@ import pytest
 from loader_helpers import assert_same, batches
 
 from pretrain.common.errors import UserError
-from pretrain.data.worker import BlockMaker
+from pretrain.data import processes
 
 
 def test_closing_early_stops_the_workers(folder):
@@ -68,16 +70,13 @@ def test_a_killed_worker_is_one_error_at_the_next_batch(folder, workers, moment)
         assert signal.getsignal(signal.SIGCHLD) == handler
 
 
-def test_a_worker_that_dies_while_it_is_waited_for_is_reported(folder, monkeypatch):
-    """It dies with the lock of the pipe in its hand, half of a block written: nothing more will come."""
-    original = BlockMaker.make
+def test_half_a_block_of_a_dead_worker_is_not_waited_for(folder, monkeypatch):
+    def send_half(sender, made, room):
+        block = pickle.dumps(made.get())
+        os.write(sender.fileno(), struct.pack("!i", len(block)) + block[: len(block) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    def make(self, first, *rest):
-        if first >= 8:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(self, first, *rest)
-
-    monkeypatch.setattr(BlockMaker, "make", make)
+    monkeypatch.setattr(processes, "_send", send_half)
     began = time.monotonic()
     with pytest.raises(UserError, match="was killed by SIGKILL"):
         list(helpers.make_loader(folder, workers=2, stop_step=1000))
