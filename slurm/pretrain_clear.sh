@@ -7,6 +7,7 @@
 #
 # One process per GPU, or one per node where there is none. The run folder is runs/JOBNAME-JOBID unless --run names
 # another; a requeued job keeps its id, and with it the folder, and resumes from its newest checkpoint.
+# CLEAR_CONTAINER=FILE.sif runs the ranks in an image of slurm/clearly.def, by Apptainer.
 # docs/slurm.md tells what happens on preemption, at the time limit and on failures.
 
 #SBATCH --job-name=clear
@@ -89,6 +90,18 @@ export MASTER_ADDR=${address:-$first} MASTER_PORT=$port PYTHONUNBUFFERED=1
 step=(srun --nodes="$nodes" --cpus-per-task="$((cpus > 0 ? cpus : 1))")
 [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && step+=(--gres="gpu:$gpus" --gpu-bind=none)
 
+# ---- the Python of the ranks: the environment's, or that of an image made by slurm/clearly.def, with the code in it ----
+python=(python "$project/pretrain/main.py")
+if [[ -n ${CLEAR_CONTAINER:-} ]]; then
+  if [[ ! -e $CLEAR_CONTAINER ]] || ! command -v apptainer >/dev/null; then
+    say "CLEAR_CONTAINER=$CLEAR_CONTAINER: no such image here, or no apptainer on the PATH; docs/slurm.md says how to build it" >&2
+    exit 2
+  fi
+  python=(apptainer exec)
+  ((gpus > 0)) && python+=(--nv)
+  python+=("$CLEAR_CONTAINER" python /opt/clear/pretrain/main.py)
+fi
+
 # ---- signals: note the request, pass it to the ranks as USR1, keep waiting for them ----
 request='' srun_pid='' interrupted=''
 stop() {
@@ -125,8 +138,8 @@ if [[ -z $request ]]; then
       export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
       export LOCAL_WORLD_SIZE=$1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-$2}
       shift 2
-      exec python "$@"  # exec: signals to the task reach Python itself
-    ' rank "$per_node" "$cpus" "$project/pretrain/main.py" ${flags[@]+"${flags[@]}"} --run "$run" --resume "$resume"
+      exec "$@"  # exec: signals to the task reach Python itself
+    ' rank "$per_node" "$cpus" "${python[@]}" ${flags[@]+"${flags[@]}"} --run "$run" --resume "$resume"
   code=$?
 fi
 

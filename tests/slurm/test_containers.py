@@ -1,0 +1,199 @@
+"""The recipes of images, and training inside one.
+
+Nothing is built: what they name must be in the project, and both must be the same image. Apptainer and Slurm are
+stand-ins.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SLURM = ROOT / "slurm"
+CONTAINERFILE = (SLURM / "Containerfile").read_text()
+DEFINITION = (SLURM / "clearly.def").read_text()
+INSTALL = (SLURM / "install_in_image.sh").read_text()
+STEP = "sh /opt/clear/slurm/install_in_image.sh"
+
+
+def section(name: str) -> list[str]:
+    """The lines of one section of clearly.def, without comments."""
+    text = re.split(r"^%", DEFINITION, flags=re.MULTILINE)
+    (lines,) = (part.splitlines()[1:] for part in text if part.startswith(name + "\n"))
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+
+
+def copied_by_containerfile() -> dict[str, str]:
+    """{name: where it lies in the image}. COPY of a folder copies what is in it."""
+    places = {}
+    for line in re.findall(r"^COPY (.+)$", CONTAINERFILE, re.MULTILINE):
+        *names, target = line.split()
+        for name in names:
+            places[name] = target if (ROOT / name).is_dir() else target + name
+    return places
+
+
+def copied_by_definition() -> dict[str, str]:
+    """{name: where it lies in the image}. A target that ends with a slash is the folder to copy into."""
+    pairs = [line.split() for line in section("files")]
+    assert all(target.endswith("/") for _, target in pairs)
+    return {name: target + name for name, target in pairs}
+
+
+def test_both_images_are_the_same():
+    bases = re.findall(r"^From(?::)? (\S+)$", CONTAINERFILE + DEFINITION, re.MULTILINE | re.IGNORECASE)
+    assert len(bases) == 2 and len(set(bases)) == 1
+    assert copied_by_containerfile() == copied_by_definition()
+    assert re.findall(r"^RUN (.+)$", CONTAINERFILE, re.MULTILINE) == section("post") == [STEP]
+    variables = re.findall(r"^ENV (.+)$", CONTAINERFILE, re.MULTILINE)
+    assert variables == [line.removeprefix("export ") for line in section("environment")]
+
+
+def test_the_base_is_pinned_to_a_python_that_is_tested():
+    version = re.search(
+        r"^FROM docker\.io/library/python:(\d+\.\d+)\.\d+-slim-\w+$", CONTAINERFILE, re.MULTILINE
+    )
+    assert version and f"Tested with CPython {version[1]}" in (ROOT / "README.md").read_text()
+
+
+def test_the_image_has_all_that_an_installation_reads():
+    copied = copied_by_definition()
+    assert all((ROOT / name).exists() for name in copied)
+    assert all(target == f"/opt/clear/{name}" for name, target in copied.items())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {"setup.py", "pyproject.toml", project["readme"], *project["license-files"]}
+    # of what setup.py and the Makefile's installation name, all that lies at the top
+    rule = re.search(
+        r"^\$\(INSTALLED\):.*?(?=\n\n)", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL
+    )[0]
+    words = set(re.findall(r"[\w.]+", rule + (ROOT / "setup.py").read_text()))
+    needed |= {path.name for path in ROOT.iterdir() if path.name in words}
+    assert {"constraints.txt", "augment", "pretrain", "finetune", "configs"} <= needed
+    assert needed <= copied.keys()
+
+
+def test_the_installation_is_the_makefiles_and_pinned():
+    (target,) = re.findall(r"\bmake (\w+) VENV=/opt/venv$", INSTALL, re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{target}: \$\(INSTALLED\)$", makefile, re.MULTILINE)
+    installs = re.findall(r"pip install (.+)", makefile)
+    assert installs and all(line.endswith("-c constraints.txt") for line in installs)
+    pins = dict(re.findall(r"^([\w.-]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    torch = re.search(r"^TORCH \?= torch==(.+)$", makefile, re.MULTILINE)[1]
+    assert pins["torch"] == torch
+    assert all(f"torch {torch.rpartition('.')[0]}" in text for text in (CONTAINERFILE, DEFINITION))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r'-e "\.\[([\w,]+)\]"', makefile)
+    assert named and set(",".join(named).split(",")) <= extras.keys()
+
+
+def test_the_compiled_parts_are_checked_by_lines_that_tell_them():
+    checks = re.findall(r"^/opt/venv/bin/python -c '(.+)'$", INSTALL, re.MULTILINE)
+    assert len(checks) == 2
+    for check, variable in zip(checks, ("CLEAR_COMPILED", "CLEAR_KERNELS"), strict=True):
+        module = re.search(r"from (\S+) import", check)[1]
+        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file()
+        off = os.environ | {variable: {"CLEAR_COMPILED": "0", "CLEAR_KERNELS": "plain"}[variable]}
+        run = subprocess.run([sys.executable, "-c", check], cwd=ROOT, env=off, capture_output=True, text=True)
+        assert run.returncode == 1 and "AssertionError" in run.stderr
+    assert "augment pretrain -name '_native*.so' -delete" in INSTALL
+    for extension in re.findall(r'Extension\(\s*"(\S+)"', (ROOT / "setup.py").read_text()):
+        assert extension.endswith("._native") and extension.split(".")[0] in ("augment", "pretrain")
+
+
+SRUN = """while [[ $1 == -* ]]; do shift; done
+export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=1
+exec "$@"
+"""
+SCONTROL = """case "$1 $2" in
+  "show hostnames") echo node1 ;;
+  "show node") echo "NodeName=node1 NodeAddr=10.0.0.1" ;;
+  requeue*) echo "$2" >>requeued ;;
+  *) echo "JobId=7 JobState=RUNNING Restarts=0 PreemptTime=None Command=$SCRIPT" ;;
+esac
+"""
+# What stands for Python, alone or in the container: writes how it was called. Asked to stop, it ends like a rank
+# that has saved.
+RANK = """printf '%s\\n' "$(basename "$0")" "$@" >words
+echo "$RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR" >rank
+[[ -n ${STAYS:-} ]] || exit 0
+trap 'exit 75' USR1
+kill -USR1 "$BATCH"
+while :; do read -rt 0.05 _ <>waits; done
+"""
+
+
+@pytest.fixture
+def submit(tmp_path):
+    """Run slurm/pretrain_clear.sh as Slurm would, on one node; what is called comes from stand-ins."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    os.mkfifo(tmp_path / "waits")
+    (tmp_path / "clearly.sif").touch()
+    stubs = {"srun": SRUN, "scontrol": SCONTROL, "apptainer": RANK, "python": RANK, "sleep": ""}
+    for name, text in stubs.items():
+        (commands / name).write_text("#!/usr/bin/env bash\n" + text)
+        (commands / name).chmod(0o755)
+    # a copy of the scripts, so that no environment of this folder is entered
+    shutil.copytree(SLURM, tmp_path / "project" / "slurm")
+    script = tmp_path / "project" / "slurm" / "pretrain_clear.sh"
+    (tmp_path / "project" / "pretrain").mkdir()
+    (tmp_path / "project" / "pretrain" / "main.py").touch()
+
+    def submit(*flags, **variables):
+        environment = {"PATH": f"{commands}:/usr/bin:/bin", "SCRIPT": str(script), "HOME": str(tmp_path)}
+        environment |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "test", "SLURM_JOB_NUM_NODES": "1"}
+        environment |= {"SLURM_JOB_NODELIST": "node1", "SLURM_CPUS_ON_NODE": "4"}
+        environment |= {"SLURM_SUBMIT_DIR": str(tmp_path)} | variables
+        start = 'BATCH=$$ exec bash "$@"'
+        done = subprocess.run(
+            ["bash", "-c", start, "batch", script, *flags],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        words = tmp_path / "words"
+        return done, words.read_text().splitlines() if words.exists() else []
+
+    return submit
+
+
+FLAGS = ["--config", "clear_base", "--train.steps", "7"]
+SAVES = ["--run", "runs/test-7", "--resume", "auto"]
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_ranks_run_in_the_image_that_is_named(submit, tmp_path, gpus):
+    variables = {"SLURM_GPUS_ON_NODE": str(gpus)} if gpus else {}
+    done, words = submit(*FLAGS, CLEAR_CONTAINER="clearly.sif", **variables)
+    assert done.returncode == 0, done.stderr
+    driver = ["--nv"] * gpus
+    inside = ["python", "/opt/clear/pretrain/main.py"]
+    assert words == ["apptainer", "exec", *driver, "clearly.sif", *inside, *FLAGS, *SAVES]
+    assert (tmp_path / "rank").read_text().split() == ["0", "0", "1", "10.0.0.1"]
+
+
+def test_without_an_image_ranks_run_the_projects_own_code(submit, tmp_path):
+    done, words = submit(*FLAGS)
+    assert done.returncode == 0, done.stderr
+    assert words == ["python", str(tmp_path / "project" / "pretrain" / "main.py"), *FLAGS, *SAVES]
+
+
+def test_a_request_to_save_reaches_the_container_and_the_job_is_requeued(submit, tmp_path):
+    done, _ = submit(CLEAR_CONTAINER="clearly.sif", STAYS="1")
+    assert "the time limit is near (USR1)" in done.stdout
+    assert "requeueing 7 (time-limit, exit status 75)" in done.stdout
+    assert (tmp_path / "requeued").read_text() == "7\n"
+    assert done.returncode == 75
+
+
+@pytest.mark.parametrize("lacks", ["image", "apptainer"])
+def test_a_missing_image_or_apptainer_is_said_before_any_rank_starts(submit, tmp_path, lacks):
+    (tmp_path / {"image": "clearly.sif", "apptainer": "bin/apptainer"}[lacks]).unlink()
+    done, words = submit(CLEAR_CONTAINER="clearly.sif")
+    assert done.returncode == 2 and not words
+    assert "CLEAR_CONTAINER=clearly.sif: no such image here, or no apptainer on the PATH" in done.stderr
