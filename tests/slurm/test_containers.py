@@ -1,7 +1,7 @@
 """The recipes of images, and training inside one.
 
-Nothing is built: what they name must be in the project, and both must be the same image. Apptainer and Slurm are
-stand-ins.
+Nothing is built: what they name must be in the project, and both must be the same image. Apptainer and Slurm
+are stand-ins.
 """
 
 import os
@@ -118,8 +118,8 @@ SCONTROL = """case "$1 $2" in
   *) echo "JobId=7 JobState=RUNNING Restarts=0 PreemptTime=None Command=$SCRIPT" ;;
 esac
 """
-# What stands for Python, alone or in the container: writes how it was called. Asked to stop, it ends like a rank
-# that has saved.
+# What stands for Python, alone or in the container: writes how it was called. Asked to stop, it ends like a
+# rank that has saved.
 RANK = """printf '%s\\n' "$(basename "$0")" "$@" >words
 echo "$RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR" >rank
 [[ -n ${STAYS:-} ]] || exit 0
