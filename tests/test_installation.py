@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 from pretrain.clearly import COMMANDS as clearly_commands
@@ -143,6 +144,14 @@ def test_the_python_that_is_said_is_the_one_that_the_pins_need(project):
         wanted = distribution.metadata.get("Requires-Python") or ""
         floor = max((int(minor) for minor in re.findall(r">=?\s*3\.(\d+)", wanted)), default=0)
         assert floor <= int(least), f"{name} needs Python {wanted}"
+
+
+def test_the_citation_and_the_changes_are_of_this_version(project):
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()  # what the format requires
+    assert citation["version"] == project["version"] and citation["license"] == project["license"]
+    newest = re.search(r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest and newest[1] == project["version"]
 
 
 @pytest.fixture(scope="module")
