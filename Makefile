@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow test-slurm test-fake-cuda gpu-accept lint install clean
+.PHONY: demo test test-slow test-slurm test-fake-cuda gpu-accept lint docs install clean
 
 install: $(INSTALLED)
 
@@ -49,6 +49,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The pages of docs/ as a site: build/site/index.html. Any warning is an error. The variable turns off the theme's advice to move.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 
 # Not runs/ and data/: they may be months of work.
 clean:
