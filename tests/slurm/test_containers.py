@@ -55,6 +55,19 @@ def test_both_images_are_the_same():
     assert variables == [line.removeprefix("export ") for line in section("environment")]
 
 
+def test_the_code_in_the_image_is_found_before_any_other(tmp_path):
+    other = tmp_path / "pretrain"
+    other.mkdir()
+    (other / "__init__.py").touch()
+    (other / "clearly.py").write_text("raise SystemExit('the code of the current folder')\n")
+    variables = dict(line.split("=", 1) for line in re.findall(r"^ENV (.+)$", CONTAINERFILE, re.MULTILINE))
+    inside = {name: text.replace("/opt/clear", str(ROOT)) for name, text in variables.items()}
+    for start in (["-m", "pretrain.clearly"], [ROOT / "pretrain" / "clearly.py"]):
+        command = [sys.executable, *start, "--help"]
+        run = subprocess.run(command, cwd=tmp_path, env=inside, capture_output=True, text=True)
+        assert run.returncode == 0 and "usage: clearly COMMAND" in run.stdout, run.stderr
+
+
 def test_the_base_is_pinned_to_a_python_that_is_tested():
     version = re.search(
         r"^FROM docker\.io/library/python:(\d+\.\d+)\.\d+-slim-\w+$", CONTAINERFILE, re.MULTILINE
