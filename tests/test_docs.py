@@ -1,4 +1,7 @@
-"""The pages: their links lead somewhere, and their commands name modules, files and flags that there are."""
+"""The pages: their links lead somewhere, and their commands name modules, files and flags that there are.
+
+The commands of docstrings and batch scripts do so too.
+"""
 
 import ast
 import importlib
@@ -123,7 +126,7 @@ def program_and_words(words: list[str]) -> tuple[str, list[str]] | None:
     """The module or file that a command starts, and what it is given; None for other commands."""
     for place, word in enumerate(words):
         after = words[place + 1 :]
-        if word == "clearly" and after and re.match("[a-z]", after[0]):
+        if word == "clearly" and after and re.match("(?!clearly)[a-z]", after[0]):
             return CLEARLY.get(after[0], (f"pretrain.clearly {after[0]}",))[0], after[1:]
         if word in ("python", "deepspeed") and after[:1] == ["-m"] and after[1:]:
             return after[1], after[2:]
@@ -186,11 +189,11 @@ def faults(words: list[str], whole: bool) -> list[str]:
     if "..." in words:
         words, whole = [word for word in words if word != "..."], False
     found = [f"{file}: no such file" for file in missing_files(words)]
-    if words[0] == "make":
+    if words[:1] == ["make"]:
         targets = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
         found += [f"make {word}" for word in words[1:] if "=" not in word and word not in targets]
     program, given = program_and_words(words) or ("", [])
-    if found or "$" in program or not program.startswith((*PACKAGES, "tests/")):
+    if found or re.search(r"\$|[A-Z]{2}", program) or not program.startswith((*PACKAGES, "tests/")):
         return found
     if program.startswith("tests/"):
         return [f"{program} has no flag {flag}" for flag in unknown_flags(program, given)]
@@ -218,6 +221,31 @@ def test_the_commands_of_a_page_are_there_with_their_flags(page):
         for words in simple_commands(" ".join(code.split())):
             wrong += faults(words, whole=False)
     assert not wrong, "\n".join(wrong)
+
+
+def docstring_commands(path: Path) -> tuple[str, list[str]]:
+    """The indented lines of a docstring, without the explanations beside them, and its inline code."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    indented = [line[4:] for line in text.splitlines() if line.startswith("    ")]
+    return "\n".join(re.split(r"(?<=\S) {2,}", line)[0] for line in indented), INLINE.findall(text)
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "tests"])
+def test_the_commands_of_docstrings_are_there_with_their_flags(package):
+    wrong = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        block, codes = docstring_commands(path)
+        wrong += [fault for words in simple_commands(block) for fault in faults(words, whole=True)]
+        for code in codes:
+            for words in simple_commands(" ".join(code.split())):
+                wrong += faults(words, whole=False)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_commands_at_the_head_of_batch_scripts_are_there_with_their_flags():
+    for path in sorted((ROOT / "slurm").iterdir()):
+        block = re.sub(r"^(?!#   ).*\n|^#   ", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert not [fault for words in simple_commands(block) for fault in faults(words, whole=True)], path
 
 
 @pytest.mark.parametrize(
