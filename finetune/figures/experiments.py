@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from finetune.figures.drawing import GREY, HEIGHT, NotThere, columns_of, panels
 from finetune.geometry import plots
+from pretrain.telemetry.intervals import can_be_told
 
 _LINE = 0.22  # height of a row, in inches
 
@@ -61,7 +62,7 @@ def effects(content: dict[str, Any], figure: dict[str, Any]) -> Figure:
         if place:
             axis.axhline(place - 0.5, color=GREY, linewidth=0.4)
         for effect in found["effects"][factor].values():
-            told = not effect["low"] <= 0 <= effect["high"]
+            told = can_be_told(effect["mean"], effect["low"], effect["high"])
             _interval(axis, place, effect, plots.COLOURS[0] if told else GREY)
             place += 1
     _names(axis, names)

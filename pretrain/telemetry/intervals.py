@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 LEVEL = 0.95
+SMALLEST = 0.005
+"""A smaller difference is none: tables print two decimals."""
 RESAMPLES = 1000
 """Draws of the pairs."""
 _QUANTILES = 400  # of Student's t, each combined with each draw of the pairs
@@ -32,17 +34,25 @@ class Interval:
 
     @property
     def told(self) -> bool:
-        """Whether the difference can be told from none: the interval does not hold 0."""
-        return not self.low <= 0 <= self.high
+        """Whether the difference can be told from none (`can_be_told`)."""
+        return can_be_told(self.mean, self.low, self.high)
+
+
+def can_be_told(mean: float, low: float, high: float) -> bool:
+    """Return whether a difference can be told from none.
+
+    Its interval does not hold 0, and it is more than the rounding of figures of one encoder by two kernels.
+    """
+    return abs(mean) >= SMALLEST and not low <= 0 <= high
 
 
 def interval_text(mean: float, low: float, high: float) -> str:
-    """Return a difference as tables print it; ~ stands before one whose interval holds 0.
+    """Return a difference as tables print it; ~ stands before one that cannot be told from none.
 
     >>> interval_text(1.2, 0.3, 2.1), interval_text(0.1, -0.2, 0.4)
     ('+1.20 [+0.30, +2.10]', '~ +0.10 [-0.20, +0.40]')
     """
-    unknown = "~ " if low <= 0 <= high else ""
+    unknown = "" if can_be_told(mean, low, high) else "~ "
     return f"{unknown}{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
