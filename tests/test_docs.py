@@ -19,6 +19,8 @@ from pretrain.clearly import COMMANDS as CLEARLY
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
+# A module that is started by `runpy` may have been imported before.
+pytestmark = pytest.mark.filterwarnings("ignore:.* found in sys.modules after import:RuntimeWarning")
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
