@@ -52,6 +52,8 @@ MAY_IMPORT = {
     "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "
     "pretrain.losses pretrain.objectives pretrain.step pretrain.start.local_ranks",
     "pretrain.plan": "pretrain.config pretrain.data pretrain.estimate",
+    # what users write programs with: it starts the commands, and opens models as the evaluations do
+    "pretrain.api": "pretrain.config pretrain.telemetry pretrain.data pretrain.export finetune.encoders",
     "pretrain.inspect": "augment pretrain",
     "pretrain.demo": "pretrain.config",
     "pretrain.clearly": "",

@@ -36,7 +36,7 @@ SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
 EmbedFunction = Callable[[list[str]], np.ndarray]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EmbeddingModel:
     """An encoder that is opened for evaluation."""
 
@@ -64,6 +64,14 @@ class EmbeddingModel:
 
     precision: str = "fp32"
     """In which its matrix products are computed: "fp32" or "bf16"."""
+
+    batch: str = ""
+    """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
+
+    def __repr__(self) -> str:
+        """Say in a line what it is: the weights of an encoder would fill a notebook's page."""
+        batch = f", at most {self.batch} a pass" if self.batch else ""
+        return f"<{self.name}: pooling {self.pooling}, {self.precision}{batch}>"
 
     @property
     def folder(self) -> Path | None:
@@ -163,9 +171,14 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
     """Return vectors float32[N, d] of N sentences, each distinct one encoded once.
 
     Raises:
-        UserError: an encoder that gives another number of vectors, or one that is not finite (the sentence is
-            named).
+        UserError: what is given is no list of strings; an encoder that gives another number of vectors, or
+            one that is not finite (the sentence is named).
     """
+    if isinstance(sentences, str):
+        raise UserError("one string was given, where a list of sentences is expected: write [sentence]")
+    for number, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            raise UserError(f"sentence {number} is {sentence!r}, not a string; leave it out, or write ''")
     index: dict[str, int] = {}
     rows = np.fromiter(
         (index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences)
@@ -312,6 +325,7 @@ def _packed(
         None if chosen == POOLER else several,
         encoder,
         tokenizer,
+        batch=f"{batch_size:,} sentences" if encoder is None else f"{token_budget:,} tokens",
     )
 
 
@@ -377,5 +391,10 @@ def _sentence_transformers(
 
     cut = _cut_at(model, max_length)
     return EmbeddingModel(
-        source.name, "own modules", lambda sentences: distinct(encode, sentences, source.name), source, cut
+        source.name,
+        "own modules",
+        lambda sentences: distinct(encode, sentences, source.name),
+        source,
+        cut,
+        batch=f"{batch_size:,} sentences",
     )

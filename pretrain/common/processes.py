@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pretrain.common.error_output import LOCAL_RANKS
@@ -37,8 +40,73 @@ def run_module(module: str, arguments: Sequence[str], what: str) -> None:
     what: names the work in the error.
     Raises: UserError if the command fails; it has printed why.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
-    environment["PYTHONPATH"] = python_path()
-    done = subprocess.run([sys.executable, "-m", module, *arguments], env=environment)
+    done = subprocess.run([sys.executable, "-m", module, *arguments], env=_no_rank())
     if done.returncode:
         raise UserError(f"{what} failed (exit {done.returncode}); the reason is above.")
+
+
+def pass_on(module: str, arguments: Sequence[str]) -> tuple[int, str]:
+    """Run `python -m module arguments...` for somebody who watches, in a notebook for instance.
+
+    Its lines are printed as they come, to whatever `sys.stdout` is. It has a session of its own, so that
+    Ctrl-C reaches it through this process only: all processes of its group, as in a terminal. It is killed
+    when this process ends.
+
+    Returns:
+        Its exit status, and the first error that it printed; "" for none.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C, when the process has ended.
+    """
+    last_lines: deque[str] = deque(maxlen=500)
+    interrupted = False
+    with start_to_pass_on(["-m", module, *arguments]) as process:
+        assert process.stdout is not None
+        while True:
+            try:
+                for line in process.stdout:
+                    last_lines.append(line)
+                    print(line, end="", flush=True)
+                break
+            except KeyboardInterrupt:
+                interrupted = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGINT)
+    if interrupted:
+        raise KeyboardInterrupt
+    return process.returncode, _first_error(last_lines)
+
+
+def start_to_pass_on(words: Sequence[str]) -> subprocess.Popen[str]:
+    """Start `python words...` as `pass_on` says; its standard output and error are one pipe."""
+    parent = os.getpid()
+    return subprocess.Popen(
+        [sys.executable, *words],
+        env=_no_rank() | {"PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=lambda: die_with(parent),
+    )
+
+
+def _no_rank() -> dict[str, str]:
+    """Return an environment for a process that is no rank and imports the same code."""
+    own = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
+    return own | {"PYTHONPATH": python_path()}
+
+
+def _first_error(lines: Iterable[str]) -> str:
+    """Return the first error among printed lines, up to a blank line, without the word "error"; or "".
+
+    Of several ranks the first to fail says why, and the others that it has ended.
+
+    >>> _first_error(["step 1\\n", "[rank 1] error: no such file;\\n", "name another\\n", "\\n", "error: x"])
+    'no such file;\\nname another'
+    """
+    found = re.search(r"^(?:\[rank \d+\] )?error: (.*?)(?:\n\s*\n|\Z)", "".join(lines), re.M | re.S)
+    return found[1].strip() if found else ""

@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from pretrain.common.errors import UserError
+from pretrain.common.typed_values import faults, nearest
 
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
@@ -226,3 +229,16 @@ class DataConfig(BaseModel):
     def keeps_documents(self) -> bool:
         """Return whether the sentences of a document stay together."""
         return self.unit in ("sequence", "document")
+
+
+def data_config(tree: dict[str, Any]) -> DataConfig:
+    """Return the configuration in a mapping of keys to values.
+
+    Raises:
+        UserError: a key is unknown (the nearest is named), or a value is wrong; one message names them all.
+    """
+    try:
+        return DataConfig(**tree)
+    except ValidationError as error:
+        known = [*DataConfig.model_fields, *Source.model_fields]
+        raise UserError(faults(error, lambda key: f"unknown key {key}" + nearest(key, known))) from None

@@ -78,12 +78,19 @@ def find_recipe(path: Path) -> Path:
     """Return the path, or that of the recipe of ours which it names where there is no such file.
 
     An installation has no folder `configs`: there configs/simcse_bert.yaml is ours, and so is simcse_bert.
+
+    Raises:
+        UserError: a bare word that is nearly the name of a recipe of ours, which is named.
     """
     if path.is_file() or path.is_absolute():
         return path
     within = path.relative_to("configs") if path.parts[:1] == ("configs",) else path
     named = [RECIPES / within, RECIPES / within.with_name(f"{within.name}.yaml")]
-    return next((ours for ours in named if ours.is_file()), path)
+    found = next((ours for ours in named if ours.is_file()), path)
+    bare = found is path and path.name == str(path) and not path.suffix
+    if bare and (hint := nearest(path.name, sorted(ours.stem for ours in RECIPES.glob("*.yaml")))):
+        raise UserError(f"no recipe {path}{hint}")
+    return found
 
 
 def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[str]) -> None:

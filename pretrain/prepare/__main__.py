@@ -18,12 +18,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from pretrain.common import cli
-from pretrain.common.errors import UserError
-from pretrain.common.typed_values import faults, nearest, typed
-from pretrain.config.data import DataConfig, Source
+from pretrain.common.typed_values import typed
+from pretrain.config.data import DataConfig, Source, data_config
 from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
 from pretrain.prepare.executors import ExecutorOptions
@@ -49,7 +48,7 @@ def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
         data["sources"] = data.pop("source")
     fields = DataConfig.model_fields
     tree |= {key: typed(text, fields[key].annotation, f"--{key}") for key, text in data.items()}
-    config = _validate(tree)
+    config = data_config(tree)
     try:
         manifest = prepare(
             config, flags.out, **where.model_dump(), overwrite=flags.overwrite, progress=flags.progress
@@ -77,14 +76,6 @@ def _recipe(path: Path) -> dict[str, Any]:
     tree = read_yaml(find_recipe(path))
     data = tree.get("data")
     return data.get("prepare") or {} if isinstance(data, dict) else tree
-
-
-def _validate(tree: dict[str, Any]) -> DataConfig:
-    try:
-        return DataConfig(**tree)
-    except ValidationError as error:
-        known = [*DataConfig.model_fields, *Source.model_fields]
-        raise UserError(faults(error, lambda key: f"unknown key {key}" + nearest(key, known))) from None
 
 
 def summary(manifest: dict, out: Path) -> str:

@@ -1,0 +1,376 @@
+"""Prepare, train, evaluate and encode from Python, in a notebook for instance.
+
+    from pretrain.api import load, prepare, train
+
+    data = prepare(["corpus.txt"], out="data/mine", vocabulary=8192)
+    run = train("clear_micro", data=data, run="runs/mine", train={"steps": 100})
+    run.evaluate("sts", data="benchmarks")["results"]
+    vectors = load(run).encode(["A storm at sea.", "The ship waits."])
+
+Preparing, training and evaluating are the commands of the same name, each in a process of its own: training
+wants one process for each core, signals and threads that a session with other work cannot give it, and its
+memory is free when it is done. The process's lines are printed as they come. Ctrl-C (in a notebook:
+interrupt) reaches it as it would in a terminal, so that a run saves first. Opening a model, encoding and
+exporting happen in the caller's process.
+
+Every mistake is one `UserError` with the command's own message, in which `--run`, say, is the keyword `run`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from pretrain.common.errors import UserError
+from pretrain.common.processes import pass_on
+from pretrain.common.run_folder import export_of, is_run
+from pretrain.common.shutdown import EXIT_CODES
+from pretrain.common.typed_values import nearest
+from pretrain.config.data import data_config
+from pretrain.config.recipe import DEFAULT_RECIPE, SHORT_FLAGS, load_config, unknown_key
+from pretrain.config.run import Config
+from pretrain.config.validation import leaves, type_at
+from pretrain.data.manifest import read_manifest
+from pretrain.telemetry.metrics_file import read_metrics
+
+if TYPE_CHECKING:
+    from finetune.encoders.models import EmbeddingModel
+
+Place = str | os.PathLike[str]
+"""A file or folder; relative ones start where the session does."""
+
+EVALUATIONS = (
+    "sts",
+    "senteval",
+    "glue",
+    "clustering",
+    "intents",
+    "anli",
+    "nli_distance",
+    "cola_probe",
+    "zh_sts",
+    "geometry",
+)
+"""What `Run.evaluate` computes: `python -m finetune.NAME` (docs/evaluation.md)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder: `train` returns one, and `Run("runs/mine")` is one of an earlier session.
+
+    Wherever a folder is expected, `load` or a recipe's `init` for instance, a run can stand.
+
+    Args:
+        folder: with the config.yaml that a training writes when it starts.
+
+    Raises:
+        UserError: the folder is not that of a run.
+    """
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder).expanduser())
+        if not is_run(str(self.folder)):
+            raise UserError(
+                f"{self.folder} is not the folder of a run: it has no config.yaml; train(..., run=...) makes "
+                "one"
+            )
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What a finished run says of itself: its scores at the start, the best and the last step, its steps,
+        tokens and seconds, and the sha256 of its weights (report/summary.json).
+
+        Raises:
+            UserError: the run is not finished.
+        """
+        path = self.folder / "report" / "summary.json"
+        if not path.is_file():
+            raise UserError(f"{self.folder} is not finished; train it again with resume='auto'")
+        return json.loads(path.read_text("utf-8"))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the rows of metrics.jsonl, of an unfinished run up to here.
+
+        A row of training has `step`, `loss` (name to nats), `lr`, `tokens` and more, as means over the steps
+        since the row before; one of an evaluation has `step` and `evaluation` (name to score).
+        """
+        return list(read_metrics(self.folder / "metrics.jsonl"))
+
+    def evaluate(
+        self, name: str, data: Place | None = None, out: Place | None = None, **flags: Any
+    ) -> dict[str, Any]:
+        """Evaluate the run's best weights (best/, else export/) and return the figures.
+
+        Args:
+            name: one of `EVALUATIONS`.
+            data: folder of the benchmarks; None: the one that CLEAR_DATA names.
+            out: folder for the figures; None: where `python -m finetune.report RUN` finds them, RUN/sts.json
+                and RUN/report.
+            flags: of `python -m finetune.NAME`, with `_` for `-`: `pooling="mean"`, `tasks=["STS-B"]`.
+
+        Returns:
+            What the command writes as JSON. Of `sts` that is what `--json-file` writes: {"model": its name,
+            "results": {pooling: {task: {"spearman_all": Spearman x 100, ...}}}}. Of others {"tasks": {task:
+            {"metric": name, "value": figure, "scores": {...}}}, "complete": whether it is comparable with
+            published figures, "notes": why not, ...} (`finetune.results`).
+
+        Raises:
+            UserError: an unknown evaluation or flag, missing data, a run without an export yet, or a failed
+                command.
+            KeyboardInterrupt: after Ctrl-C, when the evaluation has stopped.
+        """
+        if name not in EVALUATIONS:
+            hint = nearest(name, EVALUATIONS)
+            raise UserError(f"there is no evaluation {name!r}{hint or ': ' + ', '.join(EVALUATIONS)}")
+        export_of(str(self.folder))  # a run without weights is refused before the process starts
+        is_sts = name == "sts"
+        folder = Path(out or (self.folder if is_sts else self.folder / "report"))
+        given = flags | ({"json_file": folder / "sts.json"} if is_sts else {"out": folder})
+        if data is not None:
+            given["eval_data"] = data
+        before = _stamps(folder, name)
+        words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
+        _finish(f"finetune.{name}", words, "The same call starts again, or continues what can be continued")
+        written = [path for path, stamp in _stamps(folder, name).items() if before.get(path) != stamp]
+        if not written:
+            raise UserError(f"{name} of {self.folder} wrote no figures; what it printed says why")
+        return json.loads(written[-1].read_text("utf-8"))
+
+    def export(self, out: str | Path | None = None, step: int | str = "latest") -> Path:
+        """Write a checkpoint's encoder as a folder that transformers and sentence-transformers load.
+
+        Args:
+            out: the folder to write, in which an earlier export is replaced; None: RUN/export.
+            step: "latest", "best", or the number of a checkpoint's step.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UserError: there is no such checkpoint, it is damaged, or `out` holds something else.
+        """
+        from pretrain.export.folder import export  # imports torch and transformers
+
+        return export(self.folder, out, step)
+
+
+def prepare(
+    sources: Place | Mapping[str, Any] | Sequence[Place | Mapping[str, Any]],
+    out: Place,
+    *,
+    workers: int | None = None,
+    overwrite: bool = False,
+    **keys: Any,
+) -> Path:
+    """Turn raw text into a tokenizer and shuffled, de-duplicated shards: `python -m pretrain.prepare`.
+
+    A folder that holds the finished result of the same settings is left as it is; an unfinished one is
+    continued.
+
+    Args:
+        sources: a text, jsonl, csv, tsv or parquet file, a folder or a glob of them, "embedded" or
+            "hub:OWNER/NAME"; or a list of them; each with @WEIGHT behind it if that is not 1, or as a mapping
+            (`pretrain.config.data.Source`): {"source": "a.jsonl", "text_key": "body"}.
+        out: the folder to write.
+        workers: tasks at a time; None: one a core.
+        overwrite: replace data that `out` holds of other settings.
+        keys: of `pretrain.config.data.DataConfig`: `vocabulary`, `unit`, `max_length`, `tokenizer` ...
+
+    Returns:
+        `out`, for `train`.
+
+    Raises:
+        UserError: an unknown key (the nearest is named), a wrong value, a source that is not there, a folder
+            with data of other settings, or a failed task.
+        KeyboardInterrupt: after Ctrl-C; the same call continues.
+    """
+    several = [sources] if isinstance(sources, str | os.PathLike | Mapping) else sources
+    listed = [dict(one) if isinstance(one, Mapping) else os.fspath(one) for one in several]
+    config = data_config({"sources": listed, **_plain(keys)})
+    words = [f"--out={os.fspath(out)}", f"--overwrite={_as_flag(overwrite)}"]
+    words += [] if workers is None else [f"--workers={workers}"]
+    with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as recipe:
+        _finish("pretrain.prepare", [f"--config={recipe}", *words], "The same call continues")
+    return Path(out)
+
+
+def train(
+    recipe: Place = DEFAULT_RECIPE,
+    *,
+    data: Place | None = None,
+    run: Place | None = None,
+    resume: str = "never",
+    **changes: Any,
+) -> Run:
+    """Train a run to its last step, as `python pretrain/main.py` does, and return it.
+
+    Weights, curve and files are those of the command with the same recipe and changes.
+
+    Args:
+        recipe: name of one of ours (a file of configs/, as "clear_micro"), or path of a YAML file.
+        data: prepared data; None: the recipe's, which is prepared on first use.
+        run: the run folder; None: the recipe's.
+        resume: "never" refuses a run folder that holds checkpoints; "auto" continues from the newest good
+            one, or starts: the same call again finishes a run that was stopped; or a checkpoint's folder.
+        changes: of the recipe, as sections (`train={"steps": 100}`), as dotted keys
+            (`**{"train.steps": 100}`), or by the command's short flags (`aug="del-span"`, `init=MODEL`,
+            `steps=100`).
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UserError: an unknown recipe or key (the nearest is named), a wrong value, data that is not there, a
+            run folder that is taken, a run that something else stopped before its last step, or one that
+            failed.
+        KeyboardInterrupt: after Ctrl-C; the run has saved, and `resume="auto"` continues it. After a second
+            Ctrl-C it has not waited, and continues from the newest checkpoint.
+    """
+    overrides = _overrides(changes) | {"checkpoint.resume": resume}
+    if data is not None:
+        read_manifest(Path(data))
+        overrides["data.folder"] = os.fspath(data)
+    if run is not None:
+        overrides["folder"] = os.fspath(run)
+    config = load_config(Path(recipe), overrides)
+    # not what has a default: a dropout that was not given is the checkpoint's
+    with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as file:
+        try:
+            _finish("pretrain.main", [f"--config={file}"], _CONTINUE)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"{config.run_folder} is stopped; train(..., resume='auto') continues from its newest "
+                "checkpoint"
+            ) from None
+    trained = Run(config.run_folder)
+    if not (trained.folder / "report" / "summary.json").is_file() or (
+        trained.summary["steps"] < config.train.steps
+    ):
+        raise UserError(f"{trained.folder} stopped before its last step. {_CONTINUE}")
+    return trained
+
+
+def load(
+    model: Place,
+    *,
+    pooling: str = "",
+    token_budget: int = 16384,
+    batch_size: int = 64,
+    max_length: int | None = None,
+    precision: str = "fp32",
+) -> EmbeddingModel:
+    """Open an encoder as the evaluations do.
+
+        load("runs/mine").encode(sentences)     # N strings -> float32[N, hidden size], in their order
+
+    Sentences may be in any order and repeated: each distinct one is encoded once, sorted by length, without
+    padding. Vectors are not normalised. What the encoder is shows when it is printed: `<runs/mine: pooling
+    mean, fp32, at most 16,384 tokens a pass>`. `encode` raises a UserError for anything but a list of
+    strings, and for a vector that is not finite.
+
+    Args:
+        model: a `Run` or its folder (then its best/, else its export/), an export, a folder or hub name of
+            Hugging Face or sentence-transformers, or "file.py:function".
+        pooling: cls, mean, first-last, embedding-last or last-two; "": the one that the model was trained
+            with.
+        token_budget: most tokens of a pass; bounds memory, and moves results by rounding only.
+        batch_size: sentences of a pass, of models that cannot run packed.
+        max_length: tokens that sentences are cut to; None: as many as the model takes.
+        precision: "fp32", or "bf16" for the encoder's products.
+
+    Returns:
+        The model, on the GPU if there is one. `encode_poolings` gives several poolings at once.
+
+    Raises:
+        UserError: nothing there to load, a run without an export yet, an unknown pooling or precision.
+    """
+    from finetune.encoders.models import open_model  # numpy: not for who only trains
+
+    return open_model(os.fspath(model), pooling, token_budget, batch_size, max_length, precision=precision)
+
+
+_CONTINUE = "Call train again with resume='auto': it continues from the newest checkpoint"
+
+
+def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes as dotted keys or short flags; a section is taken apart.
+
+    >>> _overrides({"train": {"lr": 0.1}, "model.layers": 2, "aug": "none"})
+    {'train.lr': 0.1, 'model.layers': 2, 'aug': 'none'}
+
+    Raises:
+        UserError: a key that no recipe has.
+    """
+    flat: dict[str, Any] = {}
+    for name, change in changes.items():
+        parts = leaves({name: change}) if isinstance(change, Mapping) and change else [(name, change)]
+        flat.update((key, value) for key, value in parts if value != {})
+    for key in flat:
+        if type_at(Config, SHORT_FLAGS.get(key, key)) is None:
+            raise UserError(unknown_key(key))
+    return _plain(flat)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as a recipe has them: a path is a text."""
+    return {
+        key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in values.items()
+    }
+
+
+@contextmanager
+def _recipe_file(tree: dict[str, Any]) -> Iterator[Path]:
+    """Write settings as YAML for a command; words of a command line could not tell None from "none"."""
+    with tempfile.TemporaryDirectory(prefix="recipe-") as folder:
+        path = Path(folder) / "recipe.yaml"
+        path.write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), "utf-8")
+        yield path
+
+
+def _as_flag(value: Any) -> str:
+    """Return a value as a command line has it.
+
+    >>> _as_flag(True), _as_flag(["STS-B", "SICK-R"]), _as_flag(0.5)
+    ('true', 'STS-B,SICK-R', '0.5')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _stamps(folder: Path, evaluation: str) -> dict[Path, int]:
+    """Return when each file of an evaluation's figures was written, the newest last."""
+    stamps = {path: path.stat().st_mtime_ns for path in folder.glob(f"{evaluation}*.json")}
+    return dict(sorted(stamps.items(), key=lambda item: item[1]))
+
+
+def _finish(module: str, words: Sequence[str], again: str) -> None:
+    """Run a command to its end.
+
+    Args:
+        again: what to do after a signal has stopped it.
+
+    Raises:
+        UserError: it failed, and this is what it said is wrong; or it was stopped.
+    """
+    code, error = pass_on(module, words)
+    if code < 0:
+        raise UserError(f"{module} was killed by {signal.Signals(-code).name}. {again}")
+    if code in EXIT_CODES.values() and code:
+        raise UserError(f"{module} was stopped by a signal. {again}")
+    if code:
+        raise UserError(error or f"{module} failed with status {code}; what it printed says why")
