@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.core.pretrained import pretrained, require_weights
+from finetune.encoders.kept_vectors import KeptVectors
 from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
 from pretrain.common.errors import UserError
 from pretrain.common.plugins import import_file
@@ -33,6 +34,8 @@ NO_CODE = {"trust_remote_code": False}
 SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
 """`model_kwargs` of sentence-transformers: no code of the model's, and no pickled weights."""
 
+KEPT_VECTORS = "CLEAR_VECTORS"
+"""Environment variable: the folder of vectors that are kept."""
 EmbedFunction = Callable[[list[str]], np.ndarray]
 
 
@@ -95,19 +98,8 @@ class EmbeddingModel:
 
     @property
     def identity(self) -> str:
-        """What tells these weights from others of the same name.
-
-        The folder, and the size and time of every file of weights; the name where there is no folder.
-        """
-        if self.folder is None:
-            return self.name
-        weights = sorted(
-            path
-            for path in self.folder.rglob("*")
-            if path.suffix in (".safetensors", ".bin") and path.is_file()
-        )
-        stamps = ",".join(f"{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in weights)
-        return f"{self.folder.resolve()} {stamps}"
+        """What tells these weights from others of the same name (`ModelSource.identity`)."""
+        return self.source.identity if self.source else self.name
 
     @property
     def remark(self) -> str | None:
@@ -129,6 +121,9 @@ def open_model(
     precision: str = "fp32",
 ) -> EmbeddingModel:
     """Open an encoder for evaluation; a remark about its pooling goes to standard error.
+
+    Where the environment's CLEAR_VECTORS names a folder, vectors are read from it and kept in it
+    (`finetune.encoders.kept_vectors`).
 
     Args:
         model: see the module's description.
@@ -156,6 +151,7 @@ def open_model(
         if names_function(str(model)):
             return _function(_import_function(str(model)), str(model), pooling, precision)
         model = resolve(model)
+    before = model.identity
     if kind_of(model.location) == "sentence-transformers":
         opened = _sentence_transformers(model, pooling, batch_size, max_length)
     else:
@@ -164,7 +160,35 @@ def open_model(
         opened = _in_bfloat16(opened)
     if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
-    return opened
+    folder = os.environ.get(KEPT_VECTORS)
+    return keeping(opened, Path(folder), before) if folder else opened
+
+
+def keeping(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
+    """Return the model with its vectors read from below `root` where they are there, and kept where not.
+
+    before: the model's identity before it was loaded; where it has changed since, nothing is kept.
+    """
+    assert model.source is not None
+    kept = KeptVectors.of(model.source, root, model.precision, model.max_length)
+    if kept is None or model.identity != before:
+        why = "it has no files to know it by" if kept is None else "its weights changed while they were read"
+        print(f"note: vectors of {model.name} are not kept: {why}", file=sys.stderr)
+        return model
+    pooling, single, several = model.pooling, model.encode, model.encode_poolings
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return kept.vectors(texts, [pooling], lambda left, _: {pooling: single(left)})[pooling]
+
+    def encode_poolings(texts: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
+        assert several is not None
+        return kept.vectors(texts, poolings, several)
+
+    return replace(
+        model,
+        encode=lambda sentences: distinct(encode, sentences, model.name),
+        encode_poolings=None if several is None else encode_poolings,
+    )
 
 
 def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:

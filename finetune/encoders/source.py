@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -37,6 +38,38 @@ class ModelSource:
     def trained_pooling(self) -> str | None:
         """The pooling that it was trained with, where the model says so."""
         return self.policy["pooling"] if self.policy else None
+
+    @property
+    def identity(self) -> str:
+        """What tells these weights from others of the same name.
+
+        The folder, and the size and time of every file of weights; the name where there is no folder.
+        """
+        if self.folder is None:
+            return self.name
+        weights = sorted(
+            path
+            for path in self.folder.rglob("*")
+            if path.suffix in (".safetensors", ".bin") and path.is_file()
+        )
+        stamps = ",".join(f"{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in weights)
+        return f"{self.folder.resolve()} {stamps}"
+
+    @property
+    def files(self) -> Path | None:
+        """The folder of its files on this machine, in the hub's cache for a hub name; None: there is none."""
+        if self.folder is not None:
+            return self.folder
+        from transformers.utils import cached_file
+
+        for file in ("modules.json", "config.json"):
+            with contextlib.suppress(OSError, ValueError):
+                found = cached_file(
+                    self.location, file, local_files_only=True, _raise_exceptions_for_missing_entries=False
+                )
+                if found is not None:
+                    return Path(found).parent
+        return None
 
 
 def names_function(text: str) -> bool:

@@ -1,0 +1,268 @@
+"""Keep vectors on disk, so that no text is encoded twice by the same weights in the same way.
+
+The folder that the environment's CLEAR_VECTORS names holds a folder for
+everything that a vector depends on beside its text, and in it files of some thousand vectors each.
+Everything may be removed at any time; what is missing is encoded again.
+
+    key.json                        what the folder is of, for people
+    3f0c...e1.vectors               MAGIC, checksum, N, d, N digests of texts (16 bytes each), float32[N, d]
+
+A file is written beside its place and renamed, and its checksum covers the rest, so that neither a killed
+process nor a damaged disk gives a vector that no encoder has computed. Writers never change a file of
+another, so any number of processes may share a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import struct
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from finetune.encoders.source import ModelSource
+from pretrain.common.files import replace_durably, sha256_of, to_json
+from pretrain.telemetry.formats import format_seconds
+
+MAGIC = b"vectors1"
+SUFFIX = ".vectors"
+CHUNK = 2048
+"""Texts to a file: what a killed process loses at most."""
+SECONDS_BETWEEN_LINES = 30.0
+PARTIAL_SECONDS = 3600.0
+"""Age at which a file that is still being written belongs to a process that was killed."""
+_HEAD = struct.Struct("<8s16sQQ")  # magic, checksum of the rest, N, d
+_READ_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".tiktoken")
+"""Files by which a model's vectors may change: weights, tokenizer, pooling, prompts, kept heads."""
+
+EncodePoolings = Callable[[Sequence[str], Sequence[str]], Mapping[str, np.ndarray]]
+
+
+def digest_of(source: ModelSource) -> str | None:
+    """Return a digest of the contents of a model's files; None: they are not on this machine.
+
+    Contents, not times: a copy that keeps them would bring another model's vectors.
+    """
+    folder = source.files
+    if folder is None:
+        return None
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ_SUFFIXES and path.is_file()]
+    named = [f"{path.relative_to(folder)} {sha256_of(path)}" for path in files]
+    return hashlib.sha256("\n".join(named).encode()).hexdigest()
+
+
+@dataclass
+class KeptVectors:
+    """The vectors of one model, opened in one way.
+
+    Args:
+        root: the folder of all models' vectors.
+        circumstances: what they depend on, beside pooling and text, by more than rounding; JSON.
+        name: of the model, for people.
+    """
+
+    root: Path
+    circumstances: Mapping[str, Any]
+    name: str = ""
+    _places: dict[Path, dict[bytes, Path]] = field(default_factory=dict)
+    """Folder -> digest of a text -> the file that holds its vector, of all files that were read."""
+    _seen: set[Path] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls, source: ModelSource, root: Path, precision: str, max_length: int | None
+    ) -> KeptVectors | None:
+        """Return the vectors of a model that is opened so; None: its files are not on this machine."""
+        import torch
+        import transformers
+
+        contents = digest_of(source)
+        if contents is None:
+            return None
+        circumstances = {
+            "contents": contents,
+            "precision": precision,
+            "max_length": max_length,
+            "device": "cuda" if torch.cuda.is_available() else "cpu",
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
+        return cls(root, circumstances, source.name)
+
+    def folder(self, pooling: str) -> Path:
+        """Return the folder of the vectors of a pooling."""
+        key = json.dumps({**self.circumstances, "pooling": pooling}, sort_keys=True)
+        return self.root / hashlib.sha256(key.encode()).hexdigest()[:32]
+
+    def vectors(
+        self, texts: Sequence[str], poolings: Sequence[str], encode: EncodePoolings
+    ) -> dict[str, np.ndarray]:
+        """Return float32[N, d] by pooling, in the order of N texts.
+
+        What is missing is encoded by texts of similar length, CHUNK at a time, and kept. Chunks come in an
+        order of this process's own, so that processes with the same texts share them: each looks at what
+        others have added before it begins one.
+
+        encode: distinct texts and poolings -> float32[N, d] by pooling.
+        """
+        if not texts:
+            return dict(encode(texts, poolings))
+        names = {_digest(text): text for text in texts}
+        found: dict[str, dict[bytes, np.ndarray]] = {pooling: {} for pooling in poolings}
+        self._look_up(names, found)
+        missing = [name for name in names if any(name not in found[pooling] for pooling in poolings)]
+        missing.sort(key=lambda name: len(names[name]))
+        chunks = [missing[start : start + CHUNK] for start in range(0, len(missing), CHUNK)]
+        random.Random(os.getpid()).shuffle(chunks)
+        progress = _Progress(len(names), len(missing))
+        for number, chunk in enumerate(chunks):
+            if number:
+                self._look_up({name: names[name] for name in chunk}, found)
+            left = [name for name in chunk if any(name not in found[pooling] for pooling in poolings)]
+            if left:
+                made = encode([names[name] for name in left], poolings)
+                for pooling in poolings:
+                    block = np.ascontiguousarray(made[pooling], np.float32)
+                    self._keep(pooling, left, block)
+                    found[pooling].update(zip(left, block, strict=True))
+            progress.done(len(chunk))
+        progress.end()
+        order = [_digest(text) for text in texts]
+        return {pooling: _stacked(order, found[pooling]) for pooling in poolings}
+
+    def _look_up(self, names: Mapping[bytes, str], found: dict[str, dict[bytes, np.ndarray]]) -> None:
+        """Add to `found`, by pooling, those of the texts that files have."""
+        for pooling, vectors in found.items():
+            folder = self.folder(pooling)
+            places = self._places.setdefault(folder, {})
+            wanted = {name for name in names if name not in vectors}
+            files = {places[name] for name in wanted if name in places}
+            files |= set(folder.glob(f"*{SUFFIX}")) - self._seen if wanted else set()
+            for path in sorted(files):
+                read = read_file(path)
+                self._seen.add(path)
+                if read is None:  # removed, or damaged
+                    continue
+                used = False
+                for row, name in enumerate(read[0]):
+                    places[name] = path
+                    if name in wanted and name not in vectors:
+                        vectors[name] = read[1][row]
+                        used = True
+                if used:
+                    with contextlib.suppress(OSError):
+                        os.utime(path)  # what was used least recently is removed first
+
+    def _keep(self, pooling: str, names: Sequence[bytes], vectors: np.ndarray) -> None:
+        """Write a file of vectors float32[N, d]; a disk that is full costs the file, not the evaluation."""
+        if not np.isfinite(vectors).all():
+            return  # the evaluation says so
+        folder = self.folder(pooling)
+        path = folder / f"{uuid.uuid4().hex}{SUFFIX}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / "key.json").is_file():
+                key = {"model": self.name, "pooling": pooling, **self.circumstances}
+                replace_durably(folder / "key.json", to_json(key))
+            replace_durably(path, file_content(names, vectors))
+        except OSError as error:
+            print(f"note: vectors are not kept: {error}", file=sys.stderr)
+            return
+        self._seen.add(path)
+        self._places.setdefault(folder, {}).update(dict.fromkeys(names, path))
+
+
+def file_content(names: Sequence[bytes], vectors: np.ndarray) -> bytes:
+    """Return a file's bytes: digests of N texts, 16 bytes each, and their vectors float32[N, d]."""
+    rest = b"".join(names) + vectors.astype("<f4", copy=False).tobytes()
+    return _HEAD.pack(MAGIC, xxhash.xxh3_128(rest).digest(), *vectors.shape) + rest
+
+
+def read_file(path: Path) -> tuple[list[bytes], np.ndarray] | None:
+    """Return what `file_content` was given; None: the file is gone, torn or damaged."""
+    try:
+        content = path.read_bytes()
+        magic, checksum, count, width = _HEAD.unpack_from(content)
+    except (OSError, struct.error):
+        return None
+    rest = memoryview(content)[_HEAD.size :]
+    whole = len(rest) == count * (16 + 4 * width)
+    if magic != MAGIC or not whole or xxhash.xxh3_128(rest).digest() != checksum:
+        return None
+    names = [bytes(rest[start : start + 16]) for start in range(0, 16 * count, 16)]
+    return names, np.frombuffer(rest[16 * count :], "<f4").reshape(count, width)
+
+
+def remove_oldest(root: Path, most_bytes: int) -> int:
+    """Remove the files that were used least recently until the rest take `most_bytes`; return how many.
+
+    What a killed process left half-written goes too.
+    """
+    if not root.is_dir():
+        return 0
+    files, removed = [], 0
+    for path in root.glob("*/*"):
+        with contextlib.suppress(OSError):  # removed meanwhile by another process
+            status = path.stat()
+            if path.suffix == SUFFIX:
+                files.append((status.st_mtime, status.st_size, path))
+            elif path.suffix == ".partial" and time.time() - status.st_mtime > PARTIAL_SECONDS:
+                path.unlink()
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
+        if total <= most_bytes:
+            break
+        path.unlink(missing_ok=True)
+        total, removed = total - size, removed + 1
+    return removed
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _stacked(names: Sequence[bytes], vectors: Mapping[bytes, np.ndarray]) -> np.ndarray:
+    stacked = np.empty((len(names), len(vectors[names[0]])), np.float32)
+    for row, name in enumerate(names):
+        stacked[row] = vectors[name]
+    return stacked
+
+
+class _Progress:
+    """Says how far the encoding of many texts is, and at the end how many there were."""
+
+    def __init__(self, texts: int, missing: int):
+        self.texts, self.missing, self.count = texts, missing, 0
+        self.started = self.last = time.monotonic()
+
+    def done(self, count: int) -> None:
+        self.count += count
+        now = time.monotonic()
+        if now - self.last > SECONDS_BETWEEN_LINES and self.count < self.missing:
+            self.last = now
+            left = (now - self.started) / self.count * (self.missing - self.count)
+            print(
+                f"{self.count:,} of {self.missing:,} texts encoded, about {format_seconds(left)} left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def end(self) -> None:
+        seconds = time.monotonic() - self.started
+        print(
+            f"vectors of {self.texts:,} texts: {self.texts - self.missing:,} kept from before, "
+            f"{self.missing:,} encoded in {format_seconds(seconds)}",
+            file=sys.stderr,
+            flush=True,
+        )
