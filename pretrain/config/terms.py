@@ -92,8 +92,10 @@ class SimcseConfig(Term):
         description="one-direction: rows of view 1 against view 2, N-1 negatives (the public code); "
         "symmetric: both directions (CLIP); 2n-2: NT-Xent",
     )
-    head: Literal["mlp", "none"] = Field(
-        "mlp", description="mlp: a new d x d layer with tanh (the public code)"
+    head: Literal["mlp", "batch-norm", "none"] = Field(
+        "mlp",
+        description="mlp: a new d x d layer with tanh (the public code); batch-norm: that of DiffCSE, AugCSE "
+        "and V-advCSE",
     )
     keep_head: bool = Field(
         False,
@@ -113,10 +115,10 @@ class SimcseConfig(Term):
 
     @model_validator(mode="after")
     def _head_to_keep(self) -> SimcseConfig:
-        if self.keep_head and self.head == "none":
+        if self.keep_head and self.head != "mlp":
             raise ValueError(
-                "keep_head=true keeps the head for use, and head=none has none: set head mlp, or "
-                "keep_head false"
+                f"objective.simcse.keep_head=true keeps the head mlp for use, and objective.simcse.head is "
+                f"{self.head}: set head mlp, or keep_head false"
             )
         return self
 

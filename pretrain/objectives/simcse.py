@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
@@ -13,6 +15,13 @@ from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
 from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.parts import joint, local_groups, pair, share_of_loss, stacked_identities
+
+HEADS: dict[str, Callable[[int], nn.Module]] = {
+    "mlp": simcse_head,
+    "batch-norm": batch_norm_head,
+    "none": nn.Identity,
+}
+"""`objective.simcse.head` -> the head on vectors of this width."""
 
 WITH_NEGATIVE = ("anchor", "positive", "negative")
 
@@ -37,7 +46,7 @@ class Simcse(Objective):
         super().__init__()
         self.settings = settings = config.objective.simcse
         self.roles = self.roles_of(config)
-        self.head = simcse_head(encoder.hidden_size) if settings.head == "mlp" else nn.Identity()
+        self.head = HEADS[settings.head](encoder.hidden_size)
 
     @property
     def kept_head(self) -> ProjectionHead | None:

@@ -26,6 +26,7 @@ CASES = {
     "not_yet": {"objective": {"contrastive": {"start_step": 100}}},
     "simcse": {"objective": {"name": "simcse", **ALONE}},
     "simcse_symmetric": {"objective": {"name": "simcse", "simcse": {"form": "symmetric", "head": "none"}}},
+    "simcse_batch_norm": {"objective": {"name": "simcse", "simcse": {"head": "batch-norm"}, **ALONE}},
     "simcse_all": {"objective": {"name": "simcse", "simcse": {"form": "2n-2"}, **ALONE}},
     "simcse_supervised": {
         "objective": {

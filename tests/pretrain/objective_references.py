@@ -69,10 +69,12 @@ def clear(ref, v, ctx, config):
 
 def simcse(ref, v, ctx, config):
     settings, ids, index = config.objective.simcse, ctx["ids"], torch.arange(len(v["anchor"]))
-    z = {
-        role: torch.tanh(ref.linear(x, "terms.simcse.head.layers.0")) if settings.head == "mlp" else x
-        for role, x in v.items()
-    }
+    name, vectors = "terms.simcse.head", torch.cat(list(v.values()))
+    if settings.head == "mlp":
+        vectors = torch.tanh(ref.linear(vectors, f"{name}.layers.0"))
+    elif settings.head == "batch-norm":
+        vectors = ref.batch_norm_head(vectors, name)
+    z = dict(zip(v, vectors.chunk(len(v))))
     pair = (ids["anchor"], ids["positive"])
     if settings.form == "2n-2":
         return {"simcse": nt_xent(z["anchor"], z["positive"], settings.temperature, pair)}

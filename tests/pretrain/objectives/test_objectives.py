@@ -102,7 +102,7 @@ def test_schedules_of_the_terms():
         ({"name": "diffcse"}, "generator"),
         ({"name": "diffcse", "diffcse": {"generator": "/nowhere"}}, "/nowhere"),
         ({"name": "vascl", "vascl": {"neighbours": 32}}, "global_batch=32 is too small"),
-        ({"name": "simcse", "simcse": {"keep_head": True, "head": "none"}}, "head=none has none"),
+        ({"name": "simcse", "simcse": {"keep_head": True, "head": "none"}}, "simcse.head is none"),
         ({"name": "absent.py:Mine"}, "there is no file"),
     ],
 )

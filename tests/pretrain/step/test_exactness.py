@@ -17,8 +17,8 @@ SYSTEMS = (
 )
 LOCAL = "vascl_local,augcse_local,esimcse_local"
 SWITCHES = (
-    "simcse_symmetric,simcse_all,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_printed,vadvcse_two_steps,"
-    "vadvcse_in_batch_vector,diffcse_sample,clear+vadvcse"
+    "simcse_symmetric,simcse_all,simcse_batch_norm,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_printed,"
+    "vadvcse_two_steps,vadvcse_in_batch_vector,diffcse_sample,clear+vadvcse"
 )
 PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_in_batch,diffcse"
 
