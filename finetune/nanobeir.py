@@ -1,0 +1,279 @@
+"""Evaluate retrieval on sets in NanoBEIR's format: which documents of a corpus answer a query.
+
+    python -m finetune.nanobeir MODEL --eval-data DIR
+
+Every folder below DIR/NanoBEIR is a set, as it lies on the hub (zeta-alpha-ai/NanoMSMARCO ...): `corpus` and
+`queries` with the columns _id and text (and title, as in BEIR's own files), `qrels` with query-id, corpus-id
+and perhaps score; each a folder of parquet files, a parquet file or a jsonl file. Documents are ranked by the
+cosine of their vectors with the query's, exactly. Empty texts, and queries without a relevant document, are
+left out, as sentence-transformers' NanoBEIREvaluator has it, whose figures these are. A score above 1 is the
+gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import find, known_name, parse_json
+from finetune.files import lines as lines_of
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
+from finetune.results import Evaluation, run_and_write
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+
+FOLDER = "NanoBEIR"
+PARTS = ("corpus", "queries", "qrels")
+THIRTEEN = (
+    "NanoArguAna",
+    "NanoClimateFEVER",
+    "NanoDBPedia",
+    "NanoFEVER",
+    "NanoFiQA2018",
+    "NanoHotpotQA",
+    "NanoMSMARCO",
+    "NanoNFCorpus",
+    "NanoNQ",
+    "NanoQuoraRetrieval",
+    "NanoSCIDOCS",
+    "NanoSciFact",
+    "NanoTouche2020",
+)
+"""NanoBEIR's sets, whose mean is printed."""
+DEPTH = 100
+"""Documents of a ranking that are looked at."""
+HEADLINE = "ndcg@10"
+_ROWS = 256  # queries that are compared with the corpus at a time
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """D documents, Q queries, and for each query the rows of its relevant documents with their gains."""
+
+    documents: list[str]
+    queries: list[str]
+    relevant: list[dict[int, float]]
+
+
+def read(folder: Path) -> Retrieval:
+    """Read a set; documents and queries keep the order of the files.
+
+    Raises:
+        UserError: a part that is missing, damaged or without its columns; a query or document that is not
+            there; no query with a relevant document.
+    """
+    documents = _texts(folder, "corpus")
+    queries = _texts(folder, "queries")
+    rows = {name: row for row, name in enumerate(documents)}
+    relevant: dict[str, dict[int, float]] = {}
+    for path, row in _rows(folder, "qrels"):
+        query, document = (str(_cell(path, row, key)) for key in ("query-id", "corpus-id"))
+        gain = _number(path, row.get("score", 1))
+        if gain > 0 and query in queries and document in rows:
+            relevant.setdefault(query, {})[rows[document]] = gain
+    asked = [name for name in queries if name in relevant]
+    if not asked:
+        raise UserError(f"{folder}: no query has a relevant document; fetch the set again")
+    return Retrieval(
+        list(documents.values()), [queries[name] for name in asked], [relevant[name] for name in asked]
+    )
+
+
+def available(data: str | Path | None) -> list[str]:
+    """Return the names of the sets that are there, NanoBEIR's own first."""
+    folder = find(data, FOLDER)
+    there = {path.name for path in folder.iterdir() if path.is_dir()}
+    return [name for name in THIRTEEN if name in there] + sorted(there - set(THIRTEEN))
+
+
+def files(folder: Path, part: str) -> list[Path]:
+    """Return the files of a part ("corpus", "queries", "qrels") of the set in `folder`; none if it lacks."""
+    for found in (
+        sorted((folder / part).glob("*.parquet")),
+        sorted((folder / part).glob("*.jsonl")),
+        [path for path in (folder / f"{part}.parquet", folder / f"{part}.jsonl") if path.is_file()],
+    ):
+        if found:
+            return found
+    return []
+
+
+def _texts(folder: Path, part: str) -> dict[str, str]:
+    """Return id -> text of a part, without empty texts; a title stands before the text."""
+    texts = {}
+    for path, row in _rows(folder, part):
+        title, text = row.get("title") or "", _cell(path, row, "text")
+        if not isinstance(text, str) or not isinstance(title, str):
+            raise UserError(f"{path}: a text that is none: {text!r}; fetch the set again")
+        if joined := f"{title} {text}".strip():
+            texts[str(_cell(path, row, "_id"))] = joined
+    return texts
+
+
+def _rows(folder: Path, part: str) -> list[tuple[Path, dict]]:
+    """Return the rows of a part, each with its file."""
+    found = files(folder, part)
+    if not found:
+        raise UserError(
+            f"{folder} has no {part}: expected {part}/*.parquet, {part}.parquet or {part}.jsonl, as in "
+            "zeta-alpha-ai's sets on the hub"
+        )
+    return [(path, row) for path in found for row in _read_rows(path)]
+
+
+def _read_rows(path: Path) -> list[dict]:
+    if path.suffix == ".jsonl":
+        rows = []
+        for number, line in enumerate(lines_of(path), 1):
+            if line.strip():
+                try:
+                    row = parse_json(line)
+                except ValueError as error:
+                    raise UserError(f"{path}, line {number}: no JSON ({error})") from None
+                if not isinstance(row, dict):
+                    raise UserError(f"{path}, line {number}: expected an object, got {line[:60]!r}")
+                rows.append(row)
+        return rows
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_table(path).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path} cannot be read as parquet: {error}; fetch the set again") from error
+
+
+def _cell(path: Path, row: Mapping, key: str) -> object:
+    if row.get(key) is None:
+        raise UserError(f"{path}: a row without {key!r}; it has {', '.join(map(str, row))}")
+    return row[key]
+
+
+def _number(path: Path, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise UserError(f"{path}: the score {value!r} is no number") from None
+
+
+def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.ndarray:
+    """Return the rows of the documents nearest to each query by cosine, int64[Q, min(depth, D)], best first.
+
+    Args:
+        queries: float32[Q, d]; documents: float32[D, d]. Of equal cosines the first row comes first.
+    """
+    unit = _unit(documents)
+    found = []
+    for start in range(0, len(queries), _ROWS):
+        cosines = _unit(queries[start : start + _ROWS]) @ unit.T
+        found.append(np.argsort(-cosines, axis=1, kind="stable")[:, :depth])
+    return np.concatenate(found)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths == 0, 1, lengths)
+
+
+def score(ranking: Sequence[int], relevant: Mapping[int, float]) -> dict[str, float]:
+    """Return the figures of one query, 0 to 1.
+
+    Args:
+        ranking: documents, best first. relevant: document -> gain; at least one.
+    """
+    gains = [relevant.get(row, 0.0) for row in ranking]
+    hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]
+    best = sorted(relevant.values(), reverse=True)
+    return {
+        "ndcg@10": _discounted(gains[:10]) / _discounted(best[:10]),
+        "mrr@10": 1 / hits[0] if hits and hits[0] <= 10 else 0.0,
+        "map@100": sum(number / rank for number, rank in enumerate(hits, 1) if rank <= 100)
+        / min(len(relevant), 100),
+        "accuracy@1": float(bool(hits) and hits[0] == 1),
+        "precision@10": sum(rank <= 10 for rank in hits) / 10,
+        "recall@10": sum(rank <= 10 for rank in hits) / len(relevant),
+        "recall@100": sum(rank <= 100 for rank in hits) / len(relevant),
+    }
+
+
+def _discounted(gains: Sequence[float]) -> float:
+    return float(sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains, 1)))
+
+
+def evaluate(
+    model: EmbeddingModel,
+    loaded: Mapping[str, Retrieval],
+    query_prompt: str = "",
+    document_prompt: str = "",
+    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> Evaluation:
+    """Evaluate retrieval on sets, by name as `read` read them; prompts stand before every text."""
+    protocol = "cosine, exact search, figures of the first 10 and 100 documents"
+    prompts = {"queries": query_prompt, "documents": document_prompt}
+    protocol += "".join(f"; {what} begin with {prompt!r}" for what, prompt in prompts.items() if prompt)
+    evaluation = Evaluation.of("nanobeir", model, protocol)
+    for name, data in loaded.items():
+        clock = time.perf_counter()
+        documents = model.encode([document_prompt + text for text in data.documents])
+        queries = model.encode([query_prompt + text for text in data.queries])
+        each = [
+            score(ranking, relevant)
+            for ranking, relevant in zip(rank(queries, documents).tolist(), data.relevant, strict=True)
+        ]
+        scores = {key: 100 * float(np.mean([one[key] for one in each])) for key in each[0]}
+        evaluation.add(name, HEADLINE, scores, documents=len(data.documents), queries=len(data.queries))
+        report(
+            f"{name}: nDCG@10 {scores[HEADLINE]:.2f}, {len(data.queries):,} queries in "
+            f"{len(data.documents):,} documents; {time.perf_counter() - clock:.0f} s"
+        )
+    return evaluation
+
+
+def add_average(result: Evaluation) -> None:
+    """Add the mean over NanoBEIR's thirteen sets, where all of them are there."""
+    if all(name in result.tasks for name in THIRTEEN):
+        keys = result.tasks[THIRTEEN[0]].scores
+        means = {key: float(np.mean([result.tasks[name].scores[key] for name in THIRTEEN])) for key in keys}
+        result.add("average of 13", HEADLINE, means)
+
+
+def main(
+    model: Model,
+    *,
+    tasks: cli.Names = (),
+    query_prompt: str = "",
+    document_prompt: str = "",
+    pooling: Pooling = "",
+    eval_data: EvalData = "",
+    precision: VectorPrecision = "fp32",
+    out: Out = "",
+) -> int:
+    """Rank documents by cosine on sets in NanoBEIR's format; nDCG@10, and more in the file of results.
+
+    Args:
+        tasks: names of folders below DIR/NanoBEIR, by commas; without it, all that are there.
+        query_prompt: text that stands before every query, for models that were trained with one.
+        document_prompt: the same for documents.
+    """
+    there = available(eval_data)
+    if not there:
+        raise UserError(f"{find(eval_data, FOLDER)} holds no set; each is a folder there, as NanoMSMARCO")
+    names = [known_name(name, there, "set") for name in tasks] or there
+    # before the model: a damaged file should not cost the loading
+    loaded = {name: read(find(eval_data, FOLDER, name)) for name in names}
+    return run_and_write(
+        open_model(model, pooling, precision=precision),
+        out,
+        lambda opened: evaluate(opened, loaded, query_prompt, document_prompt),
+        add_average,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

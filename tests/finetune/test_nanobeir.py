@@ -1,0 +1,210 @@
+"""Retrieval: figures are those of sentence-transformers, whatever the form of the files."""
+
+import json
+
+import numpy as np
+import pyarrow
+import pytest
+from commands import call
+from model_folders import SENTENCES, save_bert, save_run
+from pyarrow import parquet
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.evaluation import InformationRetrievalEvaluator
+
+from finetune.encoders.models import open_model
+from finetune.nanobeir import DEPTH, THIRTEEN, evaluate, files, main, rank, read, score
+from finetune.results import read as read_result
+from pretrain.common.errors import UserError
+
+WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
+
+
+def made(seed, documents=150, queries=12):
+    """Return (corpus, queries, relevant) of random words: id -> text, id -> text, query -> documents."""
+    draw = np.random.default_rng(seed)
+
+    def texts(count, longest):
+        found = set()
+        while len(found) < count:  # all different: who breaks ties how is not asked here
+            found.add(" ".join(draw.choice(WORDS, draw.integers(2, longest))))
+        return sorted(found)
+
+    corpus = {f"d{n}": text for n, text in enumerate(texts(documents, 20))}
+    asked = {f"q{n}": text for n, text in enumerate(texts(queries, 6))}
+    names = list(corpus)
+    count = min(9, documents)
+    relevant = {name: set(draw.choice(names, draw.integers(1, count), replace=False)) for name in asked}
+    return corpus, asked, relevant
+
+
+def rows_of(corpus, asked, relevant):
+    return {
+        "corpus": [{"_id": name, "text": text} for name, text in corpus.items()],
+        "queries": [{"_id": name, "text": text} for name, text in asked.items()],
+        "qrels": [
+            {"query-id": query, "corpus-id": name} for query in relevant for name in sorted(relevant[query])
+        ],
+    }
+
+
+def write_set(folder, rows, form="parquet"):
+    """Write a set as the hub has it (parquet), or as one jsonl file a part."""
+    for part, content in rows.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        if form == "jsonl":
+            (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+        else:
+            (folder / part).mkdir()
+            half = len(content) // 2
+            for number, some in enumerate((content[:half], content[half:])):
+                name = f"train-{number:05d}-of-00002.parquet"
+                parquet.write_table(pyarrow.Table.from_pylist(some), folder / part / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("retrieval")
+    return save_run(save_bert(folder / "bert"), folder / "mine", "mean")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_figures_are_those_of_sentence_transformers(run_folder, tmp_path, seed):
+    corpus, asked, relevant = made(seed)
+    data = read(write_set(tmp_path / "NanoMine", rows_of(corpus, asked, relevant)))
+    ours = evaluate(open_model(run_folder), {"NanoMine": data}).tasks["NanoMine"].scores
+    evaluator = InformationRetrievalEvaluator(
+        asked, corpus, relevant, accuracy_at_k=[1], precision_recall_at_k=[10, 100], name="x"
+    )
+    theirs = evaluator(SentenceTransformer(str(run_folder / "export"), device="cpu"))
+    for key, other in {
+        "ndcg@10": "ndcg@10",
+        "mrr@10": "mrr@10",
+        "map@100": "map@100",
+        "accuracy@1": "accuracy@1",
+        "precision@10": "precision@10",
+        "recall@10": "recall@10",
+        "recall@100": "recall@100",
+    }.items():
+        assert ours[key] == pytest.approx(100 * theirs[f"x_cosine_{other}"], abs=1e-4), key
+
+
+def test_parquet_and_jsonl_are_one_set(tmp_path):
+    rows = rows_of(*made(0))
+    sets = [read(write_set(tmp_path / form, rows, form)) for form in ("parquet", "jsonl")]
+    assert sets[0] == sets[1] and len(sets[0].documents) == 150
+    assert len(files(tmp_path / "parquet", "corpus")) == 2
+
+
+def test_empty_texts_titles_gains_and_unknown_ids(tmp_path):
+    rows = {
+        "corpus": [
+            {"_id": 1, "title": "storm", "text": "at sea"},
+            {"_id": 2, "title": None, "text": ""},
+            {"_id": 3, "text": "calm"},
+        ],
+        "queries": [{"_id": "a", "text": "wind"}, {"_id": "b", "text": ""}, {"_id": "c", "text": "rain"}],
+        "qrels": [
+            {"query-id": "a", "corpus-id": 1, "score": "2"},
+            {"query-id": "a", "corpus-id": 2, "score": 1},
+            {"query-id": "a", "corpus-id": 3, "score": 0},
+            {"query-id": "b", "corpus-id": 3, "score": 1},
+            {"query-id": "c", "corpus-id": 9, "score": 1},
+        ],
+    }
+    data = read(write_set(tmp_path / "set", rows, "jsonl"))
+    assert data.documents == ["storm at sea", "calm"]
+    assert data.queries == ["wind"] and data.relevant == [{0: 2.0}]
+
+
+def test_scores_by_hand():
+    found = score([7, 1, 9, 2, *range(100, 196)], {1: 3.0, 2: 1.0, 195: 1.0, 500: 2.0})
+    gain = 3 / np.log2(3) + 1 / np.log2(5)
+    best = 3 + 2 / np.log2(3) + 1 / np.log2(4) + 1 / np.log2(5)
+    assert found["ndcg@10"] == pytest.approx(gain / best)
+    assert (found["mrr@10"], found["accuracy@1"], found["precision@10"]) == (0.5, 0.0, 0.2)
+    assert (found["recall@10"], found["recall@100"]) == (0.5, 0.75)
+    assert found["map@100"] == pytest.approx((1 / 2 + 2 / 4 + 3 / 100) / 4)
+    perfect = score([5, 6], {5: 1.0, 6: 1.0})
+    assert all(perfect[key] == 1 for key in ("ndcg@10", "mrr@10", "map@100", "recall@10"))
+    assert set(score([1, 2], {9: 1.0}).values()) == {0.0}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_ranking_is_by_cosine_and_ties_keep_the_order(seed):
+    draw = np.random.default_rng(seed)
+    # few distinct vectors, whose cosines are exact: many ties
+    documents = draw.integers(-1, 2, (300, 2)).astype(np.float32)
+    queries = np.array([[1, 0], [0, 2], [-3, 0]], np.float32)
+    found = rank(queries, documents)
+    assert found.shape == (3, DEPTH)
+    for query, rows in zip(queries, found):
+        lengths = np.maximum(np.linalg.norm(documents, axis=1), 1e-9)
+        cosines = np.round(documents @ query / lengths / np.linalg.norm(query), 6)
+        assert rows.tolist() == sorted(range(300), key=lambda row: (-cosines[row], row))[:DEPTH]
+
+
+def test_prompts_stand_before_every_text(run_folder, tmp_path):
+    corpus, asked, relevant = made(1, 30, 5)
+    plain = read(write_set(tmp_path / "a", rows_of(corpus, asked, relevant)))
+    written = read(
+        write_set(
+            tmp_path / "b",
+            rows_of(
+                {name: f"a man {text}" for name, text in corpus.items()},
+                {name: f"the cat {text}" for name, text in asked.items()},
+                relevant,
+            ),
+        )
+    )
+    model = open_model(run_folder)
+    prompted = evaluate(model, {"x": plain}, "the cat ", "a man ")
+    assert prompted.tasks["x"].scores == evaluate(model, {"x": written}).tasks["x"].scores
+    assert "queries begin with 'the cat '" in prompted.protocol
+
+
+def test_the_command_and_the_average(run_folder, tmp_path):
+    for seed, name in enumerate((*THIRTEEN, "Mine")):
+        write_set(tmp_path / "NanoBEIR" / name, rows_of(*made(seed, 20, 4)), "jsonl")
+    flags = {"eval_data": tmp_path, "out": tmp_path / "out"}
+    assert call(main, run_folder, tasks="nanofever,Mine", **flags) == 0
+    assert set(read_result(tmp_path / "out/nanobeir-mean.json").tasks) == {"NanoFEVER", "Mine"}
+    assert call(main, run_folder, **flags) == 0
+    tasks = read_result(tmp_path / "out/nanobeir-mean.json").tasks
+    mean = np.mean([tasks[name].value for name in THIRTEEN])
+    assert len(tasks) == 15 and tasks["average of 13"].value == pytest.approx(mean)
+    with pytest.raises(UserError, match="unknown set 'NanoFEVR'; did you mean 'NanoFEVER'"):
+        call(main, run_folder, tasks="NanoFEVR", **flags)
+
+
+@pytest.mark.parametrize(
+    ("part", "line", "message"),
+    [
+        ("corpus", "{", "no JSON"),
+        ("corpus", '["d1", "text"]', "expected an object"),
+        ("corpus", '{"_id": "d1"}', "a row without 'text'; it has _id"),
+        ("corpus", '{"_id": "d1", "text": 5}', "a text that is none: 5"),
+        ("queries", '{"text": "a"}', "a row without '_id'"),
+        ("qrels", '{"query-id": "q0"}', "a row without 'corpus-id'"),
+        ("qrels", '{"query-id": "q0", "corpus-id": "d0", "score": "x"}', "the score 'x' is no number"),
+        ("qrels", '{"query-id": "nobody", "corpus-id": "d0"}', "no query has a relevant document"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, part, line, message):
+    folder = write_set(tmp_path / "set", rows_of(*made(0, 5, 2)), "jsonl")
+    (folder / f"{part}.jsonl").write_text(line + "\n")
+    with pytest.raises(UserError, match=message.replace("(", r"\(")):
+        read(folder)
+
+
+def test_missing_parts_and_no_parquet(tmp_path):
+    folder = write_set(tmp_path / "NanoBEIR" / "set", rows_of(*made(0, 5, 2)), "jsonl")
+    (folder / "qrels.jsonl").unlink()
+    with pytest.raises(UserError, match=r"has no qrels: expected qrels/\*.parquet, qrels.parquet or"):
+        read(folder)
+    (folder / "qrels.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match="cannot be read as parquet"):
+        read(folder)
+    (tmp_path / "empty" / "NanoBEIR").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds no set"):
+        call(main, "any", eval_data=tmp_path / "empty")
