@@ -29,8 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from finetune.encoders.models import EmbeddingModel
+from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, require_writable, to_json
+from pretrain.common.folder_lock import folder_lock
 
 
 @dataclass
@@ -107,7 +109,7 @@ def sample_std(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def folder_for(model: EmbeddingModel, out: str | Path = "") -> Path:
+def folder_for(model: EmbeddingModel | ModelSource, out: str | Path = "") -> Path:
     """Return the folder for results: `out`, else the run's report/, else results/NAME here.
 
     Call it before the work whose results go there.
@@ -128,43 +130,57 @@ def folder_name(model: str) -> str:
     return re.sub(r"[^\w.-]+", "-", model.rstrip("/")).strip("-.") or "model"
 
 
-def write(evaluation: Evaluation, folder: Path) -> Path:
+def write(
+    evaluation: Evaluation, folder: Path, finish: Callable[[Evaluation], None] = lambda evaluation: None
+) -> Path:
     """Write FOLDER/EVALUATION-POOLING.json, whole or not at all; return its path.
 
     Blanks in the pooling's name become hyphens.
 
     Tasks of an earlier file stay beside the new ones where it is of the same weights and protocol.
     Another protocol, or another model of that name, gets a file of its own (a digest of both in its name);
-    newer weights of the same model replace the file.
+    newer weights of the same model replace the file. Commands that run side by side wait for each other.
+
+    finish: is given all that the file will say, to add averages over tasks.
 
     Raises:
         UserError: the file cannot be written.
     """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(folder, wait=60.0, part=evaluation.evaluation):
+            path, merged = _merged(evaluation, folder)
+            finish(merged)
+            content = asdict(merged) | {
+                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+                "versions": {
+                    name: version(name) for name in ("torch", "transformers", "scikit-learn", "numpy")
+                },
+            }
+            replace_durably(path, to_json(without_nan(content)))
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another folder with --out") from error
+    return path
+
+
+def _merged(evaluation: Evaluation, folder: Path) -> tuple[Path, Evaluation]:
+    """Return the file of an evaluation, and what it will say beside what it says already."""
     path = folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}.json"
     before = _earlier(path)
     if before is not None and (before.protocol, before.model) != (evaluation.protocol, evaluation.model):
         digest = hashlib.sha256(f"{evaluation.protocol}\n{evaluation.model}".encode()).hexdigest()[:8]
         path = path.with_name(f"{path.stem}-{digest}.json")
         before = _earlier(path)
-    if before is not None and before.source and before.source == evaluation.source:
-        evaluation = replace(
-            evaluation,
-            tasks={**before.tasks, **evaluation.tasks},
-            notes=list(dict.fromkeys([*before.notes, *evaluation.notes])),
-            complete=before.complete and evaluation.complete,
-            seconds=before.seconds + evaluation.seconds,
-        )
-    content = asdict(evaluation) | {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {name: version(name) for name in ("torch", "transformers", "scikit-learn", "numpy")},
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_durably(path, to_json(without_nan(content)))
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name another folder with --out") from error
-    return path
+    if before is None or not before.source or before.source != evaluation.source:
+        return path, evaluation
+    return path, replace(
+        evaluation,
+        tasks={**before.tasks, **evaluation.tasks},
+        notes=list(dict.fromkeys([*before.notes, *evaluation.notes])),
+        complete=before.complete and evaluation.complete,
+        seconds=before.seconds + evaluation.seconds,
+    )
 
 
 def _earlier(path: Path) -> Evaluation | None:
@@ -206,8 +222,15 @@ def table(evaluation: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def run_and_write(model: EmbeddingModel, out: str, evaluate: Callable[[EmbeddingModel], Evaluation]) -> int:
+def run_and_write(
+    model: EmbeddingModel,
+    out: str,
+    evaluate: Callable[[EmbeddingModel], Evaluation],
+    finish: Callable[[Evaluation], None] = lambda evaluation: None,
+) -> int:
     """Evaluate a model, print the table, write the file, and say where it is; return the exit status.
+
+    finish: see `write`.
 
     Raises:
         UserError: as `folder_for`, before the evaluation; as `write`.
@@ -217,7 +240,7 @@ def run_and_write(model: EmbeddingModel, out: str, evaluate: Callable[[Embedding
     evaluation = evaluate(model)
     evaluation.seconds = time.perf_counter() - started
     print(table(evaluation))
-    print(f"  {evaluation.seconds:.0f} s; all figures: {write(evaluation, folder)}")
+    print(f"  {evaluation.seconds:.0f} s; all figures: {write(evaluation, folder, finish)}")
     return 0
 
 

@@ -59,8 +59,12 @@ EVALUATIONS = (
     "cola_probe",
     "zh_sts",
     "geometry",
+    "nanobeir",
 )
 """What `Run.evaluate` computes: `python -m finetune.NAME` (docs/evaluation.md)."""
+
+SUITES = ("quick", "all")
+"""Suites of several evaluations, which it computes too: `clearly eval --suite NAME`."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class Run:
         """Evaluate the run's best weights (best/, else export/) and return the figures.
 
         Args:
-            name: one of `EVALUATIONS`.
+            name: one of `EVALUATIONS` or `SUITES`.
             data: folder of the benchmarks; None: the one that CLEAR_DATA names.
             out: folder for the figures; None: where `python -m finetune.report RUN` finds them, RUN/sts.json
                 and RUN/report.
@@ -128,24 +132,34 @@ class Run:
             {"metric": name, "value": figure, "scores": {...}}}, "complete": whether it is comparable with
             published figures, "notes": why not, ...} (`finetune.results`).
 
+            Of a suite {"units": {its name: {"tasks": {task: {"metric": name, "value": figure, ...}}}}, ...}.
+
         Raises:
             UserError: an unknown evaluation or flag, missing data, a run without an export yet, or a failed
                 command.
             KeyboardInterrupt: after Ctrl-C, when the evaluation has stopped.
         """
-        if name not in EVALUATIONS:
-            hint = nearest(name, EVALUATIONS)
-            raise UserError(f"there is no evaluation {name!r}{hint or ': ' + ', '.join(EVALUATIONS)}")
+        known = (*EVALUATIONS, *SUITES)
+        if name not in known:
+            hint = nearest(name, known)
+            raise UserError(f"there is no evaluation {name!r}{hint or ': ' + ', '.join(known)}")
         export_of(str(self.folder))  # a run without weights is refused before the process starts
         is_sts = name == "sts"
         folder = Path(out or (self.folder if is_sts else self.folder / "report"))
         given = flags | ({"json_file": folder / "sts.json"} if is_sts else {"out": folder})
+        if name in SUITES:
+            given["suite"] = name
         if data is not None:
             given["eval_data"] = data
-        before = _stamps(folder, name)
+        module, written_as = ("evaluate", "eval.json") if name in SUITES else (name, f"{name}*.json")
+        before = _stamps(folder, written_as)
         words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
-        _finish(f"finetune.{name}", words, "The same call starts again, or continues what can be continued")
-        written = [path for path, stamp in _stamps(folder, name).items() if before.get(path) != stamp]
+        _finish(f"finetune.{module}", words, "The same call starts again, or continues what can be continued")
+        written = [
+            path
+            for path, stamp in _stamps(folder, written_as).items()
+            if name in SUITES or before.get(path) != stamp  # a suite may have been done before
+        ]
         if not written:
             raise UserError(f"{name} of {self.folder} wrote no figures; what it printed says why")
         return json.loads(written[-1].read_text("utf-8"))
@@ -352,9 +366,9 @@ def _as_flag(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _stamps(folder: Path, evaluation: str) -> dict[Path, int]:
+def _stamps(folder: Path, pattern: str) -> dict[Path, int]:
     """Return when each file of an evaluation's figures was written, the newest last."""
-    stamps = {path: path.stat().st_mtime_ns for path in folder.glob(f"{evaluation}*.json")}
+    stamps = {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
     return dict(sorted(stamps.items(), key=lambda item: item[1]))
 
 

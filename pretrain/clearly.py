@@ -20,6 +20,7 @@ COMMANDS = {
     "augment": ("augment", "what augmentations do to sentences"),
     "plan": ("pretrain.plan", "memory, time and cost of a run, before it starts"),
     "sweep": ("pretrain.sweep", "several runs and seeds, one table, with intervals"),
+    "eval": ("finetune.evaluate", "an encoder by a suite of evaluations, within a budget of time"),
     "export": ("pretrain.export", "a run's encoder for transformers and sentence-transformers"),
     "compare": ("finetune.compare", "what differs between runs: recipes, curves, scores with intervals"),
     "search": ("finetune.search", "the sentences of a text that mean most nearly what a query means"),

@@ -35,7 +35,7 @@ def main(
         seed: seed of the classifiers' weights and of the order of examples.
         hidden: width of a hidden layer in the classifiers; 0: logistic regression.
     """
-    from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks
+    from finetune.senteval.evaluate import add_averages, choose_tasks, evaluate, read_tasks
 
     chosen, remarks = choose_tasks(tasks, protocol, setting, eval_data)
     for remark in remarks:
@@ -47,7 +47,7 @@ def main(
         result.notes += remarks
         return result
 
-    return run_and_write(open_model(model, pooling, precision=precision), out, with_remarks)
+    return run_and_write(open_model(model, pooling, precision=precision), out, with_remarks, add_averages)
 
 
 if __name__ == "__main__":

@@ -125,11 +125,16 @@ def evaluate(
             f"[{number}/{len(tasks)}] {task}: {done.metric} {done.value:.2f} "
             f"({time.monotonic() - begun:.1f} s)"
         )
+    add_averages(result)
+    return result
+
+
+def add_averages(result: Evaluation) -> None:
+    """Add the means that papers print, where all of their tasks are there."""
     for name, members in (("average of 7 STS", SEVEN_TASKS), ("average of 7 transfer", TRANSFER)):
         if all(task in result.tasks for task in members):
             mean = float(np.mean([round(result.tasks[task].value, 2) for task in members]))
             result.add(name, "mean", {"mean": mean})
-    return result
 
 
 @dataclass(frozen=True)

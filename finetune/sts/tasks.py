@@ -95,7 +95,7 @@ class StsFiles:
                     f"{task}: {where}; the data folder must hold SentEval's downstream files as SentEval/STS "
                     "and SentEval/SICK (SentEval's get_transfer_data.bash makes them)"
                 )
-            files = self._files(task)
+            files = self.files(task)
             self._loaded[task] = (
                 _read_year(task, files) if task in YEAR_SUBSETS else [_read_table(task, files[0])]
             )
@@ -121,7 +121,8 @@ class StsFiles:
         """Return the distinct sentences of these tasks, in the order in which they first occur."""
         return distinct_sentences(pairs for task in tasks for pairs in self.load(task))
 
-    def _files(self, task: str) -> list[Path]:
+    def files(self, task: str) -> list[Path]:
+        """Return the files of a task, which may be absent."""
         assert self.data is not None
         names = [_TABLES[task][0]] if task in _TABLES else _year_files(task)
         return [senteval_folder(self.data) / name for name in names]
@@ -129,7 +130,7 @@ class StsFiles:
     def _missing(self, task: str) -> list[Path]:
         if self.data is None:
             return [Path(task)]
-        return [file for file in self._files(task) if not file.is_file()]
+        return [file for file in self.files(task) if not file.is_file()]
 
 
 def distinct_sentences(parts: Iterable[Pairs]) -> list[str]:

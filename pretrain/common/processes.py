@@ -94,6 +94,13 @@ def start_to_pass_on(words: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
+def failure_line(log: Path) -> str:
+    """Return the error that a failed process printed, else its last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
+    return (errors or lines or ["it printed nothing"])[-1]
+
+
 def _no_rank() -> dict[str, str]:
     """Return an environment for a process that is no rank and imports the same code."""
     own = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}

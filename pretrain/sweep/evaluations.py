@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from pretrain.common.processes import failure_line
 from pretrain.sweep.file import Entry
-from pretrain.sweep.runs import Run, failure_line, side_by_side, slug
+from pretrain.sweep.runs import Run, side_by_side, slug
 from pretrain.telemetry.formats import format_seconds
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}

@@ -23,6 +23,7 @@ from typing import IO, Literal
 
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
+from pretrain.common.processes import failure_line
 from pretrain.common.shutdown import (
     EXIT_CODES,
     INTERRUPT,
@@ -391,13 +392,6 @@ def side_by_side(work: Sequence[Callable[[], None]], jobs: int) -> None:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def failure_line(log: Path) -> str:
-    """Return the error that a failed process printed, else its last line."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
-    return (errors or lines or ["it printed nothing"])[-1]
 
 
 def _newest_step(log: Path) -> str:

@@ -4,7 +4,8 @@ import json
 
 from sweep_helpers import entries_of
 
-from pretrain.sweep.runs import Plan, failure_line, identity, run_of, unequal_inputs
+from pretrain.common.processes import failure_line
+from pretrain.sweep.runs import Plan, identity, run_of, unequal_inputs
 
 
 def point(tmp_path, **given):

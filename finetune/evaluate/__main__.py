@@ -1,0 +1,264 @@
+"""Evaluate an encoder by one command: a suite of evaluations, or as much of it as a budget allows.
+
+    python -m finetune.evaluate MODEL --eval-data DIR                        quick: a minute on two cores
+    python -m finetune.evaluate MODEL --eval-data DIR --suite senteval --jobs 2
+    python -m finetune.evaluate MODEL --eval-data DIR --suite all --budget 1h
+
+Each unit of a suite is one of the commands of `finetune` with some of its tasks, in a process of its own;
+its figures are those of the command. Sentence vectors are kept (`finetune.encoders.kept_vectors`), so that
+no text is encoded twice. What is done for the same weights, settings and data is kept, too: the same command
+continues after an interruption, and a larger suite does only what is new. OUT/eval.json says what is done.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from finetune.encoders.kept_vectors import remove_oldest
+from finetune.encoders.models import KEPT_VECTORS, open_model
+from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
+from finetune.evaluate.costs import Costs, choose, seconds_of, shape_of
+from finetune.evaluate.results import Record
+from finetune.evaluate.running import run_units
+from finetune.evaluate.suites import FINE_TUNED, Unit, lacking, none_left, suite_named
+from finetune.files import data_root
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
+from finetune.results import folder_for, table
+from pretrain.common import cli
+from pretrain.common.cores import usable_cores
+from pretrain.common.errors import UserError
+from pretrain.common.files import require_writable
+from pretrain.common.shutdown import EXIT_CODES, Shutdown
+from pretrain.telemetry.formats import format_seconds
+
+
+def main(
+    model: Model,
+    *,
+    suite: str = "quick",
+    budget: str = "",
+    jobs: cli.Count = 1,
+    eval_data: EvalData = "",
+    pooling: Pooling = "",
+    precision: VectorPrecision = "fp32",
+    out: Out = "",
+    vectors: str = "",
+    vectors_gb: cli.Count = 20,
+    again: bool = False,
+) -> int:
+    """Evaluate an encoder by a suite of evaluations; what is done already is kept, and not done again.
+
+    Args:
+        suite: quick, sts, senteval, clustering, intents, nanobeir, glue, anli, or all of them but quick.
+        budget: time to keep to, as 90s, 10m or 1h30m: units that do not fit are left out, and named; without
+            it, all are done.
+        jobs: units at a time, each in a process with its share of the cores, or with a GPU of its own.
+        vectors: folder in which sentence vectors are kept, or none; without it, CLEAR_VECTORS or
+            ~/.cache/clearly/vectors. It may be removed at any time.
+        vectors_gb: most gigabytes of kept vectors; what was used least recently is removed first.
+        again: do all units again, whatever is there.
+    """
+    started = time.monotonic()
+    units, seconds = suite_named(suite), seconds_of(budget)
+    root = data_root(eval_data)
+    vectors_folder = _vectors_folder(vectors)
+    source, pooled = _resolve(model, pooling, precision)
+    folder = folder_for(source, out)
+    reasons = {unit.name: lacking(unit, root) or _unfit(unit, source) for unit in units}
+    able = [unit for unit in units if not reasons[unit.name]]
+    if not able:
+        raise none_left(units, reasons)
+    for unit in units:
+        if reason := reasons[unit.name]:
+            print(f"left out: {unit.name}: {reason}")
+    shutdown = Shutdown(folder, watch_file=False)
+    record = Record(folder, source.identity, {"pooling": pooled, "precision": precision})
+    repeated = again or names_function(model)  # nothing says when a function has changed
+    done = [] if repeated else [unit for unit in able if record.figures(unit, root) is not None]
+    left = [unit for unit in able if unit not in done]
+    for unit in done:
+        print(f"done before: {unit.name}")
+    costs = Costs(
+        vectors_folder / "costs.json" if vectors_folder else None,
+        f"{shape_of(source)}, {precision}, {usable_cores()} cores, {jobs} jobs",
+        root,
+    )
+    chosen = left
+    if budget and left:
+        chosen = _choose(left, costs, seconds - (time.monotonic() - started), jobs, model, pooled, precision)
+    work = _Work(model, source, pooled, precision, root, folder, vectors_folder, costs, record, jobs)
+    failed, code = work.run(chosen, started + seconds, shutdown)
+    if vectors_folder is not None:
+        remove_oldest(vectors_folder, vectors_gb * 10**9)
+    _print_figures(record, [unit for unit in able if unit in done or unit in chosen])
+    print(f"{format_seconds(time.monotonic() - started)} in all; figures: {folder}")
+    if code:
+        print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
+        return code
+    return 1 if failed else 0
+
+
+@dataclass
+class _Work:
+    """What running units needs to know."""
+
+    model: str
+    source: ModelSource
+    pooling: str
+    precision: str
+    root: Path
+    folder: Path
+    vectors: Path | None
+    costs: Costs
+    record: Record
+    jobs: int
+    count: int = 0
+
+    def run(self, units: Sequence[Unit], deadline: float, shutdown: Shutdown) -> tuple[list[Unit], int]:
+        """Run units until the deadline allows no further one; return what failed, and the exit status of a
+        request to stop, or 0."""
+        environment = {name: value for name, value in os.environ.items() if name != KEPT_VECTORS}
+        if self.vectors is not None:
+            environment[KEPT_VECTORS] = str(self.vectors)
+        failed: list[Unit] = []
+
+        def may_start(unit: Unit) -> bool:
+            self.count += 1
+            number = f"[{self.count}/{len(units)}] {unit.name}"
+            left = deadline - time.monotonic()
+            if left < float("inf") and self.costs.estimate(unit) > left and self.count > 1:
+                print(f"{number}: left out, the units before took longer than estimated", flush=True)
+                return False
+            known = self.costs.known(unit)
+            about = f": about {format_seconds(known)}" if known is not None else ""
+            print(f"{number}{about}", flush=True)
+            return True
+
+        def finished(unit: Unit, code: int, seconds: float, said: str) -> None:
+            figures = self.record.written(unit) if code == 0 else None
+            if shutdown.requested() and code:
+                return
+            if figures is None:
+                failed.append(unit)
+                why = said if code else "its weights changed meanwhile, or it wrote no figures"
+                print(f"  FAILED: {unit.name}: {why}", flush=True)
+                return
+            self.record.add(unit, self.root, seconds, figures)
+            self.costs.add(unit, seconds)
+            headlines = ", ".join(f"{name} {figures.tasks[name].value:.2f}" for name in unit.expected)
+            print(f"  {unit.name}: {headlines} ({format_seconds(seconds)})", flush=True)
+
+        request = run_units(
+            units,
+            self.words,
+            self.folder / "eval",
+            environment,
+            self.jobs,
+            may_start=may_start,
+            finished=finished,
+            shutdown=shutdown,
+            print_line=partial(print, flush=True),
+        )
+        return failed, EXIT_CODES.get(request, 0)
+
+    def words(self, unit: Unit) -> list[str]:
+        """Return a unit's command behind `python -m`."""
+        words = [f"finetune.{unit.evaluation}", self.model, *unit.words]
+        words += ["--eval-data", str(self.root), "--out", str(self.folder)]
+        if unit.evaluation in FINE_TUNED:
+            return words
+        pooling = [] if self.pooling in ("function", "own modules") else ["--pooling", self.pooling]
+        return [*words, *pooling, "--precision", self.precision]
+
+
+def _resolve(model: str, pooling: str, precision: str) -> tuple[ModelSource, str]:
+    """Return what a model's name stands for, and the pooling of its vectors.
+
+    Raises:
+        UserError: nothing there to load; a pooling or precision that the model cannot have.
+    """
+    if names_function(model):
+        opened = open_model(model, pooling, precision=precision)
+        return ModelSource(opened.name, opened.name), opened.pooling
+    source = resolve(model)
+    if kind_of(source.location) == "sentence-transformers":
+        if pooling:
+            open_model(source, pooling)  # which refuses it, and says why
+        return source, "own modules"
+    from finetune.encoders.embed import POOLER
+    from pretrain.model.pooling import check_pooling
+
+    chosen = pooling or source.trained_pooling or "mean"
+    return source, chosen if chosen == POOLER else check_pooling(chosen)
+
+
+def _unfit(unit: Unit, source: ModelSource) -> str:
+    """Return why a unit cannot be done with such a model; "" if it can."""
+    if unit.evaluation not in FINE_TUNED:
+        return ""
+    if names_function(source.location) or kind_of(source.location) == "sentence-transformers":
+        return "it trains the weights, and takes a run, an export or a Hugging Face folder"
+    return ""
+
+
+def _vectors_folder(given: str) -> Path | None:
+    """Return the folder of kept vectors; None: nothing is to be kept."""
+    if given == "none":
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    folder = Path(given or os.environ.get(KEPT_VECTORS) or cache / "clearly" / "vectors").expanduser()
+    require_writable(folder, "--vectors")
+    return folder.absolute()
+
+
+def _choose(
+    units: Sequence[Unit],
+    costs: Costs,
+    seconds: float,
+    jobs: int,
+    model: str,
+    pooling: str,
+    precision: str,
+) -> list[Unit]:
+    """Return the units that fit the budget, and say what is chosen, what not, and why.
+
+    Raises:
+        UserError: none does.
+    """
+    clock = time.monotonic()
+    if any(costs.known(unit) is None for unit in units):
+        os.environ.pop(KEPT_VECTORS, None)  # what is there already would look fast
+        own = pooling in ("function", "own modules")
+        costs.measure(open_model(model, "" if own else pooling, precision=precision), jobs)
+    choice = choose(units, costs, seconds - (time.monotonic() - clock), jobs)
+    for unit in units:
+        how = "estimated" if costs.known(unit) is None else "as before"
+        about = f"{unit.name}: about {format_seconds(costs.estimate(unit))}, {how}"
+        why = f"; left out: {choice.left_out[unit]}" if unit in choice.left_out else ""
+        print(f"{'-' if why else '+'} {about}{why}")
+    if not choice.chosen:
+        least = min(costs.estimate(unit) for unit in units)
+        raise UserError(
+            f"--budget: nothing fits; the cheapest unit takes about {format_seconds(least)}, and the choice "
+            f"itself took {format_seconds(time.monotonic() - clock)}"
+        )
+    return choice.chosen
+
+
+def _print_figures(record: Record, units: Sequence[Unit]) -> None:
+    """Print the figures of the units, a table for each evaluation."""
+    tables = {}
+    for unit in units:
+        if (figures := record.written(unit)) is not None:
+            tables[unit.evaluation] = table(figures)
+    print("\n".join(tables.values()))
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,97 @@
+"""Which units are done: what OUT/eval.json says of them, checked against the files of figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finetune.evaluate.suites import FINE_TUNED, Unit
+from finetune.results import Evaluation, read
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, to_json
+
+FILE = "eval.json"
+
+
+@dataclass
+class Record:
+    """The units that were done for a model in one folder of results.
+
+    Args:
+        folder: of the results.
+        identity: of the weights (`ModelSource.identity`).
+        settings: what figures depend on beside weights and data: pooling, precision.
+    """
+
+    folder: Path
+    identity: str
+    settings: Mapping[str, Any]
+    units: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read what an earlier call has left; a damaged file is none."""
+        try:
+            self.units = dict(json.loads((self.folder / FILE).read_text("utf-8"))["units"])
+        except (OSError, ValueError, KeyError, TypeError):
+            self.units = {}
+
+    def figures(self, unit: Unit, root: Path) -> Evaluation | None:
+        """Return the figures of a unit; None: it is not done, or was of other weights, settings or data."""
+        entry = self.units.get(unit.name)
+        if not isinstance(entry, dict) or entry.get("of") != self._of(unit, root):
+            return None
+        return self.written(unit)
+
+    def written(self, unit: Unit) -> Evaluation | None:
+        """Return the newest figures of a unit that are of these weights; None: there are none."""
+        found = sorted(
+            self.folder.glob(f"{unit.evaluation}-*.json"), key=lambda path: -path.stat().st_mtime_ns
+        )
+        for path in found:
+            try:
+                evaluation = read(path)
+            except UserError:
+                continue
+            same = evaluation.evaluation == unit.evaluation and evaluation.source == self.identity
+            if same and self._pooled_so(unit, evaluation) and set(unit.expected) <= set(evaluation.tasks):
+                return evaluation
+        return None
+
+    def add(self, unit: Unit, root: Path, seconds: float, evaluation: Evaluation) -> None:
+        """Note that a unit is done, and write the file."""
+        figures = {name: evaluation.tasks[name] for name in unit.expected}
+        self.units[unit.name] = {
+            "of": self._of(unit, root),
+            "seconds": round(seconds, 1),
+            "tasks": {
+                name: {"metric": one.metric, "value": one.value, "std": one.std}
+                for name, one in figures.items()
+            },
+        }
+        content = {"identity": self.identity, **self.settings, "units": self.units}
+        replace_durably(self.folder / FILE, to_json(content))
+
+    def _of(self, unit: Unit, root: Path) -> dict[str, Any]:
+        """Return all that a unit's figures depend on, as JSON gives it back."""
+        stamps = [[str(path), *_stamp(path)] for path in unit.files(root)]
+        settings = {} if unit.evaluation in FINE_TUNED else dict(self.settings)
+        return {"identity": self.identity, "words": unit.words, "data": stamps, **settings}
+
+    def _pooled_so(self, unit: Unit, evaluation: Evaluation) -> bool:
+        if unit.evaluation in FINE_TUNED:
+            return True
+        rounded = f"vectors computed in {self.settings['precision']}" in evaluation.notes
+        return evaluation.pooling == self.settings["pooling"] and rounded == (
+            self.settings["precision"] != "fp32"
+        )
+
+
+def _stamp(path: Path) -> list[int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [status.st_size, status.st_mtime_ns]

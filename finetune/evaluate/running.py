@@ -1,0 +1,123 @@
+"""Run units, each in a process of its own, so many at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from finetune.evaluate.suites import Unit
+from pretrain.common.cores import threads_of_user, usable_cores
+from pretrain.common.processes import die_with, failure_line, python_path
+from pretrain.common.shutdown import Shutdown
+
+SECONDS_BETWEEN_LINES = 30.0
+_LOOK_SECONDS = 0.1
+
+
+@dataclass
+class Running:
+    """A unit that a process computes."""
+
+    unit: Unit
+    process: subprocess.Popen
+    log: Path
+    slot: int
+    started: float
+    said: str = ""
+
+
+def run_units(
+    units: Sequence[Unit],
+    words_of: Callable[[Unit], list[str]],
+    logs: Path,
+    environment: dict[str, str],
+    jobs: int,
+    *,
+    may_start: Callable[[Unit], bool],
+    finished: Callable[[Unit, int, float, str], None],
+    shutdown: Shutdown,
+    print_line: Callable[[str], None],
+) -> int:
+    """Run units in order, `jobs` at a time; return the request to stop (`pretrain.common.shutdown`), or 0.
+
+    Where there are GPUs, each process sees one of them; without one, each has its share of the cores. After a
+    request to stop nothing is started, what runs gets the signal, and is waited for: it saves what it can.
+
+    Args:
+        words_of: unit -> what follows `python -m`.
+        logs: folder, which gets a file for each unit with all that it prints.
+        may_start: says no where a unit no longer fits the budget.
+        finished: is told of a unit's exit status, seconds and log's last line, or its error.
+        print_line: takes a line of progress of a unit, now and then.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    gpus, waiting, running = _gpus(), list(units), list[Running]()
+    stopping, said = False, time.monotonic()
+    while waiting or running:
+        if shutdown.requested() and not stopping:
+            stopping = True
+            waiting.clear()
+            for one in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(one.process.pid, signal.SIGINT)
+        while waiting and len(running) < jobs:
+            unit = waiting.pop(0)
+            if may_start(unit):
+                slot = min(set(range(jobs)) - {one.slot for one in running})
+                own = environment | _share(jobs, slot, gpus)
+                running.append(_start(unit, words_of(unit), logs, own, slot))
+        time.sleep(_LOOK_SECONDS)
+        for one in list(running):
+            if (code := one.process.poll()) is not None:
+                running.remove(one)
+                finished(one.unit, code, time.monotonic() - one.started, failure_line(one.log))
+        if time.monotonic() - said > SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            for one in running:
+                line = failure_line(one.log) if one.log.stat().st_size else ""
+                if line and line != one.said:
+                    one.said = line
+                    print_line(f"  {one.unit.name}: {line}")
+    return shutdown.requested()
+
+
+def _start(unit: Unit, words: Sequence[str], logs: Path, environment: dict[str, str], slot: int) -> Running:
+    log = logs / f"{unit.name.replace(' ', '-').replace(',', '-')}.txt"
+    parent = os.getpid()
+    with open(log, "wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env=environment | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,  # Ctrl-C reaches it through this process only
+            preexec_fn=lambda: die_with(parent),
+        )
+    return Running(unit, process, log, slot, time.monotonic())
+
+
+def _share(jobs: int, slot: int, gpus: Sequence[str]) -> dict[str, str]:
+    """Return the variables by which a process takes its share of the machine."""
+    if gpus:
+        return {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if jobs > 1 else {}
+    if jobs == 1 or threads_of_user():
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs))}
+
+
+def _gpus() -> list[str]:
+    """Return the names of the GPUs that processes may be given."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]

@@ -1,0 +1,258 @@
+"""One command for a suite: figures are those of the single commands, and nothing is done twice."""
+
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import call
+from intent_files import layout
+from model_folders import save_bert, save_run
+from sts_layout import write_layout
+
+from finetune.evaluate import suites
+from finetune.evaluate.__main__ import main
+from finetune.evaluate.costs import Costs, choose, seconds_of
+from finetune.evaluate.results import Record
+from finetune.evaluate.suites import SUITES, Unit
+from finetune.intents.__main__ import main as intents
+from finetune.results import Evaluation, read, write
+from finetune.sts.__main__ import main as sts
+from pretrain.api import Run
+from pretrain.common.errors import UserError
+from pretrain.common.shutdown import SIGNALS
+
+
+def evaluate(*words, code=0):
+    """Run the command in this process, its units in theirs; return what it printed."""
+    said, handlers = io.StringIO(), {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            assert call(main, *words) == code, said.getvalue()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """STS and the intent sets with a few examples each; no other data."""
+    folder = layout(write_layout(tmp_path_factory.mktemp("data")))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    return save_run(save_bert(folder / "bert"), folder / "mine", "mean")
+
+
+@pytest.fixture(scope="module")
+def evaluated(run_folder, data, tmp_path_factory):
+    """A copy of the run, evaluated by the suite `quick`: (run, vectors, what was printed)."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    run = shutil.copytree(run_folder, folder / "mine")
+    said = evaluate(run, "--eval-data", data, "--vectors", folder / "vectors", "--budget", "10m")
+    return run, folder / "vectors", said
+
+
+def figures(folder: Path, name: str) -> dict:
+    return {task: one.value for task, one in read(folder / name).tasks.items()}
+
+
+def test_figures_are_those_of_the_single_commands(evaluated, data, tmp_path, monkeypatch):
+    run, _, said = evaluated
+    assert "left out: senteval TREC: " in said and "train_5500.label is not there" in said
+    assert "+ sts STS-B, SICK-R: about 00:" in said and ", estimated" in said
+    monkeypatch.delenv("CLEAR_VECTORS", raising=False)
+    call(sts, run, tasks="STS-B-dev,SICK-R-dev,STS-B,SICK-R", pooling="mean", eval_data=data, out=tmp_path)
+    call(intents, run, tasks="SNIPS", eval_data=data, out=tmp_path)
+    for name in ("sts-mean.json", "intents-mean.json"):
+        assert figures(run / "report", name) == pytest.approx(figures(tmp_path, name), abs=1e-6)
+    kept = json.loads((run / "report" / "eval.json").read_text())["units"]["intents SNIPS"]["tasks"]
+    assert {name: one["value"] for name, one in kept.items()} == figures(run / "report", "intents-mean.json")
+
+
+def test_what_is_done_is_kept_and_so_are_vectors(evaluated, data):
+    run, vectors, _ = evaluated
+    before = (run / "report" / "sts-mean.json").stat().st_mtime_ns
+    said = evaluate(run, "--eval-data", data, "--vectors", vectors)
+    assert said.count("done before: ") == 2 and "[1/" not in said and "SNIPS-5 " in said
+    assert (run / "report" / "sts-mean.json").stat().st_mtime_ns == before
+    said = evaluate(run, "--eval-data", data, "--vectors", vectors, "--again", "--budget", "10m")
+    assert "done before" not in said and said.count(", as before") == 2
+    assert " 0 encoded in" in (run / "report" / "eval" / "intents-SNIPS.txt").read_text()
+
+
+def test_from_python_a_suite_returns_all_that_is_done(evaluated, data):
+    run, vectors, _ = evaluated
+    units = Run(run).evaluate("quick", data=data, vectors=vectors)["units"]
+    assert set(units) == {"sts STS-B, SICK-R", "intents SNIPS"}
+    assert units["intents SNIPS"]["tasks"]["SNIPS-5"]["metric"] == "accuracy"
+
+
+def test_other_weights_settings_or_data_are_not_done(tmp_path):
+    data, unit = layout(tmp_path / "data"), Unit("intents", ("SNIPS",), 1)
+    out, settings = tmp_path / "out", {"pooling": "mean", "precision": "fp32"}
+    result = Evaluation("intents", "m", "mean", None, "p", source="these weights")
+    for name in unit.expected:
+        result.add(name, "accuracy", {"accuracy": 50.0})
+    write(result, out)
+    record = Record(out, "these weights", settings)
+    assert record.figures(unit, data) is None  # nothing says with which data
+    record.add(unit, data, 1.0, result)
+    assert Record(out, "these weights", settings).figures(unit, data) == result
+    for other in (
+        Record(out, "other weights", settings),
+        Record(out, "these weights", settings | {"pooling": "cls"}),
+        Record(out, "these weights", settings | {"precision": "bf16"}),
+    ):
+        assert other.figures(unit, data) is None
+    assert record.figures(replace(unit, flags=("--shots", "5")), data) is None
+    assert record.figures(replace(unit, tasks=("HWU64",)), data) is None
+    written = (out / "intents-mean.json").read_bytes()
+    (out / "intents-mean.json").write_bytes(written[:-9])
+    assert record.figures(unit, data) is None
+    (out / "intents-mean.json").write_bytes(written)
+    assert record.figures(unit, data) == result
+    os.utime(data / "intents" / "SNIPS" / "test" / "label", (1, 1))
+    assert record.figures(unit, data) is None
+    (out / "eval.json").write_text("{")
+    assert Record(out, "these weights", settings).units == {}
+
+
+def test_a_stopped_suite_continues(run_folder, data, tmp_path):
+    words = [str(run_folder), "--eval-data", str(data), "--out", str(tmp_path / "out")]
+    words += ["--vectors", str(tmp_path / "vectors")]
+    command = [sys.executable, "-m", "finetune.evaluate", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("[2/2]"):
+            process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    said = evaluate(*words)
+    assert "done before: sts STS-B, SICK-R" in said and "[1/1] intents SNIPS" in said
+
+
+def test_a_unit_that_fails_does_not_keep_others_from_being_done(run_folder, data, tmp_path):
+    other = tmp_path / "data"
+    shutil.copytree(data, other)
+    (other / "intents" / "SNIPS" / "test" / "label").write_text("one\n")
+    words = (run_folder, "--eval-data", other, "--out", tmp_path / "out", "--jobs", 2)
+    said = evaluate(*words, "--vectors=none", code=1)
+    assert "FAILED: intents SNIPS: error: " in said and "sts STS-B, SICK-R: STS-B-dev" in said
+    assert not (tmp_path / "vectors").exists()
+
+
+def test_a_function_is_evaluated_each_time(data, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("from sts_layout import bag_of_words\n")
+    words = [f"{tmp_path}/mine.py:bag_of_words", "--eval-data", data, "--out", tmp_path / "out"]
+    words += ["--suite", "sts", "--vectors", tmp_path / "vectors"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    assert "STS12" in evaluate(*words)
+    with pytest.raises(UserError, match="nothing fits"):  # so it is to be done again
+        evaluate(*words, "--budget", "1s")
+    assert not list((tmp_path / "vectors").glob("*/*.vectors"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--suite", "stss"], "unknown suite 'stss'; did you mean 'sts'?"),
+        (["--budget", "ten"], "--budget ten: give a time as 90s, 10m, 1h30m or 2d"),
+        (["--suite", "clustering"], "nothing of this suite can be done: "),
+        (["--pooling", "middle"], "middle"),
+        (["--vectors", "/dev/null/kept"], "--vectors /dev/null/kept: /dev/null is not a folder"),
+        (["--jobs", "0"], "--jobs"),
+    ],
+)
+def test_mistakes_are_one_message(run_folder, data, tmp_path, words, message):
+    with pytest.raises(UserError) as raised:
+        evaluate(run_folder, "--eval-data", data, "--out", tmp_path, *words)
+    assert message in str(raised.value)
+
+
+# -- the parts ---------------------------------------------------------
+
+
+def test_durations():
+    assert [seconds_of(text) for text in ("90s", "10m", "1h30m", "2d", "")] == [
+        90,
+        600,
+        5400,
+        172800,
+        float("inf"),
+    ]
+    for text in ("10", "m", "10m5", "-5m", "0s", "1h 5m"):
+        with pytest.raises(UserError, match="give a time as"):
+            seconds_of(text)
+
+
+def test_chosen_units_fit_whatever_they_cost():
+    for seed in range(200):
+        drawn = random.Random(seed)
+        units = [Unit("intents", (str(n),), 1, drawn.randint(0, 50)) for n in range(8)]
+        costs = Costs(None, "", Path("data"), characters_a_second=1e6)
+        seconds, processes = drawn.randint(1, 200), drawn.randint(1, 3)
+        choice = choose(units, costs, seconds, processes)
+        each = {unit: costs.estimate(unit) for unit in units}
+        assert set(choice.chosen) | set(choice.left_out) == set(units)
+        assert sum(each[unit] for unit in choice.chosen) <= seconds * processes
+        assert all(each[unit] <= seconds for unit in choice.chosen)
+        if processes == 1:  # nothing is left out that would still fit
+            spare = seconds - sum(each[unit] for unit in choice.chosen)
+            assert all(each[unit] > spare for unit in choice.left_out)
+
+
+def test_every_unit_of_every_suite_is_a_command_with_known_files():
+    for units in SUITES.values():
+        assert len({unit.name for unit in units}) == len(units)
+        for unit in units:
+            assert unit.files(Path("data")), unit.name
+            assert unit.characters > 0 or unit.evaluation == "nanobeir"
+    names = [unit.name for unit in SUITES["all"]]
+    assert {unit.name for name in SUITES if name != "quick" for unit in SUITES[name]} == set(names)
+
+
+def test_suites_reject_what_they_do_not_know():
+    with pytest.raises(UserError, match="did you mean 'quick'"):
+        suites.suite_named("quikc")
+
+
+def test_files_written_side_by_side_hold_all_tasks(tmp_path):
+    """Four processes write a task each into one file; none is lost."""
+    code = """
+import sys
+from finetune.intents.__main__ import main as intents
+from finetune.results import Evaluation, write
+one = Evaluation("intents", "m", "mean", None, "p", source="w")
+one.add(sys.argv[2], "accuracy", {"accuracy": 1.0})
+write(one, __import__("pathlib").Path(sys.argv[1]))
+"""
+    started = time.monotonic()
+    writers = [subprocess.Popen([sys.executable, "-c", code, tmp_path, str(n)]) for n in range(4)]
+    assert [writer.wait() for writer in writers] == [0] * 4 and time.monotonic() - started < 300
+    assert set(read(tmp_path / "intents-mean.json").tasks) == set("0123")
+
+
+def test_averages_are_added_once_all_tasks_are_there(tmp_path):
+    def average(result):
+        if {"a", "b"} <= result.tasks.keys():
+            result.add("average", "mean", {"mean": (result.tasks["a"].value + result.tasks["b"].value) / 2})
+
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        one = Evaluation("intents", "m", "mean", None, "p", source="w")
+        one.add(name, "accuracy", {"accuracy": value})
+        path = write(one, tmp_path, average)
+    assert read(path).tasks["average"].value == 1.5
