@@ -63,7 +63,7 @@ EVALUATIONS = (
 )
 """What `Run.evaluate` computes: `python -m finetune.NAME` (docs/evaluation.md)."""
 
-SUITES = ("quick", "all")
+SUITES = ("quick", "mteb-eng", "all")
 """Suites of several evaluations, which it computes too: `clearly eval --suite NAME`."""
 
 

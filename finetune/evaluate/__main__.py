@@ -55,7 +55,8 @@ def main(
     """Evaluate an encoder by a suite of evaluations; what is done already is kept, and not done again.
 
     Args:
-        suite: quick, sts, senteval, clustering, intents, nanobeir, glue, anli, or all of them but quick.
+        suite: quick, sts, senteval, clustering, intents, nanobeir, glue, anli, mteb-eng, or all (of them but
+            quick).
         budget: time to keep to, as 90s, 10m or 1h30m: units that do not fit are left out, and named; without
             it, all are done.
         jobs: units at a time, each in a process with its share of the cores, or with a GPU of its own.
@@ -66,24 +67,23 @@ def main(
     """
     started = time.monotonic()
     units, seconds = suite_named(suite), seconds_of(budget)
-    root = data_root(eval_data)
+    root = data_root(eval_data) if any(unit.reads_folder for unit in units) else Path.cwd()
     vectors_folder = _vectors_folder(vectors)
     source, pooled = _resolve(model, pooling, precision)
     folder = folder_for(source, out)
-    reasons = {unit.name: lacking(unit, root) or _unfit(unit, source) for unit in units}
-    able = [unit for unit in units if not reasons[unit.name]]
-    if not able:
-        raise none_left(units, reasons)
-    for unit in units:
-        if reason := reasons[unit.name]:
-            print(f"left out: {unit.name}: {reason}")
-    shutdown = Shutdown(folder, watch_file=False)
     record = Record(folder, source.identity, {"pooling": pooled, "precision": precision})
     repeated = again or names_function(model)  # nothing says when a function has changed
-    done = [] if repeated else [unit for unit in able if record.figures(unit, root) is not None]
-    left = [unit for unit in able if unit not in done]
+    done = [] if repeated else [unit for unit in units if record.figures(unit, root) is not None]
+    reasons = {unit.name: lacking(unit, root) or _unfit(unit, source) for unit in units if unit not in done}
+    left = [unit for unit in units if reasons.get(unit.name) == ""]
+    if not left and not done:
+        raise none_left(units, reasons)
+    for unit in units:
+        if reason := reasons.get(unit.name):
+            print(f"left out: {unit.name}: {reason}")
     for unit in done:
         print(f"done before: {unit.name}")
+    shutdown = Shutdown(folder, watch_file=False)
     costs = Costs(
         vectors_folder / "costs.json" if vectors_folder else None,
         f"{shape_of(source)}, {precision}, {usable_cores()} cores, {jobs} jobs",
@@ -91,12 +91,13 @@ def main(
     )
     chosen = left
     if budget and left:
-        chosen = _choose(left, costs, seconds - (time.monotonic() - started), jobs, model, pooled, precision)
+        opened = model if names_function(model) else source
+        chosen = _choose(left, costs, seconds - (time.monotonic() - started), jobs, opened, pooled, precision)
     work = _Work(model, source, pooled, precision, root, folder, vectors_folder, costs, record, jobs)
     failed, code = work.run(chosen, started + seconds, shutdown)
     if vectors_folder is not None:
         remove_oldest(vectors_folder, vectors_gb * 10**9)
-    _print_figures(record, [unit for unit in able if unit in done or unit in chosen])
+    _print_figures(record, [unit for unit in units if unit in done or unit in chosen])
     print(f"{format_seconds(time.monotonic() - started)} in all; figures: {folder}")
     if code:
         print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
@@ -170,7 +171,8 @@ class _Work:
     def words(self, unit: Unit) -> list[str]:
         """Return a unit's command behind `python -m`."""
         words = [f"finetune.{unit.evaluation}", self.model, *unit.words]
-        words += ["--eval-data", str(self.root), "--out", str(self.folder)]
+        words += ["--out", str(self.folder)]
+        words += ["--eval-data", str(self.root)] if unit.reads_folder else []
         if unit.evaluation in FINE_TUNED:
             return words
         pooling = [] if self.pooling in ("function", "own modules") else ["--pooling", self.pooling]
@@ -222,7 +224,7 @@ def _choose(
     costs: Costs,
     seconds: float,
     jobs: int,
-    model: str,
+    model: str | ModelSource,
     pooling: str,
     precision: str,
 ) -> list[Unit]:

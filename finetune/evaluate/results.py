@@ -12,6 +12,7 @@ from finetune.evaluate.suites import FINE_TUNED, Unit
 from finetune.results import Evaluation, read
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
+from pretrain.common.folder_lock import folder_lock
 
 FILE = "eval.json"
 
@@ -32,11 +33,14 @@ class Record:
     units: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read what an earlier call has left; a damaged file is none."""
+        self.units = self._read()
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        """Return the units that the file has; a damaged file has none."""
         try:
-            self.units = dict(json.loads((self.folder / FILE).read_text("utf-8"))["units"])
+            return dict(json.loads((self.folder / FILE).read_text("utf-8"))["units"])
         except (OSError, ValueError, KeyError, TypeError):
-            self.units = {}
+            return {}
 
     def figures(self, unit: Unit, root: Path) -> Evaluation | None:
         """Return the figures of a unit; None: it is not done, or was of other weights, settings or data."""
@@ -61,9 +65,9 @@ class Record:
         return None
 
     def add(self, unit: Unit, root: Path, seconds: float, evaluation: Evaluation) -> None:
-        """Note that a unit is done, and write the file."""
+        """Note that a unit is done, beside what other processes have noted."""
         figures = {name: evaluation.tasks[name] for name in unit.expected}
-        self.units[unit.name] = {
+        entry = {
             "of": self._of(unit, root),
             "seconds": round(seconds, 1),
             "tasks": {
@@ -71,8 +75,10 @@ class Record:
                 for name, one in figures.items()
             },
         }
-        content = {"identity": self.identity, **self.settings, "units": self.units}
-        replace_durably(self.folder / FILE, to_json(content))
+        with folder_lock(self.folder, wait=60.0, part=FILE):
+            self.units = self._read() | {unit.name: entry}
+            content = {"identity": self.identity, **self.settings, "units": self.units}
+            replace_durably(self.folder / FILE, to_json(content))
 
     def _of(self, unit: Unit, root: Path) -> dict[str, Any]:
         """Return all that a unit's figures depend on, as JSON gives it back."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-from finetune import nanobeir
+from finetune import mteb_english, nanobeir
 from finetune.clustering import SIX
 from finetune.data.catalogue import CATALOGUE
 from finetune.files import known_name, locate
+from finetune.hub import reach_hub
 from finetune.intents.__main__ import SHOTS
 from finetune.intents.sets import FOUR
 from finetune.senteval import tasks as senteval
@@ -61,6 +64,11 @@ class Unit:
         return f"{self.evaluation} {self.label or ','.join(self.tasks)}"
 
     @property
+    def reads_folder(self) -> bool:
+        """Whether its data lie in the folder of evaluation data; MTEB's come from the hub."""
+        return self.evaluation != "mteb_english"
+
+    @property
     def words(self) -> list[str]:
         """The words of its command behind the model."""
         tasks = [] if self.evaluation == "anli" else ["--tasks", ",".join(self.tasks)]
@@ -80,7 +88,9 @@ class Unit:
         return list(self.tasks)
 
     def files(self, root: Path) -> list[Path]:
-        """Return the files that it reads, which may be absent."""
+        """Return the files that it reads, which may be absent; none of data that come from the hub."""
+        if not self.reads_folder:
+            return []
         if self.evaluation == "sts":
             return [file for task in self.tasks for file in StsFiles(root).files(task)]
         if self.evaluation == "nanobeir":
@@ -135,7 +145,7 @@ def _clustering() -> Iterator[Unit]:
 
 
 def _intents() -> Iterator[Unit]:
-    costs = {"SNIPS": (0.66, 10), "BANKING77": (0.76, 60), "CLINC150": (0.89, 120), "HWU64": (0.37, 50)}
+    costs = {"SNIPS": (0.10, 5), "BANKING77": (0.70, 15), "CLINC150": (0.89, 30), "HWU64": (0.37, 15)}
     for task in FOUR:
         yield Unit("intents", (task,), *costs[task])
 
@@ -155,7 +165,7 @@ SUITES: dict[str, tuple[Unit, ...]] = {
     "quick": (
         Unit("sts", ("STS-B-dev", "SICK-R-dev", "STS-B", "SICK-R"), 0.62, 2, "STS-B, SICK-R"),
         Unit("senteval", ("TREC",), 0.29, 6),
-        Unit("intents", ("SNIPS",), 0.66, 10),
+        Unit("intents", ("SNIPS",), 0.10, 5),
     ),
     "sts": (STS,),
     "senteval": (STS, *_transfer()),
@@ -166,27 +176,51 @@ SUITES: dict[str, tuple[Unit, ...]] = {
     "anli": (Unit("anli", ("R1", "R2", "R3"), 2 * _TRAINING * _ANLI_CHARACTERS),),
 }
 """Name -> units, those first that a budget takes first."""
+MTEB = "mteb-eng"
+"""A suite, too; its units are the library's tasks."""
 SUITES["all"] = tuple(dict.fromkeys(unit for name in SUITES if name != "quick" for unit in SUITES[name]))
 
 
 def suite_named(name: str) -> tuple[Unit, ...]:
-    """Return the units of a suite.
+    """Return the units of a suite; `all` has MTEB's where its library is installed.
 
     Raises:
-        UserError: no such suite; the message names the nearest.
+        UserError: no such suite (the message names the nearest), or no library.
     """
-    return SUITES[known_name(name, SUITES, "suite")]
+    known = known_name(name, (*SUITES, MTEB), "suite")
+    units = SUITES.get(known, ())
+    wanted = known == MTEB or (known == "all" and find_spec("mteb") is not None)
+    return (*units, *_mteb()) if wanted else units
+
+
+def _mteb() -> list[Unit]:
+    """Return the tasks of MTEB(eng, v2), those with the fewest texts first."""
+    units = [
+        Unit("mteb_english", (task.metadata.name,), mteb_english.characters(task) or 1.0, 5)
+        for task in mteb_english.choose(())
+    ]
+    return sorted(units, key=lambda unit: unit.characters)
 
 
 def lacking(unit: Unit, root: Path) -> str:
     """Return why a unit cannot be done with the data that is there; "" if it can."""
+    if not unit.reads_folder:
+        return _hub_fault()
     absent = [path for path in unit.files(root) if not path.is_file()]
     return f"{absent[0]} is not there" if absent else ""
 
 
+@cache
+def _hub_fault() -> str:
+    try:
+        reach_hub("MTEB's data", "leave mteb-eng out")
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def none_left(units: tuple[Unit, ...], reasons: dict[str, str]) -> UserError:
     """Return the error of a suite of which nothing can be done."""
-    return UserError(
-        f"nothing of this suite can be done: {reasons[units[0].name]}; `python -m finetune.data check DIR` "
-        "says what is missing and where to get it"
-    )
+    more = "; `python -m finetune.data check DIR` says what is missing and where to get it"
+    first = reasons[units[0].name]
+    return UserError(f"nothing of this suite can be done: {first}{more if units[0].reads_folder else ''}")

@@ -118,6 +118,10 @@ def test_other_weights_settings_or_data_are_not_done(tmp_path):
         Record(out, "these weights", settings | {"precision": "bf16"}),
     ):
         assert other.figures(unit, data) is None
+    beside = Record(out, "these weights", settings)  # another process, which began earlier
+    record.add(replace(unit, label="again"), data, 1.0, result)
+    beside.add(unit, data, 1.0, result)
+    assert set(beside.units) == {"intents SNIPS", "intents again"}
     assert record.figures(replace(unit, flags=("--shots", "5")), data) is None
     assert record.figures(replace(unit, tasks=("HWU64",)), data) is None
     written = (out / "intents-mean.json").read_bytes()
@@ -223,6 +227,17 @@ def test_every_unit_of_every_suite_is_a_command_with_known_files():
             assert unit.characters > 0 or unit.evaluation == "nanobeir"
     names = [unit.name for unit in SUITES["all"]]
     assert {unit.name for name in SUITES if name != "quick" for unit in SUITES[name]} == set(names)
+
+
+def test_mteb_is_a_suite_whose_units_are_its_tasks(run_folder, tmp_path, monkeypatch):
+    pytest.importorskip("mteb", reason="mteb is not installed; the extra `mteb` brings it")
+    units = suites.suite_named("mteb-eng")
+    assert len(units) == 41 and units[0].characters <= units[-1].characters
+    assert set(units) < set(suites.suite_named("all"))
+    monkeypatch.delenv("CLEAR_DATA", raising=False)  # none of its data lies there
+    monkeypatch.setattr(suites, "_hub_fault", lambda: "the hub does not answer")
+    with pytest.raises(UserError, match=r"nothing of this suite can be done: the hub does not answer$"):
+        evaluate(run_folder, "--suite", "mteb-eng", "--out", tmp_path)
 
 
 def test_suites_reject_what_they_do_not_know():

@@ -1,0 +1,189 @@
+"""Evaluate an encoder on MTEB(eng, v2) by the library `mteb` itself (the extra `mteb`).
+
+    python -m finetune.mteb_english MODEL --tasks STSBenchmark,Banking77Classification
+
+Tasks, data, protocols and figures are the library's; its own files of results lie in OUT/mteb, whence it
+continues after an interruption. Sentences are encoded by this project: packed, and from kept vectors where
+CLEAR_VECTORS names a folder. The library fetches each task's data from the hub when it is first used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import known_name
+from finetune.flags import Model, Out, Pooling, VectorPrecision
+from finetune.hub import reach_hub
+from finetune.results import Evaluation, folder_for, folder_name, run_and_write
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+
+if TYPE_CHECKING:
+    from mteb import AbsTask
+
+BENCHMARK = "MTEB(eng, v2)"
+OWNER = "clear"
+"""In the name by which the library's files call the model: it wants OWNER/NAME."""
+
+
+def library() -> Any:
+    """Return the module mteb.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import mteb
+    except ImportError as error:
+        raise UserError(
+            f"MTEB needs the library mteb ({error}): pip install 'sentence-clear[mteb]'"
+        ) from None
+    return mteb
+
+
+def choose(names: Sequence[str]) -> list[AbsTask]:
+    """Return the benchmark's tasks of these names; all of them without names.
+
+    Raises:
+        UserError: the benchmark has no such task; the message names the nearest.
+    """
+    tasks = {task.metadata.name: task for task in library().get_benchmark(BENCHMARK).tasks}
+    chosen = [known_name(name, tasks, f"task of {BENCHMARK}") for name in names] or list(tasks)
+    return [tasks[name] for name in dict.fromkeys(chosen)]
+
+
+def characters(task: AbsTask) -> float:
+    """Return how many million characters a task's texts have, by the library's own statistics; 0: unknown."""
+    return sum(_counted(split) for split in (task.metadata.descriptive_stats or {}).values()) / 1e6
+
+
+def _counted(statistics: Mapping[str, Any]) -> int:
+    if "number_of_characters" in statistics:
+        return statistics["number_of_characters"]
+    own = statistics.get("total_text_length", 0)
+    return own + sum(_counted(part) for part in statistics.values() if isinstance(part, dict))
+
+
+def adapter(model: EmbeddingModel) -> Any:
+    """Return a model as the library takes one, which encodes by `model`; its revision is of these weights."""
+    library()
+    from mteb.models import ModelMeta
+    from mteb.models.abs_encoder import AbsEncoder
+
+    class Encoder(AbsEncoder):
+        """Encode by this project; similarities are cosines, as in sentence-transformers."""
+
+        def __init__(self) -> None:
+            about = f"{model.identity} {model.pooling} {model.precision}"
+            self.mteb_model_meta = ModelMeta.create_empty(
+                overwrites={
+                    "name": f"{OWNER}/{folder_name(model.name)}-{model.pooling.replace(' ', '-')}",
+                    "revision": hashlib.sha256(about.encode()).hexdigest()[:12],
+                }
+            )
+
+        def encode(self, inputs: Any, **about: Any) -> np.ndarray:
+            """Return vectors float32[N, d] of the texts of a data loader."""
+            return model.encode([text for batch in inputs for text in batch["text"]])
+
+    return Encoder()
+
+
+def load(task: AbsTask) -> None:
+    """Have a task load its data.
+
+    Raises:
+        UserError: they cannot be downloaded, or read.
+    """
+    if task.data_loaded:
+        return
+    name, place = task.metadata.name, str(task.metadata.dataset.get("path", ""))
+    of_library = type(task).load_data.__module__.startswith("mteb.")
+    if of_library and not Path(place).exists():
+        reach_hub(f"the data of MTEB's {name} ({place})", "leave the task out")
+    try:
+        task.load_data()
+    except Exception as error:  # of datasets, of the hub, of the task: for the same few causes
+        said = (str(error) or repr(error)).splitlines()[0]
+        raise UserError(
+            f"cannot load the data of MTEB's {name} ({place}): {said}. The library fetches them from the "
+            "hub: do so where there is network (HF_HOME names the cache), or leave the task out"
+        ) from error
+
+
+def evaluate(model: EmbeddingModel, tasks: Sequence[AbsTask], folder: Path) -> Evaluation:
+    """Evaluate tasks, whose files go to `folder` in the library's own format.
+
+    What the folder has of the same weights, pooling and precision is taken, not computed again.
+
+    Raises:
+        UserError: a task's data cannot be loaded.
+    """
+    mteb = library()
+    cache, encoder = mteb.ResultCache(folder), adapter(model)
+    evaluation = Evaluation.of("mteb_english", model, f"{BENCHMARK} by mteb {mteb.__version__}")
+    for number, task in enumerate(tasks, 1):
+        clock = time.perf_counter()
+        name = task.metadata.name
+        if not cache.get_task_result_path(name, encoder.mteb_model_meta).is_file():
+            load(task)
+        found = mteb.evaluate(
+            encoder, task, cache=cache, co2_tracker=False, show_progress_bar=False
+        ).task_results[0]
+        headline = task.metadata.main_score
+        scores = {headline: 100 * float(found.get_score())}
+        by_split = {split: [dict(subset) for subset in rows] for split, rows in found.scores.items()}
+        evaluation.add(name, headline, scores, kind=task.metadata.type, scores_by_split=by_split)
+        print(
+            f"[{number}/{len(tasks)}] {name}: {headline} {scores[headline]:.2f} "
+            f"({time.perf_counter() - clock:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
+    return evaluation
+
+
+def add_average(result: Evaluation) -> None:
+    """Add the mean over tasks, and the mean of the means over kinds of tasks, where all tasks are there."""
+    names = [task.metadata.name for task in choose(())]
+    if not all(name in result.tasks for name in names):
+        return
+    kinds: dict[str, list[float]] = {}
+    for name in names:
+        kinds.setdefault(result.tasks[name].details["kind"], []).append(result.tasks[name].value)
+    over_tasks = float(np.mean([result.tasks[name].value for name in names]))
+    over_kinds = float(np.mean([np.mean(values) for values in kinds.values()]))
+    result.add("average", "mean", {"mean": over_tasks, "mean over kinds": over_kinds})
+
+
+def main(
+    model: Model,
+    *,
+    tasks: cli.Names = (),
+    pooling: Pooling = "",
+    precision: VectorPrecision = "fp32",
+    out: Out = "",
+) -> int:
+    """Evaluate on MTEB(eng, v2) by the library mteb, which fetches the data from the hub; resumable.
+
+    Args:
+        tasks: names of its tasks by commas, as mteb has them; without it, all 41.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the library's data loaders fork
+    chosen = choose(tasks)
+    opened = open_model(model, pooling, precision=precision)
+    folder = folder_for(opened, out) / "mteb"
+    return run_and_write(opened, out, lambda opened: evaluate(opened, chosen, folder), add_average)
+
+
+if __name__ == "__main__":
+    cli.run(main)

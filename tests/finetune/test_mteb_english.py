@@ -1,0 +1,141 @@
+"""MTEB by the library itself, on tasks of local data: figures are those that it gives for the export."""
+
+import json
+
+import numpy as np
+import pytest
+from commands import call
+from datasets import Dataset, DatasetDict
+from model_folders import SENTENCES, save_bert, save_run
+from sentence_transformers import SentenceTransformer
+
+from finetune import mteb_english
+from finetune.encoders.models import open_model
+from finetune.mteb_english import add_average, choose, evaluate, load, main
+from finetune.results import Evaluation
+from pretrain.common.errors import UserError
+
+mteb = pytest.importorskip("mteb", reason="mteb is not installed; the extra `mteb` brings it")
+WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
+
+
+def texts_of(seed, count):
+    draw = np.random.default_rng(seed)
+    return [" ".join(draw.choice(WORDS, draw.integers(2, 9))) for _ in range(count)]
+
+
+def about(name, kind, score):
+    """Describe a task of our own as the library wants it described."""
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    return TaskMetadata(
+        name=name,
+        dataset={"path": "local", "revision": "1"},
+        description="of the tests",
+        type=kind,
+        modalities=["text"],
+        category="t2t" if kind == "STS" else "t2c",
+        eval_splits=["test"],
+        eval_langs=["eng-Latn"],
+        main_score=score,
+    )
+
+
+def local_tasks():
+    """Return new tasks of local data: similarity and classification."""
+    from mteb.abstasks import AbsTaskClassification, AbsTaskSTS
+
+    class LocalSTS(AbsTaskSTS):
+        metadata = about("LocalSTS", "STS", "cosine_spearman")
+        min_score, max_score = 0, 5
+
+        def load_data(self, **_):
+            gold = np.random.default_rng(2).uniform(0, 5, 60)
+            rows = {"sentence1": texts_of(0, 60), "sentence2": texts_of(1, 60), "score": gold.tolist()}
+            self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
+            self.data_loaded = True
+
+    class LocalClassification(AbsTaskClassification):
+        metadata = about("LocalClassification", "Classification", "accuracy")
+
+        def load_data(self, **_):
+            def rows(seed):
+                texts = texts_of(seed, 80)
+                return Dataset.from_dict({"text": texts, "label": [int("cat" in text) for text in texts]})
+
+            self.dataset = DatasetDict({"train": rows(3), "test": rows(4)})
+            self.data_loaded = True
+
+    return [LocalSTS(), LocalClassification()]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mteb")
+    return save_run(save_bert(folder / "bert"), folder / "mine", "mean")
+
+
+def test_figures_are_the_librarys_own_and_are_kept_in_its_format(run_folder, tmp_path, monkeypatch):
+    found = evaluate(open_model(run_folder), local_tasks(), tmp_path)
+    model = SentenceTransformer(str(run_folder / "export"), device="cpu")
+    own = mteb.evaluate(model, local_tasks(), cache=None, co2_tracker=False, show_progress_bar=False)
+    for theirs in own.task_results:
+        ours = found.tasks[theirs.task_name]
+        assert ours.value == pytest.approx(100 * theirs.get_score(), abs=0.01)
+        (path,) = (tmp_path / "results").glob(f"*/*/{theirs.task_name}.json")
+        written = json.loads(path.read_text())
+        assert 100 * written["scores"]["test"][0]["main_score"] == pytest.approx(ours.value, abs=1e-3)
+        assert set(written["scores"]["test"][0]) == set(theirs.to_dict()["scores"]["test"][0])
+    # the same weights again: nothing is loaded, nothing encoded
+    opened = open_model(run_folder)
+    monkeypatch.setattr(mteb_english, "load", None)
+    again = evaluate(opened, local_tasks(), tmp_path)
+    for name, one in found.tasks.items():
+        assert again.tasks[name].value == pytest.approx(one.value, abs=1e-3)  # the files' digits
+    with pytest.raises(TypeError):  # other vectors are not taken for these
+        evaluate(open_model(run_folder, "cls"), local_tasks(), tmp_path)
+
+
+def test_the_benchmark_is_the_librarys():
+    assert len(choose(())) == 41
+    assert [task.metadata.name for task in choose(["stsbenchmark", "STS12"])] == ["STSBenchmark", "STS12"]
+    with pytest.raises(UserError, match="did you mean 'STSBenchmark'"):
+        choose(["STSBenchmrk"])
+
+
+def test_the_average_is_over_tasks_and_over_kinds():
+    tasks = choose(())
+    result = Evaluation("mteb_english", "m", "mean", None, "p")
+    for number, task in enumerate(tasks[:-1]):
+        result.add(task.metadata.name, "s", {"s": float(number)}, kind=task.metadata.type)
+    add_average(result)
+    assert "average" not in result.tasks
+    result.add(tasks[-1].metadata.name, "s", {"s": 40.0}, kind=tasks[-1].metadata.type)
+    add_average(result)
+    scores = result.tasks["average"].scores
+    kinds = {}
+    for number, task in enumerate(tasks):
+        kinds.setdefault(task.metadata.type, []).append(number)
+    assert scores["mean"] == 20.0
+    assert scores["mean over kinds"] == pytest.approx(np.mean([np.mean(one) for one in kinds.values()]))
+
+
+def test_data_that_cannot_be_had_are_one_message(run_folder, tmp_path, monkeypatch):
+    def unreachable(source, otherwise):
+        raise UserError(f"cannot load {source}: no answer. Without network, {otherwise}")
+
+    monkeypatch.setattr(mteb_english, "reach_hub", unreachable)
+    with pytest.raises(
+        UserError, match=r"cannot load the data of MTEB's STS12 \(mteb/sts12-sts\): no answer"
+    ):
+        call(main, run_folder, tasks="STS12", out=tmp_path)
+    (task, _) = local_tasks()
+    monkeypatch.setattr(type(task), "load_data", lambda self: 1 / 0)
+    with pytest.raises(UserError, match=r"cannot load the data of MTEB's LocalSTS .*division by zero"):
+        load(task)
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "mteb", None)
+    with pytest.raises(UserError, match=r"pip install 'sentence-clear\[mteb\]'"):
+        choose(())
