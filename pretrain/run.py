@@ -17,6 +17,7 @@ from pretrain.common.ranks import on_rank_zero
 from pretrain.common.shutdown import Shutdown
 from pretrain.config.recipe import to_yaml
 from pretrain.config.run import Config
+from pretrain.config.validation import leaves
 from pretrain.data.batch import BatchSpec
 from pretrain.data.lanes import require_divisible
 from pretrain.data.loader import Loader, LoaderSettings, Position
@@ -39,6 +40,7 @@ from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
+from pretrain.telemetry.trackers.outside import require_trackers
 from pretrain.trainer import save_checkpoint, train
 
 
@@ -52,6 +54,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     summary.quiet_libraries()
     check_sources(config)
     check_requested(config)
+    require_trackers(config.track or ())
     engines.start_processes(config.train.rendezvous_seconds)
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())
@@ -115,7 +118,17 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         on_rank_zero(lambda: export(source, folder / "best"))
 
     # the loop
-    with Telemetry(folder, stop_step, rank, progress.step, progress.tokens, flops) as telemetry:
+    with Telemetry(
+        folder,
+        stop_step,
+        rank,
+        progress.step,
+        progress.tokens,
+        flops,
+        track=config.track or (),
+        name=config.name,
+        settings=dict(leaves(config.model_dump(mode="json"))),
+    ) as telemetry:
         if default_recipe is not None:
             telemetry.say(summary.describe_default(default_recipe))
         lengths = summary.print_summary(

@@ -27,6 +27,7 @@ DISTRIBUTION_OF = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
     "flash_attn": "flash-attn",
+    "mlflow": "mlflow-skinny",
 }
 DISTRIBUTION_OF["triton"] = "torch"  # its CUDA build brings it; without, the plain kernels run
 # Declared and never imported by us, and why.

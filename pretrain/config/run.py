@@ -292,11 +292,19 @@ class CheckpointConfig(Section):
     )
 
 
+Tracker = Literal["tensorboard", "trackio", "wandb", "mlflow"]
+
+
 class Config(Section):
     name: str = Field(
         "clear", description="name of the run; its folder is runs/NAME unless `folder` says otherwise"
     )
     folder: Path | None = Field(None, description="run folder. Flag --run")
+    track: tuple[Tracker, ...] | None = Field(
+        ("tensorboard",),
+        description="where to show the curves, between commas; none: metrics.jsonl alone. All but "
+        "tensorboard need pip install 'sentence-clear[track]'",
+    )
     data: LoadingConfig = Field(default_factory=LoadingConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)

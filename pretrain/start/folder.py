@@ -16,6 +16,7 @@ from pretrain.config.run import Config
 def dry_run_config(config: Config) -> Config:
     """Return the same run in a folder of its own, with an evaluation and a checkpoint at its second step."""
     tree = config.model_dump(exclude_unset=True)  # a key that was not given must not look as if it were
+    tree["track"] = [name for name in config.track or () if name == "tensorboard"]  # it is no run to compare
     tree["folder"] = config.run_folder.with_name(config.run_folder.name + ".dry-run")
     tree["checkpoint"] = tree.get("checkpoint", {}) | {"resume": "never", "every": 2}
     tree["evaluate"] = tree.get("evaluate", {}) | {

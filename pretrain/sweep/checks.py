@@ -12,6 +12,7 @@ from pretrain.sweep.runs import Run
 
 _NOT_COMPARED = (
     "data.",
+    "track",
     "model.init",
     "train.precision",
     "train.threads",
@@ -20,7 +21,7 @@ _NOT_COMPARED = (
     "checkpoint.",
 )
 """Keys that are recorded otherwise than they are asked for (paths, `auto`), or that train nothing."""
-_TRAIN_NOTHING = ("name", "folder", "evaluate.", "checkpoint.", "train.threads", "train.log_every")
+_TRAIN_NOTHING = ("name", "folder", "track", "evaluate.", "checkpoint.", "train.threads", "train.log_every")
 _NAMED = 5  # settings that an error lists
 
 

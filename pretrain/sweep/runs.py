@@ -164,7 +164,7 @@ def identity(config: Config) -> str:
         tree["model"] |= {
             key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set
         }
-    for key in ("name", "folder", "checkpoint"):
+    for key in ("name", "folder", "track", "checkpoint"):
         tree.pop(key, None)
     tree = {key: value for key, value in tree.items() if value != {}}
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:10]

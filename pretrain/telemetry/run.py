@@ -1,4 +1,4 @@
-"""Report a run's progress: metrics.jsonl, TensorBoard, and a progress bar or, in log files, plain lines."""
+"""Report a run's progress: metrics.jsonl, trackers, and a progress bar or, in log files, plain lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
 from pretrain.telemetry.metrics_file import to_line, truncate_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
+from pretrain.telemetry.trackers.outside import Outside, TrackedRun
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,8 @@ class Telemetry:
     """Report one run's progress. On ranks other than 0 every method does nothing.
 
     Use it as a context manager around the loop: it opens metrics.jsonl and TensorBoard, both cut back to
-    `start_step`, and closes them, and the bar, however the loop ends. When the disk is full it warns once and
-    stops writing metrics; the run continues.
+    `start_step`, and other trackers, and closes them, and the bar, however the loop ends. When the disk is
+    full it warns once and stops writing metrics; the run continues. So it does without a tracker that fails.
     """
 
     def __init__(
@@ -44,10 +45,13 @@ class Telemetry:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         seconds_between_lines: float = 30.0,
+        track: Sequence[str] = ("tensorboard",),
+        name: str = "",
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
-            run_folder: metrics.jsonl and tensorboard/ go there.
+            run_folder: metrics.jsonl, tensorboard/ and trackers/ go there.
             total_steps: the step at which the run ends.
             start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
             start_tokens: trained on up to there.
@@ -56,6 +60,9 @@ class Telemetry:
             clock: returns monotonic seconds.
             seconds_between_lines: at least, between two plain lines of training; the first and the last row
                 of metrics are always printed.
+            track: trackers, of `trackers.outside.PACKAGES`.
+            name, settings: what trackers call the run (none: as its folder), and the recipe that they show,
+                dotted key -> value.
         """
         self.run_folder, self.total_steps, self.flops = Path(run_folder), total_steps, flops
         self.tokens = start_tokens
@@ -67,6 +74,12 @@ class Telemetry:
         self._between, self._last_line = seconds_between_lines, -math.inf
         self._metrics: TextIO | None = None
         self._board: Any = None
+        self._has_board = "tensorboard" in track
+        self._outside = Outside(
+            [tracker for tracker in track if tracker != "tensorboard"] if self._active else [],
+            TrackedRun(self.run_folder, name or self.run_folder.name, dict(settings or {}), start_step > 0),
+            self._print,
+        )
         self._bar: Progress | None = None
         self._task: Any = None
         self._silenced = False
@@ -76,16 +89,18 @@ class Telemetry:
     def __enter__(self) -> Telemetry:
         if not self._active:
             return self
-        # takes a second to import, which users of the other functions here should not wait for
-        from torch.utils.tensorboard import SummaryWriter
-
         self.run_folder.mkdir(parents=True, exist_ok=True)
         path = self.run_folder / "metrics.jsonl"
         truncate_metrics(path, self._start_step)
         self._metrics = open(path, "a", encoding="utf-8")
-        # hides events of the steps that will be done again: TensorBoard would draw both
-        purge = self._start_step + 1 if self._start_step else 0
-        self._board = SummaryWriter(str(self.run_folder / "tensorboard"), purge_step=purge)
+        if self._has_board:
+            # takes a second to import, which users of the other functions here should not wait for
+            from torch.utils.tensorboard import SummaryWriter
+
+            # hides events of the steps that will be done again: TensorBoard would draw both
+            purge = self._start_step + 1 if self._start_step else 0
+            self._board = SummaryWriter(str(self.run_folder / "tensorboard"), purge_step=purge)
+        self._outside.open(path)
         if self._stream.isatty():
             self._bar = Progress(
                 TextColumn("[bold]step"),
@@ -114,6 +129,7 @@ class Telemetry:
                 except OSError as error:
                     logger.warning("metrics could not be closed: %s", error)
         self._board = self._metrics = None
+        self._outside.close()
 
     # -- the loop's calls --------------------------------------------------
 
@@ -219,19 +235,25 @@ class Telemetry:
     def _write(self, step: int, metrics: dict[str, Any]) -> None:
         if self._metrics is None:
             return
+        row = {"step": step, "wall_time": time.time()} | metrics
+        self._outside.write(row)
         try:
-            self._metrics.write(to_line({"step": step, "wall_time": time.time()} | metrics))
+            self._metrics.write(to_line(row))
             self._metrics.flush()
-            for name, value in flatten(metrics):
-                self._board.add_scalar(name, value, step)
-            if "warning" in metrics:
-                self._board.add_text("warning", metrics["warning"], step)
+            if self._board is not None:
+                self._write_to_board(step, metrics)
         except OSError as error:
             if not self._silenced:
                 self._print(
                     f"WARNING: metrics can't be written to {self.run_folder} ({error}); training continues"
                 )
             self._silenced = True
+
+    def _write_to_board(self, step: int, metrics: dict[str, Any]) -> None:
+        for name, value in flatten(metrics):
+            self._board.add_scalar(name, value, step)
+        if "warning" in metrics:
+            self._board.add_text("warning", metrics["warning"], step)
 
 
 def memory_use() -> dict[str, float]:

@@ -1,0 +1,201 @@
+"""A run in a tracker: one run with each step once, whatever ends it between; and a tracker that fails."""
+
+import importlib.util
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from forked_python import ForkedPython, run_python
+from run_helpers import ROOT, command, environment, finish, kill, records, start, wait_for
+from tracker_helpers import mlflow_rows, trackio_rows, wandb_rows
+
+from pretrain.common.errors import UserError
+from pretrain.telemetry.formats import flatten
+from pretrain.telemetry.metrics_file import read_metrics
+from pretrain.telemetry.run import Telemetry
+from pretrain.telemetry.trackers import outside
+from pretrain.telemetry.trackers.outside import require_trackers
+from pretrain.telemetry.trackers.tracker import Tracker
+
+WORKER = Path(__file__).with_name("tracker_worker.py")
+
+
+def installed(tracker: str):
+    """A parameter that is left out where the tracker is not installed."""
+    absent = importlib.util.find_spec(tracker) is None
+    reason = f"{tracker} is not installed (pip install 'sentence-clear[track]')"
+    return pytest.param(tracker, marks=pytest.mark.skipif(absent, reason=reason))
+
+
+@pytest.fixture
+def own_places(tmp_path, tmp_path_factory, monkeypatch) -> dict[str, str]:
+    """Variables that keep trackers offline and in this test's folder; returns them."""
+    # read at trackio's import, so one for all tests of this process
+    everybodys = str(tmp_path_factory.getbasetemp() / "trackio")
+    project = f"test-{os.getpid()}-{tmp_path.name}"
+    places = {
+        "TRACKIO_DIR": everybodys,
+        "TRACKIO_PROJECT": project,
+        "WANDB_MODE": "offline",
+        "HOME": str(tmp_path),
+    }
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return places
+
+
+def report(*words: object) -> str:
+    """Run tracker_worker.py in a process of its own, as every start of a run is; return what it prints."""
+    return run_python([str(WORKER), *map(str, words)], worker_environment()).stdout
+
+
+def worker_environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+
+def shown(tracker: str, folder: Path, places: dict[str, str]):
+    """The identities of the tracked runs, and (metric, step) -> values."""
+    if tracker == "trackio":
+        return trackio_rows(places["TRACKIO_PROJECT"])
+    return {"wandb": wandb_rows, "mlflow": mlflow_rows}[tracker](folder)
+
+
+def expected(folder: Path) -> dict[tuple[str, int], float]:
+    """(metric, step) -> value of metrics.jsonl."""
+    values = {}
+    for row in read_metrics(folder / "metrics.jsonl"):
+        step, _ = row.pop("step"), row.pop("wall_time")
+        values |= {(name, step): value for name, value in flatten(row)}
+    return values
+
+
+@pytest.mark.parametrize("tracker", map(installed, ("wandb", "mlflow", "trackio")))
+def test_a_killed_and_resumed_run_is_one_run_with_each_step_once(tracker, tmp_path, own_places):
+    folder = tmp_path / "run"
+    process = ForkedPython([str(WORKER), str(folder), tracker, "0", "100000"], worker_environment())
+    try:
+        end = time.monotonic() + 240
+        while not (folder / "trackers" / f"{tracker}.id").is_file() or not any(
+            step > 17 for _, step in shown(tracker, folder, own_places)[1]
+        ):
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.5)
+    finally:
+        kill([process])
+    seen = shown(tracker, folder, own_places)[0]
+    reached = list(read_metrics(folder / "metrics.jsonl"))[-1]["step"]
+    report(folder, tracker, 15, reached + 10)  # the checkpoint was of step 15
+    names, values = shown(tracker, folder, own_places)
+    assert names == seen and len(names) == 1
+    assert {key: len(found) for key, found in values.items()} == dict.fromkeys(expected(folder), 1)
+    assert all(found == [step] for (name, step), found in values.items() if name == "loss/total")
+    assert {step for name, step in values if name == "evaluation/stsb-dev"} == set(range(5, reached + 11, 5))
+
+
+@pytest.mark.parametrize("tracker", map(installed, ("wandb", "mlflow", "trackio")))
+def test_a_tracker_named_later_gets_the_whole_run_and_a_new_run_is_new(tracker, tmp_path, own_places):
+    folder = tmp_path / "run"
+    report(folder, "tensorboard", 0, 10)
+    report(folder, tracker, 10, 12)
+    first, values = shown(tracker, folder, own_places)
+    assert {step for name, step in values if name == "loss/total"} == set(range(1, 13))
+    report(folder, tracker, 0, 3)
+    assert len(shown(tracker, folder, own_places)[0] - first) == 1
+
+
+def test_the_command_shows_its_run_and_continues_it_after_a_kill(tiny_data, tmp_path, own_places):
+    pytest.importorskip("wandb")
+    folder = tmp_path / "run"
+    words = command(tiny_data, folder, checkpoint__resume="auto", track="tensorboard,wandb")
+    variables = own_places | {"PYTHONPATH": environment()["PYTHONPATH"]}
+    processes = start(words, **variables)
+    wait_for(lambda: any(row["step"] > 6 for row in records(folder)), processes)
+    kill(processes)
+    seen = wandb_rows(folder)[0]
+    output = finish(start(words, **variables))
+    assert "tracker wandb" not in output
+    names, values = wandb_rows(folder)
+    assert len(names) == 1 and seen <= names
+    assert values.keys() == expected(folder).keys() and {len(found) for found in values.values()} == {1}
+    assert values["loss/total", 10] == [expected(folder)["loss/total", 10]]
+
+
+class Gone(Tracker):
+    """A tracker whose network goes away, or hangs, after three rows."""
+
+    def __init__(self, hangs: bool) -> None:
+        self.hangs, self.rows = hangs, 0
+
+    def open(self, run) -> None:
+        pass
+
+    def last_step(self, name: str) -> int:
+        return -1
+
+    def write(self, step, wall_time, values) -> None:
+        self.rows += 1
+        if self.rows == 3 and self.hangs:
+            threading.Event().wait()
+        if self.rows == 3:
+            raise ConnectionError("network is unreachable\nand more")
+
+    def close(self) -> None:
+        raise ConnectionError("still unreachable")
+
+
+@pytest.mark.parametrize(("hangs", "said"), [(False, "network is unreachable."), (True, "has not taken")])
+def test_training_goes_on_without_a_tracker_that_fails(hangs, said, tmp_path, monkeypatch):
+    gone, stream = Gone(hangs), io.StringIO()
+    monkeypatch.setattr(outside, "make_tracker", lambda name: gone)
+    monkeypatch.setattr(outside, "CLOSE_SECONDS", 0.5)
+    with Telemetry(tmp_path, 50, stream=stream, track=["mlflow"]) as telemetry:
+        for step in range(1, 51):
+            telemetry.log(step, {"loss": {"total": step}})
+            time.sleep(0.001)
+    warnings = [line for line in stream.getvalue().splitlines() if line.startswith("WARNING: tracker mlflow")]
+    assert len(warnings) == 1 and said in warnings[0] and gone.rows == 3
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == list(range(1, 51))
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_without_a_network_a_run_ends_with_one_warning(tmp_path, own_places, monkeypatch):
+    pytest.importorskip("wandb")
+    variables = {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    for name, value in (variables | {"WANDB_INIT_TIMEOUT": "5"}).items():
+        monkeypatch.setenv(name, value)
+    assert report(tmp_path / "run", "wandb", 0, 20).count("WARNING: tracker wandb:") == 1
+    assert len(expected(tmp_path / "run")) > 40
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    report(tmp_path / "run", "wandb", 20, 22)  # gets what it has missed
+    assert {step for name, step in wandb_rows(tmp_path / "run")[1] if name == "loss/total"} == set(
+        range(1, 23)
+    )
+
+
+def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
+    require_trackers(["tensorboard"])
+    (tmp_path / "absent_tracker").mkdir()  # as the folder wandb/ that its runs leave
+    monkeypatch.syspath_prepend(tmp_path)
+    for package in ("absent_tracker", "no_such_tracker"):
+        monkeypatch.setitem(outside.PACKAGES, "mlflow", package)
+        with pytest.raises(UserError, match=r"--track mlflow: .* not installed.*sentence-clear\[track\]"):
+            require_trackers(["tensorboard", "mlflow"])
+
+
+def test_trackers_are_imported_by_those_who_use_them_only(tmp_path):
+    code = (
+        "import sys, pathlib; from pretrain.telemetry.run import Telemetry\n"
+        "with Telemetry(pathlib.Path(sys.argv[1]), 10) as telemetry: telemetry.log(1, {'loss': 1.0})\n"
+        "print({'wandb', 'mlflow', 'trackio'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
