@@ -14,6 +14,7 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import require_source
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import describe_export, export_of
+from pretrain.export.evaluations import weights_identity
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,7 @@ class ModelSource:
         """
         if self.folder is None:
             return self.name
-        weights = sorted(
-            path
-            for path in self.folder.rglob("*")
-            if path.suffix in (".safetensors", ".bin") and path.is_file()
-        )
-        stamps = ",".join(f"{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in weights)
-        return f"{self.folder.resolve()} {stamps}"
+        return weights_identity(self.folder)
 
     @property
     def files(self) -> Path | None:

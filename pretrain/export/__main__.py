@@ -1,6 +1,7 @@
 """Export a trained encoder as a folder that transformers and sentence-transformers load as it is.
 
     python -m pretrain.export RUN [--step latest|best|N] [--out FOLDER]
+    python -m pretrain.export RUN --push OWNER/NAME [--dry-run]
 
 Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The folder holds
 
@@ -11,30 +12,63 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
     clear.json                        pooling, head, step, scores and recipe, for programs
     training_config.yaml              the recipe, every key written out
     README.md                         the model card, filled from the run
+
+With --push the export is also uploaded to the Hugging Face hub, where it is private unless --public is given.
+Its card there has the evaluations in RUN/report that are of these weights; --dry-run shows all that would go.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pretrain.common import cli
+from pretrain.common.errors import UserError
 
 
-def main(run: str, *, step: str = "latest", out: str | None = None) -> int:
+def main(
+    run: str,
+    *,
+    step: str = "latest",
+    out: str | None = None,
+    push: str | None = None,
+    public: bool = False,
+    dry_run: bool = False,
+) -> int:
     """Write a trained encoder as a folder that transformers and sentence-transformers load.
 
     Args:
         run: run folder.
         step: checkpoint: latest, best, or the number of its step.
         out: folder to write; default: RUN/export, or RUN/best for the best.
+        push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
+        public: a model that the push makes is for everybody; otherwise it is private.
+        dry_run: of the push show the card and the files, and send nothing.
     """
     from pretrain.export.folder import export, read_policy
 
+    if push is None and (public or dry_run):
+        raise UserError(f"--{'public' if public else 'dry-run'} says how to --push: name OWNER/NAME with it")
     folder = export(run, out, step)
     policy = read_policy(folder)
     assert policy is not None  # of the export just written
     kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
     print(f"exported step {policy['step']:,} of {run} to {folder} (pooling {policy['pooling']}{kept})")
     print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
+    if push is not None:
+        _push(folder, push, Path(run), public, dry_run)
     return 0
+
+
+def _push(folder: Path, repo: str, run: Path, public: bool, dry_run: bool) -> None:
+    from pretrain.export.push import Upload
+
+    upload = Upload(folder, repo, run / "report")
+    if upload.other_evaluations:
+        print(f"  not in the card, because of other weights: {', '.join(upload.other_evaluations)}")
+    if dry_run:
+        print(f"\n{upload.card}\n{upload.listing()}\n\nnothing was sent (--dry-run)")
+    else:
+        print(f"  sent: {upload.send(public)}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import shutil
@@ -146,6 +147,7 @@ def _check_replaceable(out: Path) -> None:
 
 def _replace(out: Path, hidden: Path) -> None:
     """Put the finished folder in place: readers find the old or the new export, also after a power cut."""
+    _keep_times(hidden, out)
     fsync_tree(hidden)
     old = out.with_name(f".{out.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -154,6 +156,14 @@ def _replace(out: Path, hidden: Path) -> None:
     os.rename(hidden, out)
     fsync_folder(out.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _keep_times(hidden: Path, out: Path) -> None:
+    """Give weights that the old export has, too, their time there: evaluations know weights by it."""
+    for new in hidden.rglob("*.safetensors"):
+        before = out / new.relative_to(hidden)
+        if before.is_file() and filecmp.cmp(new, before, shallow=False):
+            shutil.copystat(before, new)
 
 
 def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> tuple[Any, str]:

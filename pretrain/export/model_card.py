@@ -57,8 +57,8 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
         ),
         _usage(policy["pooling"], head),
         _training(policy, recipe, progress),
-        _table("Evaluation", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")),
-        _table("Losses", *_losses(records)),
+        table("Evaluation", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")),
+        table("Losses", *_losses(records)),
         _limits(recipe),
         _citation(recipe),
     ]
@@ -184,7 +184,7 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
             rows.append((f"objective {part}", ", ".join(given)))
     rows.append(("tokenizer", f"sha256 {policy['tokenizer_hash'][:16]}..."))
     rows.append(("software", ", ".join(f"{name} {version}" for name, version in policy["versions"].items())))
-    return _table("Training", ("what", "value"), rows)
+    return table("Training", ("what", "value"), rows)
 
 
 def _scores(records: list[dict[str, Any]], begin: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -221,7 +221,8 @@ def _losses(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[
     return ("step", *names), rows
 
 
-def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a section that is a table in Markdown; empty without rows."""
     if not rows:
         return ""
     lines = [header, tuple("---" for _ in header), *rows]

@@ -1,0 +1,84 @@
+"""The model card of an export on the hub: its README.md, its evaluations as metadata, its origin."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard
+
+from pretrain.common.files import sha256_of
+from pretrain.export.evaluations import WEIGHTS
+from pretrain.export.model_card import table
+
+_SOURCES = Path(__file__).resolve().parents[2]
+_TASK_TYPES = {"sts": "sentence-similarity", "zh_sts": "sentence-similarity", "clustering": "clustering"}
+"""Evaluation -> the hub's name of such a task; all others classify."""
+
+
+def hub_card(export: Path, repo: str, policy: dict[str, Any], evaluations: list[dict[str, Any]]) -> ModelCard:
+    """Return the card of an export as it goes to the hub.
+
+    Args:
+        export: the folder; its README.md is the card's beginning.
+        repo: OWNER/NAME.
+        policy: the content of its clear.json.
+        evaluations: those of its weights (`evaluations_of`). What is not complete stands in the text, with
+            its notes, and not among the results that the hub compares.
+    """
+    card = ModelCard((export / "README.md").read_text("utf-8").replace('"PATH"', f'"{repo}"'))
+    card.data.model_name = policy["recipe"]["name"]
+    card.data.eval_results = [
+        EvalResult(
+            task_type=_TASK_TYPES.get(evaluation["evaluation"], "text-classification"),
+            task_name=f"{evaluation['evaluation']} ({evaluation['pooling']} pooling)",
+            dataset_type=name,
+            dataset_name=name,
+            metric_type=task["metric"].replace(" ", "_"),
+            metric_name=task["metric"],
+            metric_value=task["value"],
+        )
+        for evaluation in evaluations
+        if evaluation["complete"]
+        for name, task in evaluation["tasks"].items()
+        if task["value"] is not None
+    ] or None
+    # the data ends with ---, and the text after it is what can be changed
+    sections = [card.text.strip(), *map(_section, evaluations), _origin(export, policy)]
+    card.text = "\n\n".join(sections) + "\n"
+    return card
+
+
+def _section(evaluation: dict[str, Any]) -> str:
+    rows: list[tuple[str, ...]] = [
+        (name, task["metric"], "" if task["value"] is None else f"{task['value']:.2f}")
+        for name, task in evaluation["tasks"].items()
+    ]
+    title = f"{evaluation['evaluation']}, {evaluation['pooling']} pooling"
+    remarks = [evaluation["protocol"], *evaluation["notes"]]
+    if not evaluation["complete"]:
+        remarks.append("not comparable with published figures")
+    return table(title, ("task", "metric", "value"), rows) + "\n\n" + ". ".join(remarks) + "."
+
+
+def _origin(export: Path, policy: dict[str, Any]) -> str:
+    rows: list[tuple[str, ...]] = [
+        ("step", f"{policy['step']:,}"),
+        ("code", "sentence-clear" + (f", commit {commit}" if (commit := _commit()) else "")),
+        (f"sha256 of {WEIGHTS}", sha256_of(export / WEIGHTS)),
+        ("sha256 of the tokenizer", policy["tokenizer_hash"]),
+        ("recipe", "`training_config.yaml`"),
+    ]
+    return table("Origin", ("what", "value"), rows)
+
+
+def _commit() -> str:
+    """Return the commit of the checkout that this program is; empty: it was installed without one."""
+    if not (_SOURCES / ".git").exists():
+        return ""
+    words = ["git", "-C", str(_SOURCES), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

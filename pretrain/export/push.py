@@ -1,0 +1,116 @@
+"""Upload an export to the Hugging Face hub as a model of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError
+
+from pretrain.common.errors import UserError
+from pretrain.export.evaluations import evaluations_of
+from pretrain.export.folder import MARK, read_policy
+from pretrain.export.hub_card import hub_card
+
+REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+RECIPE = "training_config.yaml"
+
+
+class Upload:
+    """What goes to the hub: the files of an export, and its card.
+
+    Of local paths in the recipe only the last name goes: a folder may name a person.
+
+    Raises:
+        UserError: `repo` is not OWNER/NAME.
+    """
+
+    def __init__(self, export: Path, repo: str, report: Path) -> None:
+        """
+        Args:
+            export: the folder.
+            repo: OWNER/NAME.
+            report: the run's folder of evaluations; those of these weights are in the card.
+        """
+        if not REPO.fullmatch(repo):
+            raise UserError(f"--push {repo}: a model on the hub is written OWNER/NAME")
+        policy = read_policy(export)
+        assert policy is not None  # of an export of ours
+        self.repo = repo
+        evaluations, self.other_evaluations = evaluations_of(export, report)
+        self.card = hub_card(export, repo, policy, evaluations)
+        recipe = yaml.safe_load((export / RECIPE).read_text("utf-8"))
+        rewritten = {
+            "README.md": str(self.card),
+            MARK: json.dumps(without_folders(policy), indent=1, ensure_ascii=False) + "\n",
+            RECIPE: yaml.safe_dump(without_folders(recipe), sort_keys=False, allow_unicode=True),
+        }
+        self.files: dict[str, bytes | Path] = {
+            path.relative_to(export).as_posix(): path for path in sorted(export.rglob("*")) if path.is_file()
+        }
+        self.files |= {name: text.encode() for name, text in rewritten.items()}
+
+    def listing(self) -> str:
+        """Return a line a file, with its size in bytes."""
+        sizes = {
+            name: len(content) if isinstance(content, bytes) else content.stat().st_size
+            for name, content in self.files.items()
+        }
+        return "\n".join(f"{size:>15,}  {name}" for name, size in sizes.items())
+
+    def send(self, public: bool) -> str:
+        """Make the repository if there is none, and commit all files at once; return the commit's address.
+
+        A repository that exists keeps its visibility, and files of other names.
+
+        Raises:
+            UserError: no token, no network, no right to write there, or the hub's own refusal.
+        """
+        api = HfApi()
+        if get_token() is None:
+            raise UserError(
+                f"--push {self.repo}: no token. Make one that may write on {api.endpoint}/settings/tokens, "
+                "then `hf auth login`, or set HF_TOKEN"
+            )
+        operations = [
+            CommitOperationAdd(name, io.BytesIO(content) if isinstance(content, bytes) else content)
+            for name, content in self.files.items()
+        ]
+        try:
+            api.create_repo(self.repo, private=not public, exist_ok=True)
+            return api.create_commit(
+                self.repo, operations, commit_message="Upload a sentence encoder"
+            ).commit_url
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            said = error.server_message or str(error).splitlines()[0]
+            if status in (401, 403, 404):
+                raise UserError(
+                    f"--push {self.repo}: {api.endpoint} refuses ({status}: {said}). The token may not write "
+                    "there: name a repository of yours, or take a token with the right `write`"
+                ) from error
+            raise UserError(f"--push {self.repo}: {api.endpoint} says {status}: {said}") from error
+        except Exception as error:  # of its HTTP library, which differs by version
+            said = str(error) or repr(error)
+            raise UserError(
+                f"--push {self.repo}: cannot send to {api.endpoint} ({said}). The export is whole; give the "
+                "same command again where there is a network"
+            ) from error
+
+
+def without_folders(tree: Any) -> Any:
+    """Return a tree of JSON in which absolute paths are cut to their last name.
+
+    >>> without_folders({"data": {"folder": "/home/jane/wiki", "lanes": 4}, "sources": ["hub:a/b"]})
+    {'data': {'folder': 'wiki', 'lanes': 4}, 'sources': ['hub:a/b']}
+    """
+    if isinstance(tree, dict):
+        return {key: without_folders(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [without_folders(value) for value in tree]
+    return Path(tree).name if isinstance(tree, str) and Path(tree).is_absolute() else tree

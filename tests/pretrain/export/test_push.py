@@ -1,0 +1,111 @@
+"""Uploads to a hub on this machine, by the real library: what is sent, shown, refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from export_helpers import make_run
+from hub_server import TOKEN, Hub
+from huggingface_hub import ModelCard
+from run_helpers import ROOT, environment
+
+from pretrain.common.errors import UserError
+from pretrain.export.evaluations import evaluations_of, weights_identity
+from pretrain.export.folder import export
+from pretrain.export.push import Upload
+
+REPO = "jane/small-encoder"
+
+
+def pushed(run: Path, *flags: str, code: int = 0, **variables: str) -> str:
+    """What the command prints."""
+    inherited = {key: value for key, value in environment().items() if not key.startswith(("HF_", "HUGGING"))}
+    surroundings = inherited | {"HF_HOME": str(run / "no token"), "HF_HUB_DISABLE_XET": "1"} | variables
+    words = [sys.executable, "-m", "pretrain.export", str(run), "--push", REPO, *flags]
+    done = subprocess.run(words, env=surroundings, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def write_evaluation(run: Path, folder: Path, name: str, complete: bool, value: float | None = 71.25) -> None:
+    """A file as finetune/results.py writes it, of the weights in `folder`."""
+    task = {"metric": "cosine spearman", "value": value, "scores": {}, "std": None, "details": {}}
+    content = {
+        "evaluation": name, "model": str(run), "pooling": "mean", "trained_pooling": "mean",
+        "protocol": "all pairs", "tasks": {"stsb-test": task}, "notes": [] if complete else ["9 rows of 10"],
+        "complete": complete, "seconds": 1.0, "source": weights_identity(folder),
+    }  # fmt: skip
+    (run / "report").mkdir(exist_ok=True)
+    (run / "report" / f"{name}-mean.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """A run with an evaluation of its weights, one that is not complete, and one of other weights."""
+    folder = tmp_path / "jane-doe" / "run"
+    make_run(folder, kind="roberta")
+    write_evaluation(folder, export(folder), "sts", True)
+    write_evaluation(folder, folder / "export", "clustering", False)
+    older = tmp_path / "older"
+    make_run(older)
+    write_evaluation(folder, export(older), "senteval", True)
+    return folder
+
+
+def test_what_is_pushed_is_the_export_with_its_evaluations(run):
+    with Hub() as hub:
+        output = pushed(run, HF_ENDPOINT=hub.endpoint, HF_TOKEN=TOKEN)
+        assert hub.visibility == {REPO: "private"} and f"{REPO}/commit/" in output
+        first = dict(hub.files[REPO])
+        pushed(run, "--public", HF_ENDPOINT=hub.endpoint, HF_TOKEN=TOKEN)  # again: the same files
+        assert hub.files[REPO] == first and hub.visibility == {REPO: "private"}
+    made = {path.relative_to(run / "export").as_posix(): path for path in (run / "export").rglob("*")}
+    assert first.keys() == {name for name, path in made.items() if path.is_file()}
+    rewritten = {"README.md", "clear.json", "training_config.yaml"}
+    assert all(first[name] == made[name].read_bytes() for name in first.keys() - rewritten)
+    assert b"jane-doe" not in b"".join(first.values())  # no folder of this machine
+    assert yaml.safe_load(first["training_config.yaml"])["folder"] == "run"
+    card = ModelCard(first["README.md"].decode())
+    (result,) = card.data.eval_results
+    assert (result.dataset_name, result.metric_type, result.metric_value) == (
+        "stsb-test",
+        "cosine_spearman",
+        71.25,
+    )
+    assert card.data.library_name == "sentence-transformers" and "fill-mask" in card.data.tags
+    assert f'SentenceTransformer("{REPO}")' in card.text and '"PATH"' not in card.text
+    assert "9 rows of 10" in card.text and "not comparable" in card.text and "senteval" not in card.text
+    assert "sha256 of model.safetensors" in card.text and "## Origin" in card.text
+    assert "other weights: senteval-mean.json" in output
+
+
+def test_a_dry_run_shows_the_card_and_the_files_and_sends_nothing(run):
+    output = pushed(run, "--dry-run", HF_ENDPOINT="http://127.0.0.1:9")
+    assert "model-index:" in output and f'SentenceTransformer("{REPO}")' in output
+    size = (run / "export" / "model.safetensors").stat().st_size
+    assert f"{size:,}  model.safetensors" in output and "nothing was sent" in output
+
+
+def test_what_cannot_be_pushed_is_one_clear_error(run):
+    assert "no token" in pushed(run, code=2, HF_ENDPOINT="http://127.0.0.1:9")
+    offline = pushed(run, code=2, HF_ENDPOINT="http://127.0.0.1:9", HF_TOKEN=TOKEN)
+    assert "cannot send to http://127.0.0.1:9" in offline and "where there is a network" in offline
+    with Hub(forbidden=(REPO,)) as hub:
+        output = pushed(run, code=2, HF_ENDPOINT=hub.endpoint, HF_TOKEN=TOKEN)
+        assert "403: You have no write access" in output and not hub.files
+        output = pushed(run, code=2, HF_ENDPOINT=hub.endpoint, HF_TOKEN="hf_another")
+        assert "refuses (401" in output
+    assert "Traceback" not in offline + output
+    with pytest.raises(UserError, match="OWNER/NAME"):
+        Upload(run / "export", "small-encoder", run / "report")
+
+
+def test_evaluations_of_weights_that_have_changed_are_left_out(run):
+    found, others = evaluations_of(run / "export", run / "report")
+    assert {content["evaluation"] for content in found} == {"sts", "clustering"}
+    assert others == ["senteval-mean.json"]
+    (run / "export" / "model.safetensors").touch()
+    assert evaluations_of(run / "export", run / "report")[0] == []
