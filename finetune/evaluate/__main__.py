@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -78,9 +78,8 @@ def main(
     left = [unit for unit in units if reasons.get(unit.name) == ""]
     if not left and not done:
         raise none_left(units, reasons)
-    for unit in units:
-        if reason := reasons.get(unit.name):
-            print(f"left out: {unit.name}: {reason}")
+    for line in _left_out([unit for unit in units if reasons.get(unit.name)], reasons):
+        print(line)
     for unit in done:
         print(f"done before: {unit.name}")
     shutdown = Shutdown(folder, watch_file=False)
@@ -198,6 +197,16 @@ def _resolve(model: str, pooling: str, precision: str) -> tuple[ModelSource, str
 
     chosen = pooling or source.trained_pooling or "mean"
     return source, chosen if chosen == POOLER else check_pooling(chosen)
+
+
+def _left_out(units: Sequence[Unit], reasons: Mapping[str, str]) -> list[str]:
+    """Return a line for each evaluation with units that cannot be done, with the first one's reason."""
+    lines = []
+    for evaluation in dict.fromkeys(unit.evaluation for unit in units):
+        first, *others = [unit for unit in units if unit.evaluation == evaluation]
+        more = f" and {len(others)} more" if others else ""
+        lines.append(f"left out: {first.name}{more}: {reasons[first.name]}")
+    return lines
 
 
 def _unfit(unit: Unit, source: ModelSource) -> str:

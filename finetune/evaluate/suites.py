@@ -107,14 +107,20 @@ class Unit:
             ]
         group = {"glue": "GLUE", "anli": "ANLI"}.get(self.evaluation, self.evaluation)
         wanted = {f"{group}/{task}" for task in self.tasks}
-        return [
-            locate(root, file)
+        found = [
+            (split, locate(root, file))
             for one in CATALOGUE
             if one.name in wanted
             for split, part in one.parts.items()
-            if not (split.startswith("test") and group == "GLUE")
             for file in part.files
         ]
+        if group == "ANLI":  # trained on what there is of several sets
+            return [path for split, path in found if split != "train"]
+        if group == "GLUE":  # MNLI does with one of its two dev sets
+            dev = [path for split, path in found if split.startswith("dev")]
+            there = [path for path in dev if path.is_file()] or dev[:1]
+            return [path for split, path in found if split == "train"] + there
+        return [path for _, path in found]
 
 
 def _transfer() -> Iterator[Unit]:

@@ -229,6 +229,23 @@ def test_every_unit_of_every_suite_is_a_command_with_known_files():
     assert {unit.name for name in SUITES if name != "quick" for unit in SUITES[name]} == set(names)
 
 
+def test_fine_tuning_does_with_what_its_own_commands_do_with(tmp_path):
+    glue = {unit.tasks[0]: unit for unit in SUITES["glue"]}
+    for name in ("train", "dev_matched"):
+        (tmp_path / "GLUE" / "MNLI").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "GLUE" / "MNLI" / f"{name}.tsv").touch()
+    assert suites.lacking(glue["MNLI"], tmp_path) == ""
+    assert "RTE/train.tsv is not there" in suites.lacking(glue["RTE"], tmp_path)
+    (tmp_path / "GLUE" / "MNLI" / "dev_matched.tsv").unlink()
+    assert "dev_matched.tsv is not there" in suites.lacking(glue["MNLI"], tmp_path)
+    (anli,) = SUITES["anli"]
+    for number in "123":
+        (tmp_path / "ANLI" / f"R{number}").mkdir(parents=True)
+        for split in ("dev", "test"):
+            (tmp_path / "ANLI" / f"R{number}" / f"{split}.jsonl").touch()
+    assert suites.lacking(anli, tmp_path) == ""
+
+
 def test_mteb_is_a_suite_whose_units_are_its_tasks(run_folder, tmp_path, monkeypatch):
     pytest.importorskip("mteb", reason="mteb is not installed; the extra `mteb` brings it")
     units = suites.suite_named("mteb-eng")
