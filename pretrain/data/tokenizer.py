@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 DEL = "[DEL]"
 _ROLES = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 _WORDPIECE_ROLES = {"unk_token": "[UNK]"}
+_STAND_INS = {
+    "cls_token": "bos_token",
+    "sep_token": "eos_token",
+}  # a tokenizer made for a decoder, as Gemma's
 
 
 def round_vocabulary(size: int) -> int:
@@ -172,6 +176,10 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
         raise UserError(
             f"tokenizer {place} has no fast version (tokenizer.json); convert it with transformers first."
         )
+    tokenizer = _as_written(tokenizer, place)
+    for role, other in _STAND_INS.items():
+        if getattr(tokenizer, role) is None:
+            setattr(tokenizer, role, getattr(tokenizer, other))
     missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
     if missing:
         raise UserError(
@@ -190,6 +198,23 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
     return cleaning_tokenizer(tokenizer)
 
 
+def _as_written(tokenizer: Any, place: str) -> Any:
+    """Return a SentencePiece Unigram tokenizer as its tokenizer.json has it.
+
+    transformers builds XLM-R's anew, and of its normalizer takes a compiled table alone: any other step would
+    be lost, and texts would have other ids than those that the checkpoint was trained with.
+    """
+    from tokenizers import Tokenizer
+    from transformers.utils import cached_file
+
+    if type(tokenizer.backend_tokenizer.model).__name__ != "Unigram":
+        return tokenizer
+    file = cached_file(
+        os.path.expanduser(place), "tokenizer.json", _raise_exceptions_for_missing_entries=False
+    )
+    return tokenizer if file is None else with_backend(tokenizer, Tokenizer.from_file(file))
+
+
 def cleaning_tokenizer(tokenizer: Any) -> Any:
     """Make a transformers fast tokenizer clean text as preparation does (`augment.text.cleaning`).
 
@@ -197,16 +222,22 @@ def cleaning_tokenizer(tokenizer: Any) -> Any:
     they are loaded.
     """
     from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
 
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     settings = with_cleaning(backend)
     if settings is backend:
         return tokenizer
+    return with_backend(tokenizer, Tokenizer.from_str(json.dumps(settings, ensure_ascii=False)))
+
+
+def with_backend(tokenizer: Any, backend: Tokenizer) -> Any:
+    """Return a plain transformers tokenizer with another backend, and the roles and settings of this one."""
+    from transformers import PreTrainedTokenizerFast
+
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     others = [token for token in tokenizer.all_special_tokens if token not in roles.values()]
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(settings, ensure_ascii=False)),
+        tokenizer_object=backend,
         model_max_length=tokenizer.model_max_length,
         model_input_names=tokenizer.model_input_names,
         padding_side=tokenizer.padding_side,
