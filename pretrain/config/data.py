@@ -113,6 +113,12 @@ class DataConfig(BaseModel):
     tokenizer: str | None = Field(
         None, description="existing tokenizer: folder or Hugging Face name; [DEL] is added. none: train one"
     )
+    new_words: int = Field(
+        0,
+        ge=0,
+        description="with an existing tokenizer: how many words that it takes apart and that are frequent "
+        "in the text become tokens of their own (pretrain.data.new_words)",
+    )
     tokenizer_type: Literal["bpe", "wordpiece"] = Field(
         "bpe", description="trained tokenizer: byte-level BPE or WordPiece"
     )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from augment.core.pretrained import pretrained, pretrained_model
 from pretrain.common.errors import UserError
@@ -24,6 +24,7 @@ from pretrain.model.architectures import FAMILIES, config_from, family_of, set_d
 from pretrain.model.attention import ATTENTION_NAME
 from pretrain.model.kernels import kernels_for
 from pretrain.model.layer import Copies, Pass, install, rotations, run_layers, working_copy
+from pretrain.model.new_rows import add_rows, own_tokenizer
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 
@@ -325,9 +326,8 @@ def load_encoder(
     `dropout`, `attention_dropout`: instead of the checkpoint's own; None: its own.
 
     `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them
-    ([DEL]): the embedding, and the masked-language head with it, is grown and each new row set to the mean of
-    the old ones, which puts the new token in the middle of the known ones (Hewitt 2021, "Initializing new
-    word embeddings").
+    ([DEL], new words): the embedding, and the masked-language head with it, is grown
+    (`pretrain.model.new_rows`).
 
     Raises:
         UserError: nothing to load there, a model type that is not supported, weights missing, or a tokenizer
@@ -353,7 +353,7 @@ def load_encoder(
         ) from error
     _check_loaded(lm, report, source)
     check_tokenizer(lm.config.vocab_size, tokenizer, source)
-    _grow_vocabulary(lm, len(tokenizer))
+    add_rows(lm, tokenizer, own_tokenizer(source))
     return SentenceEncoder(lm, pooling, None, layer_code, residual)
 
 
@@ -383,10 +383,10 @@ def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "
             checkpoint.
     """
     advice = f"use the tokenizer of '{source}' for preparing the data."
-    own = _own_vocabulary(source)
+    own = own_tokenizer(source)
     if own is not None:
         vocabulary = tokenizer.get_vocab()
-        for token, number in sorted(own.items(), key=lambda item: item[1]):
+        for token, number in sorted(own.get_vocab().items(), key=lambda item: item[1]):
             if vocabulary.get(token) != number and number < rows:
                 raise UserError(
                     f"the tokenizer does not fit the {role} '{source}': token {token!r} has id "
@@ -397,34 +397,3 @@ def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "
             f"the tokenizer does not fit the {role} '{source}': it has {tokenizer.vocab_size} tokens "
             f"(added ones not counted), the {role} {rows}; {advice}"
         )
-
-
-def _own_vocabulary(source: str | Path) -> dict[str, int] | None:
-    """Return token -> id of a checkpoint's own tokenizer; None where it brings none.
-
-    (For a folder without one the library makes one up.)
-    """
-    folder = Path(source)
-    if folder.is_dir() and not any(
-        any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")
-    ):
-        return None
-    try:
-        return pretrained(AutoTokenizer, source).get_vocab()
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _grow_vocabulary(lm: PreTrainedModel, size: int) -> None:
-    """Rows for ids up to `size` - 1, new ones at the mean of the old; never fewer than there are."""
-    old = lm.config.vocab_size
-    if size <= old:
-        return
-    lm.resize_token_embeddings(size, mean_resizing=False)
-    output = lm.get_output_embeddings()
-    tables = {
-        id(p): p for p in (lm.get_input_embeddings().weight, output.weight, output.bias) if p is not None
-    }
-    with torch.no_grad():
-        for table in tables.values():
-            table[old:] = table[:old].mean(0)

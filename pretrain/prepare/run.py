@@ -59,6 +59,11 @@ def prepare(
     Raises: UserError for bad input, a full disk, a folder that is taken, or failed tasks.
     """
     out = Path(out)
+    if config.new_words and config.tokenizer is None:
+        raise UserError(
+            f"new_words={config.new_words} adds words to an existing tokenizer: name it with --tokenizer; a "
+            "trained one has the text's frequent words already"
+        )
     execution = ExecutorOptions.checked(executor=executor, workers=workers, **options)
     wanted = config.model_dump(mode="json")
 

@@ -161,11 +161,12 @@ class Columns(WorkFile):
 
 
 class TokenizerSize(WorkFile):
-    """Size of the vocabulary, special tokens included."""
+    """Size of the vocabulary, special tokens included. new_tokens: of words that an adopted one was given."""
 
     place: ClassVar[str] = "counts/tokenizer/{rank:05d}.json"
 
     vocabulary_size: int
+    new_tokens: int | None = None
 
 
 class ShuffledShards(WorkFile):

@@ -39,7 +39,10 @@ class Merge(PlannedStep):
         tokenizer = self.out / "tokenizer"
         if not tokenizer.exists():
             os.replace(self.work / "tokenizer", tokenizer)
-        vocabulary = TokenizerSize.read(self.work).vocabulary_size
+        size = TokenizerSize.read(self.work)
+        vocabulary = size.vocabulary_size
+        if size.new_tokens:
+            counts["new_tokens"] = size.new_tokens
         columns: dict[str, Any] = {}
         annotation: dict[str, Any] = {}
         if config.unit == "record":

@@ -10,6 +10,7 @@ import numpy as np
 
 from pretrain.common.errors import UserError
 from pretrain.data.annotate import check_corpus
+from pretrain.data.new_words import add_words
 from pretrain.data.tokenizer import adopt_tokenizer, save_tokenizer, train_tokenizer
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.stages.step import PlannedStep
@@ -17,7 +18,7 @@ from pretrain.prepare.work_folder import TokenizerSize
 
 
 class MakeTokenizer(PlannedStep):
-    """Train a tokenizer on a sample of the training text, or adopt an existing one."""
+    """Train a tokenizer on a sample of the training text, or adopt an existing one; give that new words."""
 
     name = stage = "tokenizer"
 
@@ -38,8 +39,11 @@ class MakeTokenizer(PlannedStep):
 
     def _make(self) -> None:
         config = self.config
+        added: list[str] = []
         if config.tokenizer:
             tokenizer = adopt_tokenizer(config.tokenizer, config.max_length)
+            if config.new_words:
+                tokenizer, added = add_words(tokenizer, self.sample(), config.new_words)
         else:
             # One task, alone on the machine: let the trainer use its threads. It counts words, whose order
             # does not matter.
@@ -53,7 +57,7 @@ class MakeTokenizer(PlannedStep):
                 exact=config.exact_vocabulary,
             )
         save_tokenizer(tokenizer, self.work / "tokenizer")
-        TokenizerSize(vocabulary_size=len(tokenizer)).write(self.work)
+        TokenizerSize(vocabulary_size=len(tokenizer), new_tokens=len(added) or None).write(self.work)
 
     def sample(self) -> Iterator[str]:
         """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs.
