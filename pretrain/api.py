@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,9 +30,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pretrain.common.errors import UserError
-from pretrain.common.processes import pass_on
+from pretrain.common.processes import finish
 from pretrain.common.run_folder import export_of, is_run
-from pretrain.common.shutdown import EXIT_CODES
 from pretrain.common.typed_values import nearest
 from pretrain.config.data import data_config
 from pretrain.config.recipe import DEFAULT_RECIPE, SHORT_FLAGS, load_config, unknown_key
@@ -154,7 +152,7 @@ class Run:
         module, written_as = ("evaluate", "eval.json") if name in SUITES else (name, f"{name}*.json")
         before = _stamps(folder, written_as)
         words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
-        _finish(f"finetune.{module}", words, "The same call starts again, or continues what can be continued")
+        finish(f"finetune.{module}", words, "The same call starts again, or continues what can be continued")
         written = [
             path
             for path, stamp in _stamps(folder, written_as).items()
@@ -218,7 +216,7 @@ def prepare(
     words = [f"--out={os.fspath(out)}", f"--overwrite={_as_flag(overwrite)}"]
     words += [] if workers is None else [f"--workers={workers}"]
     with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as recipe:
-        _finish("pretrain.prepare", [f"--config={recipe}", *words], "The same call continues")
+        finish("pretrain.prepare", [f"--config={recipe}", *words], "The same call continues")
     return Path(out)
 
 
@@ -264,7 +262,7 @@ def train(
     # not what has a default: a dropout that was not given is the checkpoint's
     with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as file:
         try:
-            _finish("pretrain.main", [f"--config={file}"], _CONTINUE)
+            finish("pretrain.main", [f"--config={file}"], _CONTINUE)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"{config.run_folder} is stopped; train(..., resume='auto') continues from its newest "
@@ -370,21 +368,3 @@ def _stamps(folder: Path, pattern: str) -> dict[Path, int]:
     """Return when each file of an evaluation's figures was written, the newest last."""
     stamps = {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
     return dict(sorted(stamps.items(), key=lambda item: item[1]))
-
-
-def _finish(module: str, words: Sequence[str], again: str) -> None:
-    """Run a command to its end.
-
-    Args:
-        again: what to do after a signal has stopped it.
-
-    Raises:
-        UserError: it failed, and this is what it said is wrong; or it was stopped.
-    """
-    code, error = pass_on(module, words)
-    if code < 0:
-        raise UserError(f"{module} was killed by {signal.Signals(-code).name}. {again}")
-    if code in EXIT_CODES.values() and code:
-        raise UserError(f"{module} was stopped by a signal. {again}")
-    if code:
-        raise UserError(error or f"{module} failed with status {code}; what it printed says why")

@@ -16,6 +16,7 @@ from pretrain.common.typed_values import nearest
 COMMANDS = {
     "prepare": ("pretrain.prepare", "raw text in, a tokenizer and shuffled, de-duplicated shards out"),
     "train": ("pretrain.main", "pretrain or post-train an encoder, evaluate and export it"),
+    "adapt": ("pretrain.adapt", "continue an encoder on your own text, and compare it with its start"),
     "inspect": ("pretrain.inspect", "a training batch as the model will see it, decoded"),
     "augment": ("augment", "what augmentations do to sentences"),
     "plan": ("pretrain.plan", "memory, time and cost of a run, before it starts"),

@@ -141,7 +141,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
             scores = evaluate()
             telemetry.log(0, {"evaluation": scores})
-            progress.note_scores(scores, config.model.init is None)
+            progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
             keep_start(folder, functools.partial(save, progress), keep_best)
         steps = iter(batches)  # forks the workers, which must not have the run's signal handlers
         shutdown = Shutdown(folder, watch_file=rank == 0)

@@ -109,7 +109,7 @@ def train(
         if evaluates:
             scores = evaluate()
             telemetry.log(progress.step, {"evaluation": scores})
-            best = progress.note_scores(scores, config.model.init is None)
+            best = progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
 
         if last or request or best or _is_due(progress.step, config.checkpoint.every):
             progress.loss_scale = scale.state() if scale is not None else {}

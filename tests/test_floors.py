@@ -54,6 +54,8 @@ MAY_IMPORT = {
     "pretrain.plan": "pretrain.config pretrain.data pretrain.estimate",
     # what users write programs with: it starts the commands, and opens models as the evaluations do
     "pretrain.api": "pretrain.config pretrain.telemetry pretrain.data pretrain.export finetune.encoders",
+    # a command that starts commands, and compares as the evaluations do
+    "pretrain.adapt": "pretrain finetune",
     "pretrain.inspect": "augment pretrain",
     "pretrain.demo": "pretrain.config",
     "pretrain.clearly": "",
@@ -160,6 +162,7 @@ PICTURE_BOXES = {
     "finetune.hub": "encoders",
     "finetune.sets": "encoders",
     "finetune.tuning": "encoders",
+    "pretrain.adapt": "tools",
     "pretrain.clearly": "tools",
     "pretrain.doctor": "examination",
     "pretrain.demo": "tools",

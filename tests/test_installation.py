@@ -230,6 +230,7 @@ def test_every_command_of_clearly_is_its_modules_own():
     for word, (module, _) in clearly_commands.items():
         assert f"  {word} " in listed
         own = said(sys.executable, "-m", module, "--help")
-        assert said(*clearly, word, "--help") == own.replace(f"python -m {module}", f"clearly {word}")
+        renamed = own.replace(f"python -m {module}", f"clearly {word}")
+        assert said(*clearly, word, "--help").split() == renamed.split()  # a shorter name wraps elsewhere
     assert "did you mean train?" in said(*clearly, "trian", code=2)
     assert "clearly plan --help lists the flags" in said(*clearly, "plan", "--nothing", "1", code=2)

@@ -74,6 +74,17 @@ def require_source(source: str | Path) -> None:
     )
 
 
+def has_tokenizer(source: str | Path) -> bool:
+    """Return whether a name may have a tokenizer: a folder has its files, a hub's name is taken as it is.
+
+    For a folder without them the library makes one up, which knows no word.
+    """
+    folder = Path(os.path.expanduser(source))
+    return not os.path.isdir(folder) or any(
+        any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")
+    )
+
+
 def require_weights(source: str | Path) -> None:
     """Refuse a folder whose weights, or those of its sentence-transformers modules, cannot be read.
 

@@ -15,10 +15,15 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
-
-from finetune.compare.differences import AVERAGE, Scored, difference_table, sts_differences, summary_lines
-from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.compare.differences import (
+    AVERAGE,
+    Scored,
+    difference_table,
+    model_pairs,
+    sts_differences,
+    summary_lines,
+)
+from finetune.encoders.models import open_model
 from finetune.flags import EvalData, Pooling, VectorPrecision
 from finetune.geometry import plots
 from finetune.report.cells import Table, as_json
@@ -120,18 +125,10 @@ def _pairs(
 ) -> dict[str, PairScores]:
     """Return every model's similarities of all pairs."""
     evaluator = StsEvaluator(data)
-    chosen = evaluator.choose(tasks or None)
-    found = {}
-    for model, label in zip(models, labels):
-        opened = open_model(model, pooling, precision=precision)
-        pairs = PairScores()
-
-        def encode(texts: list[str], one: EmbeddingModel = opened) -> dict[str, np.ndarray]:
-            return {one.pooling: one.encode(texts)}
-
-        evaluator.evaluate_poolings(encode, chosen, pairs)
-        found[label] = pairs
-    return found
+    return {
+        label: model_pairs(open_model(model, pooling, precision=precision), evaluator, tasks)
+        for model, label in zip(models, labels)
+    }
 
 
 def _curves(systems: list[System]) -> dict[str, str]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from finetune.encoders.models import EmbeddingModel
 from finetune.report.cells import Block, Cell, Row, Table
-from finetune.sts.scores import PairScores
+from finetune.sts.scores import PairScores, StsEvaluator
 from finetune.sts.tasks import SEVEN_TASKS
 from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, Resampled, interval, interval_text
 
@@ -21,6 +22,17 @@ class Scored:
 
     value: float
     difference: Interval | None
+
+
+def model_pairs(model: EmbeddingModel, evaluator: StsEvaluator, tasks: Sequence[str] = ()) -> PairScores:
+    """Return every pair's gold score and cosine by a model, of tasks; none: of all that are available."""
+    pairs = PairScores()
+
+    def encode(texts: list[str]) -> dict[str, np.ndarray]:
+        return {model.pooling: model.encode(texts)}
+
+    evaluator.evaluate_poolings(encode, evaluator.choose(tasks or None), pairs)
+    return pairs
 
 
 def sts_differences(pairs: Mapping[str, PairScores]) -> dict[str, dict[str, Scored]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.errors import UserError
+from pretrain.common.shutdown import EXIT_CODES
 
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", LOCAL_RANKS)
 _PR_SET_PDEATHSIG = 1
@@ -75,6 +76,24 @@ def pass_on(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     if interrupted:
         raise KeyboardInterrupt
     return process.returncode, _first_error(last_lines)
+
+
+def finish(module: str, words: Sequence[str], again: str) -> None:
+    """Run `python -m module words...` to its end, as `pass_on` does.
+
+    Args:
+        again: what to do after a signal has stopped it.
+
+    Raises:
+        UserError: it failed, and this is what it said is wrong; or it was stopped.
+    """
+    code, error = pass_on(module, words)
+    if code < 0:
+        raise UserError(f"{module} was killed by {signal.Signals(-code).name}. {again}")
+    if code in EXIT_CODES.values() and code:
+        raise UserError(f"{module} was stopped by a signal. {again}")
+    if code:
+        raise UserError(error or f"{module} failed with status {code}; what it printed says why")
 
 
 def start_to_pass_on(words: Sequence[str]) -> subprocess.Popen[str]:

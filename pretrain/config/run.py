@@ -267,6 +267,11 @@ class EvaluateConfig(Section):
     partners: int = Field(
         1000, ge=2, description="held-out sequences among which a view must find its partner"
     )
+    best_by: Literal["stsb-dev", "heldout_mlm_loss", "partner_loss"] | None = Field(
+        None,
+        description="score by which best/ is chosen, where it is evaluated; none: STS-B dev if its data is "
+        "there, else a held-out loss; of a run from random weights the masked-language loss first",
+    )
     sts: Path | None = Field(
         None,
         description="folder of the benchmarks; none: CLEAR_DATA; without SentEval's STS data in it, no "

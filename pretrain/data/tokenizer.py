@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.core.errors import CannotLoad
-from augment.core.pretrained import pretrained
+from augment.core.pretrained import has_tokenizer, pretrained
 from augment.core.ragged import Ragged, offsets_of
 from augment.text.cleaning import with_cleaning, without_cleaning
 from pretrain.common.errors import UserError
@@ -167,6 +167,8 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
 
     try:
         tokenizer = pretrained(AutoTokenizer, place, use_fast=True)
+        if not has_tokenizer(place):
+            raise CannotLoad("the folder has no tokenizer.json")
     except CannotLoad as error:
         raise UserError(
             f"tokenizer {place} cannot be opened: {error}. Give a folder with tokenizer.json or a Hugging "

@@ -15,18 +15,12 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
-from augment.core.pretrained import pretrained
+from augment.core.pretrained import has_tokenizer, pretrained
 
 
 def own_tokenizer(source: str | Path) -> Any:
-    """Return a checkpoint's own tokenizer; None where it brings none.
-
-    (For a folder without one the library makes one up.)
-    """
-    folder = Path(source)
-    if folder.is_dir() and not any(
-        any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")
-    ):
+    """Return a checkpoint's own tokenizer; None where it brings none."""
+    if not has_tokenizer(source):
         return None
     try:
         return pretrained(AutoTokenizer, source)

@@ -40,21 +40,23 @@ class Progress:
     window: dict = field(default_factory=dict)
     monitor: dict = field(default_factory=dict)
 
-    def note_scores(self, scores: dict[str, float], from_random: bool = False) -> bool:
+    def note_scores(self, scores: dict[str, float], from_random: bool = False, by: str | None = None) -> bool:
         """Record an evaluation if it is the best so far; return whether it is.
 
         By another criterion than before (STS data came or went) it is the first, and so the best.
 
-        from_random: as `selection_score` takes it.
+        from_random, by: as `selection_score` takes them.
         """
-        name, score = selection_score(scores, from_random)
+        name, score = selection_score(scores, from_random, by)
         if self.best_score is not None and self.best_by == name and not score > self.best_score:
             return False
         self.best_by, self.best_score, self.best_step = name, score, self.step
         return True
 
 
-def selection_score(scores: dict[str, float], from_random: bool = False) -> tuple[str, float]:
+def selection_score(
+    scores: dict[str, float], from_random: bool = False, by: str | None = None
+) -> tuple[str, float]:
     """Return the name of the score that selects `best/`, and its value, higher is better.
 
     It is STS-B dev where that was evaluated, else a held-out loss with its sign turned: the masked-language
@@ -63,9 +65,12 @@ def selection_score(scores: dict[str, float], from_random: bool = False) -> tupl
     from_random: the run started from random weights. Then the masked-language loss comes first: means of
         random word vectors are better at STS than the vectors of an encoder that has learned masked language
         modelling alone, so that by STS-B dev the start would be the best of such a run.
+    by: the score to go by, where it was evaluated (`evaluate.best_by`); None: this order.
     """
     order = ["stsb-dev", *LOWER_IS_BETTER]
     if from_random:
         order.sort(key=lambda name: name != "heldout_mlm_loss")
+    if by is not None:
+        order.insert(0, by)
     name = next(name for name in order if name in scores)
     return name, -scores[name] if name in LOWER_IS_BETTER else scores[name]

@@ -195,9 +195,9 @@ def test_mistakes_about_an_opened_run(example, monkeypatch):
 
 
 def test_a_process_that_is_killed_says_so(monkeypatch):
-    monkeypatch.setattr(api, "pass_on", lambda module, words: (-signal.SIGKILL, ""))
+    monkeypatch.setattr(processes, "pass_on", lambda module, words: (-signal.SIGKILL, ""))
     with pytest.raises(UserError, match=r"pretrain\.main was killed by SIGKILL\. Call train again"):
         api.train()
-    monkeypatch.setattr(api, "pass_on", lambda module, words: (143, ""))
+    monkeypatch.setattr(processes, "pass_on", lambda module, words: (143, ""))
     with pytest.raises(UserError, match=r"was stopped by a signal\. Call train again"):
         api.train()

@@ -29,6 +29,7 @@ COMMANDS = (
     "pretrain.sweep",
     "pretrain.sweep plan",
     "pretrain.demo",
+    "pretrain.adapt",
     "augment",
     "augment.convert_weights",
     "finetune.sts",

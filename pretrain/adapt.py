@@ -1,0 +1,268 @@
+"""Adapt an encoder to your own text: prepare it, continue training on it, and compare with the start.
+
+    clearly adapt --init MODEL --text my.txt --out runs/mine
+    clearly adapt --init runs/base --text my.txt --out runs/mine --config adapt_micro --new-words 500
+    clearly adapt --init MODEL --text 'my/*.txt' --out runs/mine --eval-data DIR --train.steps 2000
+
+MODEL is a BERT, RoBERTa, XLM-R, ModernBERT or mmBERT, as a folder or a name of the hub, or a run or an export
+of ours. The text is prepared with its tokenizer, in OUT/data, and a part of the documents is held out. Masked
+language modelling and the contrastive loss are trained on the rest, from its weights. OUT is a run like any
+other: the same command continues one that was interrupted, and of one that is finished shows the table again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from augment.core.errors import CannotLoad
+from augment.core.pretrained import pretrained, require_source, require_weights
+from pretrain.common import cli
+from pretrain.common.environment import choose_accelerator
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, to_json
+from pretrain.common.processes import finish
+from pretrain.common.run_folder import export_of
+from pretrain.config import recipe as recipes
+from pretrain.config.run import Config
+
+RECORD = "adapt.json"
+"""What an output folder is of: its start, its text and how that is prepared."""
+_OURS = (
+    *("data", "data.folder", "run", "folder", "resume", "checkpoint.resume", "model.init"),
+    *("data.prepare.sources", "data.prepare.tokenizer", "data.prepare.new_words"),
+)
+"""Keys of a run that follow from the flags of this command."""
+_CONTINUES = "The same command continues"
+
+
+def main(
+    *,
+    init: str,
+    text: str,
+    out: Path,
+    config: str = "adapt_base",
+    new_words: cli.Natural = 0,
+    eval_data: str = "",
+    **overrides: str,
+) -> int:
+    """Continue the training of an encoder on your own text, and compare it with its start.
+
+    Args:
+        init: the encoder to start from: a folder or hub name of Hugging Face, a run or an export.
+        text: text, jsonl, csv or parquet files, comma-separated; a folder, or a glob.
+        out: the run folder.
+        config: YAML recipe; adapt_micro is for encoders of some 10 million parameters.
+        new_words: how many frequent words that the encoder's tokenizer takes apart become tokens.
+        eval_data: folder of the benchmarks, for STS (default: CLEAR_DATA).
+        overrides: any key of the recipe, dotted (`--train.steps 2000`).
+
+    Returns: the exit status.
+    """
+    if taken := sorted(set(_OURS) & set(overrides)):
+        raise UserError(f"--{taken[0]} follows from --init, --text, --new-words and --out: leave it out")
+    choose_accelerator()  # children inherit it
+    longest, pooling = check_start(init)
+    overrides.setdefault("data.prepare.max_length", _at_most(longest, config, overrides))
+    if pooling is not None:
+        overrides.setdefault("model.pooling", pooling)
+    settings = recipes.load_config(
+        config,
+        overrides
+        | {"init": init, "data.prepare.sources": text, "data.prepare.new_words": str(new_words)}
+        | {"data.prepare.tokenizer": export_of(init)},
+    )
+    claim(out, settings)
+    try:
+        _step(1, f"prepare {text} with the tokenizer of {init}")
+        _prepare(settings, out / "data")
+        if _steps_done(out) < settings.train.steps:
+            _step(2, f"train {init} on it")
+            _train(config, init, out, eval_data, overrides)
+    except KeyboardInterrupt:
+        print(f"\n{out} is stopped. {_CONTINUES}", file=sys.stderr)
+        return 130
+    if _steps_done(out) < settings.train.steps:
+        raise UserError(f"{out} stopped before its last step. {_CONTINUES}")
+    _step(3, "compare with the start")
+    report(init, text, out, settings.model.pooling, eval_data or os.environ.get("CLEAR_DATA", ""))
+    return 0
+
+
+def check_start(init: str) -> tuple[int, str | None]:
+    """Return how many tokens an encoder takes, and the pooling that it was trained with, if it says so.
+
+    Raises:
+        UserError: nothing there, a model or tokenizer of a type that is not supported, or no safe weights.
+    """
+    from transformers import AutoConfig
+
+    from pretrain.data.tokenizer import adopt_tokenizer
+    from pretrain.export.folder import read_policy
+    from pretrain.model.architectures import family_of
+
+    try:
+        location = export_of(init)
+        require_source(location)
+        require_weights(location)
+        config = pretrained(AutoConfig, location)
+        longest = family_of(config.model_type).usable_positions(config)
+        adopt_tokenizer(location, longest)
+    except (CannotLoad, UserError) as error:
+        raise UserError(f"--init {init}: {error}") from None
+    policy = read_policy(location)
+    return longest, None if policy is None else policy["pooling"]
+
+
+def claim(out: Path, settings: Config) -> None:
+    """Write down what an output folder is of.
+
+    Raises:
+        UserError: it is of something else, or holds something else.
+    """
+    path = out / RECORD
+    wanted = {"init": settings.model.init, **settings.data.prepare.model_dump(mode="json")}
+    if path.is_file():
+        held = json.loads(path.read_text("utf-8"))
+        differing = [key for key in wanted if held.get(key) != wanted[key]]
+        if differing:
+            key = differing[0]
+            raise UserError(
+                f"{out} holds an adaptation whose {key} is {held.get(key)!r}, and now it is {wanted[key]!r}: "
+                "choose another --out"
+            )
+        return
+    if out.is_dir() and any(out.iterdir()):
+        raise UserError(f"{out} holds something else; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    replace_durably(path, to_json(wanted))
+
+
+def _at_most(longest: int, config: str, overrides: dict[str, str]) -> str:
+    """Return the recipe's length of a sequence, or what the encoder takes where that is less."""
+    return str(min(longest, recipes.load_config(config, dict(overrides)).data.prepare.max_length))
+
+
+def _prepare(settings: Config, data: Path) -> None:
+    chosen = settings.data.prepare.model_dump(mode="json", exclude_unset=True)
+    recipe = data.parent / "data.yaml"
+    replace_durably(recipe, to_json(chosen))
+    finish("pretrain.prepare", [f"--config={recipe}", f"--out={data}"], _CONTINUES)
+
+
+def _train(config: str, init: str, out: Path, eval_data: str, overrides: dict[str, str]) -> None:
+    words = {"config": config, "init": init, "data": out / "data", "run": out, "resume": "auto"}
+    words |= {"eval_data": eval_data} if eval_data else {}
+    finish("pretrain.main", [f"--{key}={value}" for key, value in (words | overrides).items()], _CONTINUES)
+
+
+def _steps_done(out: Path) -> int:
+    path = out / "report" / "summary.json"
+    return json.loads(path.read_text("utf-8"))["steps"] if path.is_file() else 0
+
+
+def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> None:
+    """Print start and adapted encoder side by side, and what to type next; write report/adapt.json.
+
+    eval_data: folder of the benchmarks; "": none.
+    """
+    summary = json.loads((out / "report" / "summary.json").read_text("utf-8"))
+    rows = heldout_rows(summary["start"], summary["best"])
+    sts = _sts(init, out, pooling, eval_data) if eval_data else {}
+    for task, (start, adapted) in sts.items():
+        difference = adapted.difference
+        rows.append((f"STS, {task} (Spearman x 100)", start.value, adapted.value, difference))
+    lines = [f"  {'':34}{'start':>10}{'adapted':>10}   difference"]
+    for label, start, adapted, interval in rows:
+        lines.append(f"  {label:34}{start:>10.2f}{adapted:>10.2f}   {_difference(adapted - start, interval)}")
+    print("\n".join(lines))
+    content = {
+        label: {"start": start, "adapted": adapted, "difference": adapted - start}
+        | ({} if interval is None else {"low": interval.low, "high": interval.high})
+        for label, start, adapted, interval in rows
+    }
+    replace_durably(out / "report" / "adapt.json", to_json(content))
+    print("\n".join(["", *_notes(out, summary, sts), "", *_next(out, text, eval_data)]))
+
+
+def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tuple[str, float, float, Any]]:
+    """Return (label, start, adapted, no interval) of what was evaluated on the held-out text; shares in %."""
+    from pretrain.start.summary import LABELS
+
+    rows: list[tuple[str, float, float, Any]] = []
+    for name, label in LABELS.items():
+        if name in start and name in adapted and name != "stsb-dev":
+            scale = 1
+            if name == "partner_found":
+                label, scale = f"{label}, of {adapted['partner_among']:,.0f} (%)", 100
+            rows.append((label, scale * start[name], scale * adapted[name], None))
+    return rows
+
+
+def _sts(init: str, out: Path, pooling: str, eval_data: str) -> dict[str, Any]:
+    """Return task -> what start and adapted encoder score, with an interval of the difference.
+
+    The mean alone where all seven tasks are there; nothing where none is.
+    """
+    from finetune.compare.differences import AVERAGE, model_pairs, sts_differences
+    from finetune.encoders.models import open_model
+    from finetune.sts.scores import StsEvaluator
+
+    evaluator = StsEvaluator(eval_data)
+    if not evaluator.available():
+        print(f"  {eval_data} has no SentEval/STS: no evaluation by STS")
+        return {}
+    models = {"start": open_model(init, pooling), "adapted": open_model(out, pooling)}
+    found = sts_differences({name: model_pairs(model, evaluator) for name, model in models.items()})
+    tasks: Iterable[str] = [AVERAGE] if AVERAGE in found["start"] else found["start"]
+    return {task: (found["start"][task], found["adapted"][task]) for task in tasks}
+
+
+def _difference(difference: float, interval: Any) -> str:
+    from pretrain.telemetry.intervals import interval_text
+
+    if interval is None:
+        return f"{difference:+.2f}"
+    return interval_text(interval.mean, interval.low, interval.high)
+
+
+def _notes(out: Path, summary: dict[str, Any], sts: dict[str, Any]) -> list[str]:
+    manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
+    held = manifest["splits"]["heldout"]["sequences"]
+    best, steps = summary["best_step"], summary["steps"]
+    lines = [f"  adapted: step {best:,} of {steps:,}, the best on {held:,} held-out sequences"]
+    if tokens := manifest["counts"].get("new_tokens"):
+        lines.append(
+            f"  {tokens:,} new tokens: the start's losses are with them, each as the mean of its pieces"
+            + ("; its STS is without them" if sts else "")
+        )
+    return lines
+
+
+def _next(out: Path, text: str, eval_data: str) -> list[str]:
+    run, data, benchmarks = (shlex.quote(str(word)) for word in (out, out / "data", eval_data or "DIR"))
+    is_lines = Path(text).is_file() and text.endswith((".txt", ".txt.gz"))
+    sentences = shlex.quote(text) if is_lines else "sentences.txt"
+    return [
+        f'  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained',
+        f'  search     clearly search {run} --text {sentences} "what to look for"',
+        f"  evaluate   python -m finetune.sts {run} --eval-data {benchmarks}",
+        f"  train on   clearly train --config simcse_micro --init {run} --data {data}",
+    ]
+
+
+def _step(number: int, text: str) -> None:
+    print(f"\n== {number}. {text}", flush=True)
+
+
+def _keys() -> list[tuple[str, str, str, str]]:
+    return [flag for flag in recipes.flags() if flag[0] not in _OURS]
+
+
+if __name__ == "__main__":
+    cli.run(main, keys=_keys)

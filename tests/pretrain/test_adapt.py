@@ -1,0 +1,151 @@
+"""Adapting published types to a text by one command: what it makes, compares, continues and refuses."""
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from forked_python import ForkedPython, run_python
+from published_folders import write_published
+from run_helpers import ROOT, TINY, environment, records, wait_for, write_corpus
+from transformers import AutoModelForMaskedLM, AutoTokenizer, T5Config
+
+from finetune.encoders.models import open_model
+from pretrain.adapt import heldout_rows
+from pretrain.config.recipe import load_config
+from pretrain.data.tokenizer import load_tokenizer
+from pretrain.model.new_rows import pieces_of_new_words
+
+FLAGS = {key: value for key, value in TINY.items() if not key.startswith("model.")} | {
+    "train.steps": 6,
+    "evaluate.every": 3,
+    "data.prepare.heldout": 0.1,
+    "config": "adapt_micro",
+}
+
+
+def words(init: Path, text: Path, out: Path, **flags: object) -> list[str]:
+    given = {"init": init, "text": text, "out": out} | FLAGS | flags
+    return ["-m", "pretrain.adapt", *(f"--{key.replace('__', '.')}={value}" for key, value in given.items())]
+
+
+def adapt(init: Path, text: Path, out: Path, expect: int = 0, **flags: object) -> str:
+    done = run_python(words(init, text, out, **flags), environment(), ROOT, timeout=480)
+    assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("text") / "mine.txt", documents=120)
+
+
+def table_of(output: str) -> dict[str, list[float]]:
+    """Label -> start, adapted and difference, as printed."""
+    lines = re.findall(r"^  (\S.{33}) +(-?[\d.]+) +(-?[\d.]+)   (?:~ )?([+-][\d.]+)", output, re.MULTILINE)
+    return {label.strip(): [float(figure) for figure in figures] for label, *figures in lines}
+
+
+def test_a_published_type_from_its_folder_to_an_export_with_new_words(tmp_path, text):
+    start, out = write_published("mmbert", tmp_path / "model"), tmp_path / "run"
+    output = adapt(start, text, out, new_words=3)
+    # what was prepared, with which tokenizer
+    manifest = json.loads((out / "data" / "manifest.json").read_text())
+    own, extended = load_tokenizer(start), load_tokenizer(out / "data")
+    added = manifest["counts"]["new_tokens"]
+    assert len(extended) == len(own) + 1 + added >= len(own) + 4
+    # the table: start and best of the run's own evaluations
+    summary = json.loads((out / "report" / "summary.json").read_text())
+    assert summary["best_by"] == "heldout_mlm_loss" and summary["steps"] == 6
+    table = table_of(output)
+    for name, label in (
+        ("heldout_mlm_loss", "held-out MLM loss (nats)"),
+        ("partner_loss", "loss of finding it (nats)"),
+    ):
+        first, best = summary["start"][name], summary["best"][name]
+        assert table[label] == pytest.approx([first, best, best - first], abs=0.006)
+    assert f"{added} new tokens: the start's losses are with them" in output
+    # the export: transformers reads its tokenizer and weights, new words are whole and go there and back
+    tokenizer, model = (kind.from_pretrained(out / "best") for kind in (AutoTokenizer, AutoModelForMaskedLM))
+    assert tokenizer.get_vocab() == extended.get_vocab() and model.config.vocab_size == len(tokenizer)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    sentence = text.read_text().split("\n")[0]
+    ids = tokenizer(sentence)["input_ids"]
+    assert set(ids) & set(pieces_of_new_words(extended, own)) and len(ids) < len(own(sentence)["input_ids"])
+    assert tokenizer.decode(ids, skip_special_tokens=True) == sentence
+    assert torch.isfinite(torch.from_numpy(open_model(out).encode([sentence]))).all()
+
+
+def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_shows_its_table(tmp_path, text):
+    start, out = write_published("xlm-roberta", tmp_path / "model"), tmp_path / "run"
+    process = ForkedPython(words(start, text, out, checkpoint__every=1), environment(), ROOT)
+    wait_for(lambda: any("loss" in row for row in records(out)), [process])
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=240)[0]
+    assert process.returncode == 130 and "The same command continues" in said, said[-3000:]
+    done = max(row["step"] for row in records(out))
+    output = adapt(start, text, out, checkpoint__every=1)
+    if done < 6:
+        assert re.search(rf"resumed from \S+ at step {done}", output)
+    assert [row["step"] for row in records(out) if "loss" in row] == [1, 2, 3, 4, 5, 6]
+    before = (out / "metrics.jsonl").read_bytes()
+    again = adapt(start, text, out, checkpoint__every=1)
+    assert "== 2." not in again and table_of(again) == table_of(output)
+    assert (out / "metrics.jsonl").read_bytes() == before
+    # the folder is of this text
+    other = write_corpus(tmp_path / "other.txt", documents=20)
+    assert "holds an adaptation whose sources is" in adapt(start, other, out, expect=2)
+
+
+@pytest.mark.parametrize(
+    "what,needle",
+    [
+        ("t5", "model type 't5' is not supported; choose one of bert, roberta"),
+        ("none", "there is no folder"),
+        ("tokenizer", "cannot be opened"),
+        ("taken", "holds something else; choose another --out"),
+        ("flag", "--data follows from --init, --text"),
+    ],
+)
+def test_what_cannot_be_adapted_is_one_error_before_anything_is_written(tmp_path, text, what, needle):
+    start, out, flags = tmp_path / "model", tmp_path / "run", {}
+    if what == "t5":
+        T5Config().save_pretrained(start)
+    elif what != "none":
+        write_published("bert", start)
+    if what == "tokenizer":
+        (start / "tokenizer.json").unlink()
+        (start / "tokenizer_config.json").unlink()
+    if what == "taken":
+        out.mkdir()
+        (out / "mine.txt").write_text("keep")
+    if what == "flag":
+        flags["data"] = tmp_path
+    output = adapt(start, text, out, expect=2, **flags)
+    assert needle in output and output.count("error: ") == 1 and "Traceback" not in output
+    assert not out.exists() or [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_shares_are_shown_in_percent():
+    start = {"heldout_mlm_loss": 5.0, "partner_found": 0.5, "partner_loss": 2.0, "partner_among": 24.0}
+    adapted = start | {"partner_found": 0.75, "stsb-dev": 3.0}
+    rows = {label: (first, last) for label, first, last, _ in heldout_rows(start, adapted)}
+    assert rows["view finds its partner, of 24 (%)"] == (50.0, 75.0) and len(rows) == 3
+
+
+@pytest.mark.parametrize("name", ["adapt_base", "adapt_micro"])
+def test_recipes_have_a_warm_up_of_six_percent_and_choose_by_the_users_text(name):
+    config = load_config(name, {})
+    assert config.train.warmup_steps == 0.06 * config.train.steps
+    assert config.evaluate.best_by == "heldout_mlm_loss" and config.objective.name == "clear"
+
+
+def test_the_best_is_chosen_by_the_named_score():
+    from pretrain.step.progress import selection_score
+
+    scores = {"stsb-dev": 70.0, "heldout_mlm_loss": 3.0, "partner_loss": 0.1}
+    assert selection_score(scores, by="heldout_mlm_loss") == ("heldout_mlm_loss", -3.0)
+    assert selection_score(scores, from_random=True, by="partner_loss") == ("partner_loss", -0.1)
+    assert selection_score({"partner_loss": 0.1}, by="heldout_mlm_loss") == ("partner_loss", -0.1)
