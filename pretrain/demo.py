@@ -61,11 +61,15 @@ def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: 
     if not (Path(folder) / "report" / "summary.json").exists():
         raise UserError("the run stopped before its last step; the same command continues it")
     report = json.loads((Path(folder) / "report" / "summary.json").read_text())
+    place = Path(folder) / "report" / "page.html"
     if eval_data:
         step(3, "evaluate: seven semantic textual similarity tasks, Spearman x 100")
         call("-m", "finetune.sts", folder, "--eval-data", eval_data)
-    step(4 if eval_data else 3, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
+    step(4 if eval_data else 3, "show: curves, a batch, and what search finds before and after training")
+    call("-m", "pretrain.show", folder, "--out", str(place))
+    step(5 if eval_data else 4, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     print(f"  encoder        {report['export']}  (loads in transformers and sentence-transformers)")
+    print(f"  page           {place.resolve()}")
     print(f"  run            {folder}  (metrics.jsonl, tensorboard, checkpoints, best)")
     print(f"  data           {data}")
     print(f"  curves         tensorboard --logdir {folder}/tensorboard")

@@ -7,7 +7,6 @@ import functools
 import os
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from finetune.sts.scores import StsEvaluator
@@ -29,7 +28,7 @@ from pretrain.start import continuity, summary
 from pretrain.start.best import keep_start, repair_best
 from pretrain.start.data import open_data, report_damage
 from pretrain.start.devices import choose_precision, set_deterministic, set_threads
-from pretrain.start.encoder import check_sources, make_encoder
+from pretrain.start.encoder import check_sources, starting_encoder
 from pretrain.start.evaluation import Evaluation
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
 from pretrain.start.in_force import read_back
@@ -91,8 +90,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     config.train.precision = choose_precision(config, state)
 
     # model, objective, engine
-    torch.manual_seed(config.train.seed)
-    encoder = make_encoder(config, data.tokenizer)
+    encoder = starting_encoder(config, data.tokenizer)
     longest = encoder.max_positions
     objective = build_objective(config, encoder, data.tokenizer, data.labels)
     objective.require_positions(min(longest, data.train.max_length))

@@ -57,6 +57,8 @@ MAY_IMPORT = {
     # a command that starts commands, and compares as the evaluations do
     "pretrain.adapt": "pretrain finetune",
     "pretrain.inspect": "augment pretrain",
+    # a page on a run, of the evaluations' drawings and index
+    "pretrain.show": "augment pretrain finetune",
     "pretrain.demo": "pretrain.config",
     "pretrain.clearly": "",
     "pretrain.doctor": "augment.text pretrain.telemetry pretrain.model finetune.data",
@@ -168,6 +170,7 @@ PICTURE_BOXES = {
     "pretrain.demo": "tools",
     "pretrain.inspect": "tools",
     "pretrain.plan": "planning",
+    "pretrain.show": "tools",
     "pretrain.run": "main",
     "pretrain.trainer": "main",
 }

@@ -20,6 +20,7 @@ CURVES = {
     "evaluation/heldout_mlm_loss": "held-out masked-language loss (nats)",
     "evaluation/stsb-dev": "STS-B dev (Spearman × 100)",
     "evaluation/partner_found": "a view finds its partner (share)",
+    "evaluation/partner_loss": "loss of finding it (nats)",
     "alignment": "alignment of views",
     "uniformity": "uniformity",
     "effective_rank": "effective rank",

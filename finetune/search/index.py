@@ -86,6 +86,15 @@ def open_index(
     return SentenceIndex(vectors, sentences)
 
 
+def build_index(model: EmbeddingModel, sentences: Sequence[str], say: Callable[[str], None]) -> SentenceIndex:
+    """Return the index of sentences by a model, which is kept nowhere. say: as in `open_index`.
+
+    Raises:
+        UserError: faiss is not installed.
+    """
+    return SentenceIndex(_built(_faiss(), model, sentences, say), sentences)
+
+
 def _built(faiss: Any, model: EmbeddingModel, sentences: Sequence[str], say: Callable[[str], None]) -> Any:
     vectors: Any = None
     for first in range(0, len(sentences), _AT_ONCE):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import require_source, require_weights
 from pretrain.common.errors import UserError
@@ -26,6 +28,15 @@ def check_sources(config: Config) -> None:
                 require_weights(source)
         except CannotLoad as error:
             raise UserError(f"{key}={source}: {error}") from None
+
+
+def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
+    """Build the encoder as a run of this configuration starts with it; its seed decides the weights.
+
+    As `make_encoder`, which draws from torch's generator. That is left as the encoder's weights leave it.
+    """
+    torch.manual_seed(config.train.seed)
+    return make_encoder(config, tokenizer)
 
 
 def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:

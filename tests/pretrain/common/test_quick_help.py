@@ -30,6 +30,7 @@ COMMANDS = (
     "pretrain.sweep plan",
     "pretrain.demo",
     "pretrain.adapt",
+    "pretrain.show",
     "augment",
     "augment.convert_weights",
     "finetune.sts",

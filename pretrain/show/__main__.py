@@ -1,0 +1,57 @@
+"""Show a run on one page: curves, held-out figures, a batch, and what search finds before and after training.
+
+    clearly show runs/demo
+    clearly show runs/demo --queries questions.txt --sentences 50000 --out demo.html
+
+The page is one file that asks no network for anything. Search compares two encoders of the run: its own
+start, made again from its seed and configuration, and what the run stands for (best/). Sentences are those of
+its data, as its tokenizer reads them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pretrain.common import cli
+from pretrain.common.environment import choose_accelerator
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, require_writable
+from pretrain.common.run_folder import is_run
+
+
+def show(
+    run: str, *, out: Path | None = None, sentences: cli.Count = 10_000, queries: Path | None = None
+) -> None:
+    """Write one page on a run: curves, a batch, and what search finds before and after training.
+
+    Args:
+        run: the run folder.
+        out: the file to write; default: RUN/report/page.html.
+        sentences: how many of its training sentences are searched.
+        queries: a file with a query a line; default: five held-out sentences.
+    """
+    if not is_run(run):
+        raise UserError(f"{run} is not the folder of a run: it has no config.yaml")
+    asked = _lines(queries) if queries is not None else []
+    place = out or Path(run) / "report" / "page.html"
+    require_writable(str(place.parent))
+    choose_accelerator()
+    from pretrain.show.page import page_of  # imports torch and transformers
+
+    html = page_of(Path(run), sentences, asked)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    replace_durably(place, html.encode())
+    print(f"page: {place.resolve()}")
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise UserError(f"--queries {path}: there is no such file")
+    found = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    if not found:
+        raise UserError(f"--queries {path} holds no query; give one a line")
+    return found
+
+
+if __name__ == "__main__":
+    cli.run(show)

@@ -1,0 +1,198 @@
+"""The parts of a run's page, and the page."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import ChoiceLoader, Environment, PackageLoader
+
+from augment.core.vocabulary import Vocabulary
+from finetune.encoders.embed import embed_sentences
+from finetune.encoders.models import EmbeddingModel, distinct, open_model
+from finetune.geometry import plots
+from finetune.report.figures import curve_names, learning_curve
+from finetune.report.sources import System, collect
+from finetune.search.index import Hit, build_index
+from pretrain import inspect
+from pretrain.cache.views import trains_on
+from pretrain.config.recipe import load_config
+from pretrain.config.run import Config
+from pretrain.data.shards import ShardReader
+from pretrain.data.tokenizer import load_tokenizer
+from pretrain.objectives import view_specs
+from pretrain.start.encoder import starting_encoder
+from pretrain.start.summary import LABELS
+from pretrain.telemetry.formats import format_count, format_seconds
+
+QUERIES = 5
+FOUND = 5
+"""Sentences shown for a query."""
+SHOWN = 3
+"""Sequences of the batch that are shown."""
+_SHORTEST, _LONGEST = 6, 20  # words of a held-out sentence that is asked for
+_SPECIAL = re.compile(r"\[[A-Z]+\]|&lt;/?[a-z]+&gt;")
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What the encoders find for a query, by the encoder's name."""
+
+    query: str
+    found: dict[str, list[Hit]]
+
+
+def page_of(run: Path, sentences: int, queries: list[str]) -> str:
+    """Return the page of a run as HTML.
+
+    Args:
+        sentences: how many training sentences are searched.
+        queries: what to look for; none: held-out sentences.
+
+    Raises:
+        UserError: the run is not finished, or its data or its start is gone.
+    """
+    config = load_config(run / "config.yaml", {})
+    tokenizer = load_tokenizer(config.data_folder / "tokenizer")
+    loader = ChoiceLoader([PackageLoader("pretrain.show", ""), PackageLoader("finetune.report", "")])
+    environment = Environment(loader=loader, autoescape=True)
+    environment.filters["special"] = mark_special
+    return environment.get_template("show.html.jinja").render(
+        run=run,
+        facts=facts(run, config),
+        figures=heldout_figures(run),
+        curves=curves(run),
+        specification=config.augment.spec,
+        batch=batch_lines(config, tokenizer),
+        searched=search(run, config, tokenizer, sentences, queries),
+        sentences=sentences,
+    )
+
+
+def facts(run: Path, config: Config) -> list[tuple[str, str]]:
+    """Return what the run is, as (name, text)."""
+    model, data = config.model, ShardReader(config.data_folder, "train")
+    size = f"{model.type}, {model.layers} layers, {model.hidden_size} wide, pooling {model.pooling}"
+    rows = [
+        ("encoder", size + (f", from {model.init}" if model.init else ", from random weights")),
+        ("data", f"{data.num_sequences:,} sequences, {format_count(data.num_tokens)} tokens"),
+        ("objective", f"{config.objective.name}, batches of {config.train.global_batch:,}"),
+    ]
+    if (summary := _summary(run)) is not None:
+        steps, tokens, seconds = (summary[key] for key in ("steps", "tokens", "seconds"))
+        rows.append(
+            ("trained", f"{steps:,} steps, {format_count(tokens)} tokens in {format_seconds(seconds)}")
+        )
+    return rows
+
+
+def _summary(run: Path) -> dict[str, Any] | None:
+    path = run / "report" / "summary.json"
+    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+
+
+def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
+    """Return (label, at the start, best) of each held-out figure; none where the run is not finished."""
+    summary = _summary(run)
+    if summary is None:
+        return []
+    start, best = summary["start"], summary["best"]
+    rows = []
+    for name, label in LABELS.items():
+        if name in start and name in best:
+            share = name == "partner_found"
+            label += f" among {best['partner_among']:,.0f}" if share else ""
+            first, last = (
+                f"{100 * one[name]:.1f}%" if share else f"{one[name]:.2f}" for one in (start, best)
+            )
+            rows.append((label, first, last))
+    return rows
+
+
+def curves(run: Path) -> dict[str, str]:
+    """Return name -> svg of the run's losses and evaluations over its steps."""
+    runs = [System(run.name, [subject]) for subject in collect([str(run)])]
+    names = [name for name in curve_names(runs) if name.startswith(("loss/", "evaluation/"))]
+    with plots.style():
+        return {
+            name: plots.to_svg(learning_curve(runs, name), f"curve-{name.replace('/', '-')}")
+            for name in names
+        }
+
+
+def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
+    """Return the first sequences of the run's first batch, each as lines of text."""
+    config = trains_on(config)
+    reader, views = ShardReader(config.data_folder, "train"), view_specs(config)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    batch = inspect.load_batch(config, reader, tokenizer, vocabulary, views, 0, 0, 1)
+    names = inspect.names_of_labels(views, reader)
+    shown = range(min(SHOWN, len(batch.original)))
+    return [inspect.sequence_lines(batch, row, tokenizer, views, names) for row in shown]
+
+
+def search(run: Path, config: Config, tokenizer: Any, count: int, queries: list[str]) -> list[Searched]:
+    """Return what the run's start and what it stands for find among `count` training sentences."""
+    corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
+    asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
+    start = starting_encoder(config, tokenizer)
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        return distinct(lambda one: embed_sentences(start, tokenizer, one), texts, "the start")
+
+    before = "before training" if config.model.init is None else "at the start"
+    models = {before: EmbeddingModel(before, start.pooling, encode), "after training": open_model(run)}
+    found = {
+        name: build_index(model, corpus, _say).nearest(model.encode(asked), FOUND)
+        for name, model in models.items()
+    }
+    return [
+        Searched(query, {name: hits[number] for name, hits in found.items()})
+        for number, query in enumerate(asked)
+    ]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterator[str]:
+    """Yield the first sentences of a split, which are in random order, as the tokenizer reads them."""
+    reader = ShardReader(config.data_folder, split)
+    for index in range(reader.num_chunks):
+        sequences = reader.read(index).sequences
+        for row in range(len(sequences)):
+            if count == 0:
+                return
+            count -= 1
+            yield tokenizer.decode(
+                sequences[row].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=True
+            )
+
+
+def choose_queries(heldout: list[str]) -> list[str]:
+    """Return five sentences of medium length, evenly spread; others where there are too few of these.
+
+    >>> choose_queries(["a b", "one two three four five six", "c"])
+    ['one two three four five six', 'a b', 'c']
+    """
+    distinct_ones = list(dict.fromkeys(heldout))
+    medium = [one for one in distinct_ones if _SHORTEST <= len(one.split()) <= _LONGEST]
+    chosen = medium[:: max(1, len(medium) // QUERIES)][:QUERIES]
+    return [*chosen, *(one for one in distinct_ones if one not in chosen)][:QUERIES]
+
+
+def mark_special(text: str) -> str:
+    """Return a text as HTML, with special tokens marked.
+
+    >>> mark_special("a [MASK] <b")
+    'a <mark>[MASK]</mark> &lt;b'
+    """
+    return _SPECIAL.sub(lambda found: f"<mark>{found[0]}</mark>", html.escape(text, quote=False))

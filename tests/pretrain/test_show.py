@@ -1,0 +1,89 @@
+"""The page of a run: its own start beside what it has learned, and no request to any network."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from run_helpers import command, finish, start
+from safetensors.torch import load_file
+
+from pretrain.common.errors import UserError
+from pretrain.config.recipe import load_config
+from pretrain.data.tokenizer import load_tokenizer
+from pretrain.show.__main__ import show
+from pretrain.show.page import choose_queries, mark_special, page_of
+from pretrain.start.encoder import starting_encoder
+
+VOID = {"meta", "link", "br", "img", "path", "use", "circle", "rect", "line"}
+
+
+class Balanced(HTMLParser):
+    """Fail on an end tag that closes nothing, and collect what lies in <span class="cosine">."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+        self.cosines: list[str] = []
+
+    def handle_starttag(self, tag, attributes) -> None:
+        if tag not in VOID:
+            self.opened.append(tag)
+        if ("class", "cosine") in attributes:
+            self.cosines.append("")
+
+    def handle_endtag(self, tag) -> None:
+        if tag not in VOID:
+            assert self.opened.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if self.opened[-1:] == ["span"] and re.fullmatch(r"-?\d\.\d{3}", data):
+            self.cosines[-1] = data
+
+
+@pytest.fixture(scope="module")
+def idle(tiny_data, tmp_path_factory):
+    """A run whose learning rate is too small to change a weight."""
+    run = tmp_path_factory.mktemp("idle") / "run"
+    finish(start(command(tiny_data, run, train__steps=2, train__warmup_steps=0, train__lr="1e-30")))
+    return run
+
+
+def test_the_start_is_that_of_the_run(idle):
+    config = load_config(idle / "config.yaml", {})
+    torch.rand(3)  # whatever was drawn before
+    encoder = starting_encoder(config, load_tokenizer(config.data_folder))
+    trained, ours = load_file(idle / "export" / "model.safetensors"), encoder.lm.state_dict()
+    assert len(trained) > 20
+    for name, weights in trained.items():
+        torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-29, msg=name)  # biases were 0
+
+
+def test_a_page_is_whole_and_needs_no_network(idle):
+    html = page_of(idle, 200, ["<b>the old river</b>"])
+    page = Balanced()
+    page.feed(html)
+    assert not page.opened
+    assert not re.search(r"""(?:src|href|action)=["'](?!#)|@import|url\((?!#)|<script|<iframe""", html)
+    assert "&lt;b&gt;the old river&lt;/b&gt;" in html and "<b>the" not in html
+    assert html.count("<svg") >= 3 and "<mark>[MASK]</mark>" in html and "held-out MLM loss" in html
+    # a run that has learned nothing finds the same before and after
+    before, after = page.cosines[:5], page.cosines[5:]
+    assert len(after) == 5 and before == after and "before training" in html
+    assert before == sorted(before, reverse=True)
+
+
+def test_queries_are_held_out_sentences_of_medium_length():
+    medium = [f"one two three four five six {number}" for number in range(23)]
+    assert choose_queries(["short", *medium, "word " * 40]) == medium[::4][:5]
+    assert mark_special("<s> a [DEL] & b") == "<mark>&lt;s&gt;</mark> a <mark>[DEL]</mark> &amp; b"
+
+
+def test_what_is_no_run_or_no_query_is_refused(idle, tmp_path):
+    with pytest.raises(UserError, match="not the folder of a run"):
+        show(str(tmp_path))
+    with pytest.raises(UserError, match="no such file"):
+        show(str(idle), queries=tmp_path / "none.txt")
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(UserError, match="holds no query"):
+        show(str(idle), queries=tmp_path / "empty.txt")
