@@ -4,10 +4,12 @@
 
 Every folder below DIR/NanoBEIR is a set, as it lies on the hub (zeta-alpha-ai/NanoMSMARCO ...): `corpus` and
 `queries` with the columns _id and text (and title, as in BEIR's own files), `qrels` with query-id, corpus-id
-and perhaps score; each a folder of parquet files, a parquet file or a jsonl file. Documents are ranked by the
-cosine of their vectors with the query's, exactly. Empty texts, and queries without a relevant document, are
-left out, as sentence-transformers' NanoBEIREvaluator has it, whose figures these are. A score above 1 is the
-gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
+(one or a list) and perhaps score; each a folder of parquet files, a parquet file or a jsonl file. Or
+DIR/NanoBEIR itself holds all sets' parts, as sentence-transformers/NanoBEIR-en does.
+
+Documents are ranked by the cosine of their vectors with the query's, exactly. Empty texts, and queries
+without a relevant document, are left out, as sentence-transformers' NanoBEIREvaluator has it, whose figures
+these are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
 """
 
 from __future__ import annotations
@@ -73,10 +75,11 @@ def read(folder: Path) -> Retrieval:
     rows = {name: row for row, name in enumerate(documents)}
     relevant: dict[str, dict[int, float]] = {}
     for path, row in _rows(folder, "qrels"):
-        query, document = (str(_cell(path, row, key)) for key in ("query-id", "corpus-id"))
+        query, named = str(_cell(path, row, "query-id")), _cell(path, row, "corpus-id")
         gain = _number(path, row.get("score", 1))
-        if gain > 0 and query in queries and document in rows:
-            relevant.setdefault(query, {})[rows[document]] = gain
+        for document in map(str, named if isinstance(named, list) else [named]):
+            if gain > 0 and query in queries and document in rows:
+                relevant.setdefault(query, {})[rows[document]] = gain
     asked = [name for name in queries if name in relevant]
     if not asked:
         raise UserError(f"{folder}: no query has a relevant document; fetch the set again")
@@ -88,7 +91,8 @@ def read(folder: Path) -> Retrieval:
 def available(data: str | Path | None) -> list[str]:
     """Return the names of the sets that are there, NanoBEIR's own first."""
     folder = find(data, FOLDER)
-    there = {path.name for path in folder.iterdir() if path.is_dir()}
+    there = {path.name for path in folder.iterdir() if path.is_dir() and path.name not in PARTS}
+    there |= {path.name.rsplit("-", 3)[0] for path in (folder / "corpus").glob("*-*-of-*.parquet")}
     return [name for name in THIRTEEN if name in there] + sorted(there - set(THIRTEEN))
 
 
@@ -98,6 +102,7 @@ def files(folder: Path, part: str) -> list[Path]:
         sorted((folder / part).glob("*.parquet")),
         sorted((folder / part).glob("*.jsonl")),
         [path for path in (folder / f"{part}.parquet", folder / f"{part}.jsonl") if path.is_file()],
+        sorted((folder.parent / part).glob(f"{folder.name}-*-of-*.parquet")),
     ):
         if found:
             return found
@@ -266,7 +271,7 @@ def main(
         raise UserError(f"{find(eval_data, FOLDER)} holds no set; each is a folder there, as NanoMSMARCO")
     names = [known_name(name, there, "set") for name in tasks] or there
     # before the model: a damaged file should not cost the loading
-    loaded = {name: read(find(eval_data, FOLDER, name)) for name in names}
+    loaded = {name: read(find(eval_data, FOLDER) / name) for name in names}
     return run_and_write(
         open_model(model, pooling, precision=precision),
         out,

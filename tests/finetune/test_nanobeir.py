@@ -9,10 +9,10 @@ from commands import call
 from model_folders import SENTENCES, save_bert, save_run
 from pyarrow import parquet
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.evaluation import InformationRetrievalEvaluator
+from sentence_transformers.evaluation import InformationRetrievalEvaluator, NanoBEIREvaluator
 
 from finetune.encoders.models import open_model
-from finetune.nanobeir import DEPTH, THIRTEEN, evaluate, files, main, rank, read, score
+from finetune.nanobeir import DEPTH, PARTS, THIRTEEN, available, evaluate, files, main, rank, read, score
 from finetune.results import read as read_result
 from pretrain.common.errors import UserError
 
@@ -87,6 +87,45 @@ def test_figures_are_those_of_sentence_transformers(run_folder, tmp_path, seed):
         "recall@100": "recall@100",
     }.items():
         assert ours[key] == pytest.approx(100 * theirs[f"x_cosine_{other}"], abs=1e-4), key
+
+
+CARD = """---
+configs:
+{}
+---
+"""
+
+
+def test_figures_are_those_of_sentence_transformers_nanobeir(run_folder, tmp_path):
+    """Its own evaluator reads the same folder, in the form of sentence-transformers/NanoBEIR-en."""
+    folder, configs = tmp_path / "NanoBEIR", []
+    for part in PARTS:
+        (folder / part).mkdir(parents=True)
+        configs += [f"- config_name: {part}", "  data_files:"]
+        for seed, name in enumerate(("NanoMSMARCO", "NanoNQ")):
+            rows = rows_of(*made(seed))[part]
+            if part == "qrels":  # a list of documents in a row
+                rows = [
+                    {
+                        "query-id": query,
+                        "corpus-id": [row["corpus-id"] for row in rows if row["query-id"] == query],
+                    }
+                    for query in sorted({row["query-id"] for row in rows})
+                ]
+            file = f"{part}/{name}-00000-of-00001.parquet"
+            parquet.write_table(pyarrow.Table.from_pylist(rows), folder / file)
+            configs += [f"  - split: {name}", f"    path: {file}"]
+    (folder / "README.md").write_text(CARD.format("\n".join(configs)))
+    theirs = NanoBEIREvaluator(["msmarco", "nq"], dataset_id=str(folder))(
+        SentenceTransformer(str(run_folder / "export"), device="cpu")
+    )
+    assert available(tmp_path) == ["NanoMSMARCO", "NanoNQ"]
+    assert call(main, run_folder, eval_data=tmp_path, out=tmp_path / "out") == 0
+    tasks = read_result(tmp_path / "out/nanobeir-mean.json").tasks
+    for name in ("NanoMSMARCO", "NanoNQ"):
+        for key in ("ndcg@10", "mrr@10", "map@100", "accuracy@1", "precision@10", "recall@10"):
+            expected = 100 * theirs[f"{name}_cosine_{key}"]
+            assert tasks[name].scores[key] == pytest.approx(expected, abs=1e-4), (name, key)
 
 
 def test_parquet_and_jsonl_are_one_set(tmp_path):
