@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from pretrain.clearly import COMMANDS as clearly_commands
 
@@ -38,6 +39,7 @@ NOT_IMPORTED = {
     "setuptools": "DeepSpeed builds its operations with it",
     "wheel": "DeepSpeed builds its operations with it",
 }
+NOT_PINNED = {"flash-attn", "nlpaug", "ray"}  # extras that were not installed with the rest
 APEX = "apex"  # built from NVIDIA's source: no index has it
 # An empty package that names others; the CUDA build of torch brings it.
 NO_LICENSE_STATED = {"cuda-toolkit"}
@@ -98,24 +100,35 @@ def test_what_is_imported_is_declared_and_nothing_else_is_needed(project):
 
 
 @pytest.fixture(scope="module")
-def pinned() -> set[str]:
-    """The names in constraints.txt."""
+def pinned() -> dict[str, Version]:
+    """The names in constraints.txt, each with its one version."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return {normal(line.split("==")[0]) for line in lines if "==" in line}
+    pins = [line.split("==") for line in lines if not line.startswith("#")]
+    assert all(len(pin) == 2 for pin in pins) and len(pins) == len({normal(name) for name, _ in pins})
+    return {normal(name): Version(version) for name, version in pins}
 
 
 def test_what_a_build_needs_is_pinned_and_installed_before_it(pinned):
     needed = names(tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"])
     before, _, _ = (ROOT / "Makefile").read_text().partition('install --quiet --no-build-isolation -e "')
-    assert "nanobind" in needed and needed <= pinned
+    assert "nanobind" in needed and needed <= pinned.keys()
     assert all(re.search(rf"pip install .*\b{name}\b", before) for name in needed)
 
 
-def test_all_that_an_installation_brings_is_pinned(project, pinned):
+def test_all_that_an_installation_brings_is_pinned_and_is_what_is_here(project, pinned):
     found = brought([*project["dependencies"], *project["optional-dependencies"]["dev"]])
     # torch's own, exactly pinned by it
     platform = {name for name in found if name.startswith(("nvidia-", "cuda-", "triton"))}
-    assert found.keys() - platform - pinned == set()
+    assert found.keys() - platform - pinned.keys() == set()
+    # torch's says of which build it is: 2.13.0+cpu
+    here = {name: found[name].version.partition("+")[0] for name in found.keys() - platform}
+    assert {
+        name: (version, str(pinned[name]))
+        for name, version in here.items()
+        if Version(version) != pinned[name]
+    } == {}
+    extras = set().union(*map(names, project["optional-dependencies"].values()))
+    assert extras - pinned.keys() == NOT_PINNED
 
 
 def test_nothing_under_the_gpl_is_installed_unasked(project):
