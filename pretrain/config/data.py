@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
+from pretrain.config.named_data import NAMED_DATA, expand
 
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
@@ -27,7 +28,8 @@ class Source(BaseModel):
     source: str = Field(
         description="'embedded' (documentation of the installed Python packages), a file, folder or glob "
         "(text, jsonl, csv, tsv, parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of "
-        "datasets' save_to_disk, or a Hugging Face name as hub:OWNER/NAME"
+        "datasets' save_to_disk, a Hugging Face name as hub:OWNER/NAME (hub:OWNER/NAME/FILE: one of its), "
+        "or a corpus by name: simcse-wiki1m, nli-for-simcse, wikipedia, fineweb-edu, bookcorpus"
     )
     weight: float = Field(
         1.0,
@@ -74,12 +76,19 @@ class Source(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        match = _WEIGHT.match(value)
-        if match and not Path(value).exists():
-            return {"source": match[1], "weight": float(match[2])}
-        return {"source": value}
+        if isinstance(value, str):
+            match = _WEIGHT.match(value)
+            if match and not Path(value).exists():
+                value = {"source": match[1], "weight": float(match[2])}
+            else:
+                value = {"source": value}
+        if (
+            isinstance(value, dict)
+            and value.get("source") in NAMED_DATA
+            and not Path(value["source"]).exists()
+        ):
+            return expand(value)
+        return value
 
     def __str__(self) -> str:
         return self.source if self.weight == 1 else f"{self.source}@{self.weight:g}"

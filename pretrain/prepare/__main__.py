@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field
 
 from pretrain.common import cli
 from pretrain.common.typed_values import typed
+from pretrain.config import named_data
 from pretrain.config.data import DataConfig, Source, data_config
 from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
@@ -67,8 +68,9 @@ def data_flags() -> list[cli.Flag]:
 
 
 def source_keys() -> str:
-    """Return the help of the keys of a source that is a mapping in YAML."""
-    return "keys of an entry of `sources:` in a YAML file:\n\n" + cli.key_table(cli.Flag.of_model(Source))
+    """Return the help of the keys of a source that is a mapping in YAML, and of the named corpora."""
+    keys = "keys of an entry of `sources:` in a YAML file:\n\n" + cli.key_table(cli.Flag.of_model(Source))
+    return f"{keys}\n\n{named_data.table()}"
 
 
 def _recipe(path: Path) -> dict[str, Any]:

@@ -54,6 +54,8 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
                 "source embedded: no Python package is installed in this environment; name a text file."
             )
         return _striped(number, "embedded", name, size // 20, stripes=16)
+    if name.startswith("hub:") and name.count("/") > 1:
+        return _plan_file(number, source, _hub_file(name, source.revision), records)
     if name.startswith("hub:"):
         return _plan_hub(number, source, name[4:])
     path = Path(name).expanduser()
@@ -172,6 +174,22 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[T
     return _striped(number, kind, str(file), size, limit=limit, layout=layout)
 
 
+def _hub_file(name: str, revision: str | None) -> Path:
+    """Return where a file of a dataset on the hub is on this machine, after downloading it if need be."""
+    from huggingface_hub import hf_hub_download
+
+    owner, dataset, file = name[4:].split("/", 2)
+    try:
+        return Path(hf_hub_download(f"{owner}/{dataset}", file, repo_type="dataset", revision=revision))
+    # its HTTP library's kinds, which differ by version, and the hub's: no network, no such file
+    except Exception as error:
+        raise UserError(
+            f"source {name} cannot be fetched: {str(error).splitlines()[0]} Check the name and the network. "
+            f"Without one, download {file} elsewhere (https://huggingface.co/datasets/{owner}/{dataset}) and "
+            "give its path as the source; HF_HUB_OFFLINE=1 takes what the hub's cache holds"
+        ) from error
+
+
 def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
     import datasets
 
@@ -185,7 +203,8 @@ def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
         subset = f" ({source.subset})" if source.subset else ""
         raise UserError(
             f"source hub:{name}{subset}, split {source.split}, cannot be opened: {error}. Check the name, "
-            "the subset and the network; a copy on disk is named by its folder."
+            "the subset and the network. Without one, download it elsewhere "
+            f"(https://huggingface.co/datasets/{name}) and give the folder of its files as the source."
         ) from error
     size = int(splits[source.split].num_bytes) if splits and source.split in splits else 0
     if source.streaming:  # a stream is read file by file
