@@ -87,7 +87,7 @@ def test_other_evaluations_return_what_they_leave_for_the_report(example, monkey
         example["run"].evaluate("zh_sts", "benchmarks", poolng="cls")
 
 
-STEPS = {"train.steps": 120, "evaluate.every": 0, "checkpoint.every": 0}
+STEPS = {"train.steps": 24, "evaluate.every": 0, "checkpoint.every": 0}
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +124,8 @@ def test_ctrl_c_saves_and_the_same_call_continues(
     def continued() -> api.Run:
         return api.train(data=tiny_data, run=folder, resume="auto", **TINY | STEPS)
 
+    # A shell without job control starts what goes on in the background with Ctrl-C ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     presser = threading.Thread(target=interrupt)
     presser.start()
     try:
@@ -133,6 +135,7 @@ def test_ctrl_c_saves_and_the_same_call_continues(
     finally:
         ended.set()
         presser.join()
+        signal.signal(signal.SIGINT, before)
     assert "received Ctrl-C" in capsys.readouterr().out
     checkpoints = list((folder / "checkpoints").glob("step-*"))
     assert checkpoints and not (folder / "report").exists()
