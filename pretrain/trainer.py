@@ -102,7 +102,8 @@ def train(
         request = NONE if last else result.request
 
         log.add(result, rate, norm, applied, ends_row)
-        if evaluates or request or _is_due(progress.step, config.checkpoint.every):
+        due = _is_due(progress.step, config.checkpoint.every) or progress.step == _branch_point(config)
+        if evaluates or request or due:
             log.write()
 
         best = False
@@ -111,7 +112,7 @@ def train(
             telemetry.log(progress.step, {"evaluation": scores})
             best = progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
 
-        if last or request or best or _is_due(progress.step, config.checkpoint.every):
+        if last or request or best or due:
             progress.loss_scale = scale.state() if scale is not None else {}
             progress.window, progress.monitor = log.window.state(), log.monitor.memory()
             path = save(progress)
@@ -133,6 +134,11 @@ def train(
 def _is_due(step: int, every: int) -> bool:
     """Return whether something done every so many steps (0: never) is due."""
     return bool(every) and step % every == 0
+
+
+def _branch_point(config: Config) -> int | None:
+    """Return the step before wsd's decay: its checkpoint is kept, for longer runs and other decays."""
+    return config.train.decay_begins if config.train.schedule == "wsd" else None
 
 
 @dataclass
@@ -259,7 +265,8 @@ def save_checkpoint(
         "world_size": dist.get_world_size(),
         "kept_head": engine.module.objective.kept_head_name,
     }
-    return store.save(root or config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
+    folder = root or config.run_folder / "checkpoints"
+    return store.save(folder, engine, state, config.checkpoint.keep, keep_step=_branch_point(config))
 
 
 _LOSS, _MEASURE = "loss ", "measure "  # what the names of these numbers of a step begin with

@@ -96,10 +96,10 @@ def failed_save_message(folder: Path, error: OSError) -> str:
     )
 
 
-def remove_superfluous(newest: Path, keep: int) -> None:
+def remove_superfluous(newest: Path, keep: int, keep_step: int | None = None) -> None:
     """Remove what the new checkpoint makes superfluous. Failing to is a warning: the new one is good.
 
-    keep: how many checkpoints stay, the new one included.
+    keep: how many checkpoints stay, the new one included. keep_step: stays beside them.
     """
     step = step_of(newest)
     older = [path for path in candidates(newest.parent) if path != newest]
@@ -115,7 +115,7 @@ def remove_superfluous(newest: Path, keep: int) -> None:
                 path,
                 renamed.name,
             )
-    earlier = [path for path in older if step_of(path) < step]
+    earlier = [path for path in older if step_of(path) < step and step_of(path) != keep_step]
     doomed = [path for path in older if step_of(path) == step] + earlier[keep - 1 :]
     for path in doomed:
         hidden = path.with_name(f".old-{path.name}")

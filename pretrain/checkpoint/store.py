@@ -67,7 +67,14 @@ MAX_FILE_BYTES = 2 << 30
 # -- saving --------------------------------------------------------
 
 
-def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: int = MAX_FILE_BYTES) -> Path:
+def save(
+    root: Path,
+    engine,
+    state: dict[str, Any],
+    keep: int,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    keep_step: int | None = None,
+) -> Path:
     """Write a checkpoint of `engine` under `root`. Collective: every rank calls it, rank 0 writes.
 
     Args:
@@ -78,6 +85,7 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
         keep: how many checkpoints to keep, this one included. Checkpoints of later steps are renamed to
             `step-00001234.abandoned`: a resume from an earlier step has left them behind.
         max_file_bytes: tensors are spread over files of about this size.
+        keep_step: a step whose checkpoint stays beside those that `keep` counts.
 
     Returns:
         The checkpoint's folder, root/step-00001234.
@@ -106,7 +114,7 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
     if writer is not None and error is None:
         error = writer.attempt(lambda: writer.finish(_engine_json(view, engine, plan), state))
         if error is None:
-            remove_superfluous(folder, keep)
+            remove_superfluous(folder, keep, keep_step)
 
     def raise_error() -> None:
         if error is not None:

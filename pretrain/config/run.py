@@ -5,6 +5,7 @@ The field descriptions are the texts of `--help`. `pretrain.config.recipe` reads
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -204,8 +205,15 @@ class TrainConfig(Section):
         1.0, gt=0, description="learning rate of the objective's heads, in multiples of lr (VaSCL: 100)"
     )
     warmup_steps: int = Field(100, ge=0, description="steps of linear warm-up")
-    schedule: Literal["linear", "constant", "cosine"] = Field(
-        "linear", description="decay after warm-up, to zero at the last step"
+    schedule: Literal["linear", "constant", "cosine", "wsd"] = Field(
+        "linear",
+        description="decay after warm-up, to zero at the last step; wsd: only in the last decay_steps",
+    )
+    decay_steps: int | None = Field(
+        None, ge=1, description="steps of wsd's decay, the last of train.steps; none: a tenth of them"
+    )
+    decay_shape: Literal["1-sqrt", "linear"] = Field(
+        "1-sqrt", description="wsd's decay: by one minus the square root of its share that is done, or evenly"
     )
     betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's beta 1 and 2")
     eps: float = Field(1e-6, gt=0, description="Adam's epsilon")
@@ -259,6 +267,13 @@ class TrainConfig(Section):
     log_every: int = Field(
         10, ge=1, description="steps between two rows of metrics, which are means over these steps"
     )
+
+    @property
+    def decay_begins(self) -> int:
+        """The step from which the learning rate falls; `steps` where it never does."""
+        if self.schedule == "wsd":
+            return self.steps - (self.decay_steps or math.ceil(self.steps / 10))
+        return self.steps if self.schedule == "constant" else self.warmup_steps
 
 
 class EvaluateConfig(Section):
@@ -338,6 +353,17 @@ class Config(Section):
             raise ValueError(
                 f"train.warmup_steps={train.warmup_steps} leaves nothing of train.steps={train.steps}; "
                 f"lower it, as --train.warmup_steps {train.steps // 10}"
+            )
+        if train.decay_steps and train.schedule != "wsd":
+            raise ValueError(
+                f"train.decay_steps={train.decay_steps} changes nothing under train.schedule="
+                f"{train.schedule}: set train.schedule wsd, or leave it out"
+            )
+        if train.schedule == "wsd" and train.warmup_steps > train.decay_begins and train.steps > 2:
+            raise ValueError(
+                f"train.warmup_steps={train.warmup_steps} and a decay of "
+                f"{train.steps - train.decay_begins} steps (train.decay_steps) are more than "
+                f"train.steps={train.steps}: lower one of them"
             )
         if not all(0 <= beta < 1 for beta in train.betas):
             raise ValueError(f"train.betas={train.betas}: each must lie in [0, 1)")

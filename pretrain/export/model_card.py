@@ -157,6 +157,7 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
     corpus = ", ".join(Path(source).name if Path(source).is_absolute() else source for source in sources)
     if "sequences" in data:
         corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
+    decay = f" over the last {train['decay_steps']:,} steps" if train.get("decay_steps") else ""
     rows: list[tuple[str, ...]] = [
         ("data", corpus),
         ("steps", f"{policy['step']:,} of {train['steps']:,}"),
@@ -173,7 +174,7 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
         ),
         (
             "learning rate",
-            f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}",
+            f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}" + decay,
         ),
         ("precision, ZeRO stage", f"{train['precision']}, {train['zero']}"),
     ]

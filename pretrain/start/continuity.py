@@ -12,7 +12,7 @@ from typing import Any
 
 from pretrain.common.errors import UserError
 from pretrain.config.objectives import unused
-from pretrain.config.run import DROPOUTS, SIZES, Config
+from pretrain.config.run import DROPOUTS, SIZES, Config, TrainConfig
 from pretrain.config.validation import leaves
 from pretrain.telemetry.run import Telemetry
 
@@ -49,6 +49,10 @@ MAY_CHANGE = {
 settings."""
 
 
+SCHEDULE = ("train.schedule", "train.decay_steps", "train.decay_shape")
+"""Keys that may change from `constant` or `wsd` to either, while the learning rate is stable in both."""
+
+
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     """Compare the settings with those of the checkpoint to resume; add what changed to its progress.
 
@@ -67,6 +71,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     of_checkpoint = {
         f"model.{key}" for key in (*SIZES, *DROPOUTS) if config.model.init is not None and key not in given
     }
+    allowed |= _stable(config, state["step"], before, source)
     changes = []
     now = dict(leaves(config.model_dump(mode="json")))
     idle = set(unused(config.objective.name, {**now, **before}))  # sections are recorded of all objectives
@@ -91,6 +96,33 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
             )
         changes.append({"step": state["step"], "key": key, "from": before.get(key), "to": value})
     state["progress"]["changes"] = [*state["progress"].get("changes", []), *changes]
+
+
+def _stable(config: Config, step: int, before: dict[str, Any], source: Path) -> set[str]:
+    """Return the keys of the schedule that may change, because the rates of the steps done stay as they are.
+
+    A decay may begin at any checkpoint of the stable phase, and a run with one may be longer or shorter.
+
+    Raises:
+        UserError: they or the number of steps change where the rate falls already.
+    """
+    of_schedule = {
+        key.removeprefix("train."): key for key in (*SCHEDULE, "train.steps", "train.warmup_steps")
+    }
+    made = TrainConfig(**{name: before[key] for name, key in of_schedule.items()})
+    keys = {key for name, key in of_schedule.items() if getattr(made, name) != getattr(config.train, name)}
+    keys -= {"train.warmup_steps"}
+    schedules = {made.schedule, config.train.schedule}
+    if not keys or not schedules <= {"constant", "wsd"} or schedules == {"constant"}:
+        return set()
+    falls = min(made.decay_begins, config.train.decay_begins)
+    if step > falls:
+        raise UserError(
+            f"{source} is of step {step}, and the learning rate falls from step {falls} "
+            f"(train.schedule wsd, before or now): {', '.join(sorted(keys))} may change only while it is "
+            f"stable. Take a checkpoint of step {falls} or before, with --resume PATH and a --run of its own"
+        )
+    return set(SCHEDULE)
 
 
 def _keep_layer_code(config: Config, made_with: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.start import continuity, inputs
+from pretrain.telemetry.metrics_file import truncate_metrics
 
 
 def check_requested(config: Config) -> None:
@@ -58,6 +59,9 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
     on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
     if choice is None or state is None:  # both or none
         return None, None
+    if not _is_own(choice.path, checkpoints):
+        state["progress"]["best_score"] = None  # best/ is chosen among this folder's own evaluations
+        on_rank_zero(lambda: _begin_branch(choice.path, state["step"], folder))
     on_rank_zero(lambda: _set_others_aside(choice, state["step"], checkpoints))
     return choice.path, state
 
@@ -87,12 +91,29 @@ def _named_checkpoint(source: Path, checkpoints: Path) -> checkpoint_folder.Choi
             f"{checkpoints.parent}"
         )
     own = checkpoint_folder.candidates(checkpoints)
-    if own and source.resolve().parent != checkpoints.resolve():
+    if own and not _is_own(source, checkpoints):
         raise UserError(
             f"--resume {source} is of another run, and {checkpoints.parent} holds checkpoints of its own "
-            f"({own[0].name}), which it would replace: name another folder with --run"
+            f"({own[0].name}), which it would replace: name another folder with --run, or continue what is "
+            "there with --resume auto"
         )
     return checkpoint_folder.Choice(source)
+
+
+def _is_own(checkpoint: Path, checkpoints: Path) -> bool:
+    """Return whether a checkpoint lies in this run's folder of them."""
+    return checkpoint.resolve().parent == checkpoints.resolve()
+
+
+def _begin_branch(checkpoint: Path, step: int, folder: Path) -> None:
+    """Copy the metrics of another run, up to the checkpoint from which this one continues.
+
+    Without them its curves would begin in the middle, and its last table would have no start.
+    """
+    metrics = checkpoint.resolve().parents[1] / "metrics.jsonl"
+    if metrics.is_file() and not (folder / "metrics.jsonl").exists():
+        shutil.copyfile(metrics, folder / "metrics.jsonl")
+        truncate_metrics(folder / "metrics.jsonl", step)
 
 
 def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: Path) -> None:
@@ -100,7 +121,7 @@ def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: 
     passed: dict[Path, tuple[checkpoint_folder.Reason, str]] = {
         path: ("damaged", f"it {problem}") for path, problem in choice.damaged
     }
-    if choice.path.parent.resolve() == checkpoints.resolve():
+    if _is_own(choice.path, checkpoints):
         for path in checkpoint_folder.candidates(checkpoints):
             if checkpoint_folder.step_of(path) > step:
                 passed.setdefault(path, ("abandoned", f"--resume {choice.path} takes an earlier one"))

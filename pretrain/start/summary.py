@@ -16,7 +16,7 @@ from pretrain.common.cores import threads_of_user
 from pretrain.common.files import replace_durably, sha256_of
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
-from pretrain.config.run import Config
+from pretrain.config.run import Config, TrainConfig
 from pretrain.data import idle_augmentations
 from pretrain.data.damage import first_sound
 from pretrain.data.pipelines import build_for
@@ -116,7 +116,7 @@ def print_summary(
         f"data       {data.train.folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} "
         f"tokens, unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
-        f"{train.steps:,} steps",
+        f"{train.steps:,} steps" + _decay(train),
         *_encoder_lines(config, encoder),
         *_objective_lines(config, objective, lengths),
         f"batch      {train.global_batch:,} sequences a step, up to {train.micro_batch_tokens:,} tokens in "
@@ -125,6 +125,12 @@ def print_summary(
     for line in lines:
         telemetry.say(line)
     return lengths
+
+
+def _decay(train: TrainConfig) -> str:
+    if train.schedule != "wsd":
+        return ""
+    return f", decay {train.decay_shape} over the last {train.steps - train.decay_begins:,}"
 
 
 def length_only(

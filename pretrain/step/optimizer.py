@@ -135,11 +135,17 @@ class Lamb(torch.optim.Optimizer):
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Return the learning rate of optimizer step `step` (from 0): warm-up, then decay to 0 at `steps`.
 
-    A pure function of the step, so that a resumed run has no scheduler state to lose.
+    wsd is warm-up, stable, decay (Hu et al. 2024, MiniCPM, equation 1); its decay by 1 - sqrt is that of
+    Haegele et al. 2024, equation 3. A pure function of the step, so that a resumed run has no scheduler state
+    to lose.
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
+    begins = config.decay_begins
+    if step < begins or config.schedule == "constant":
         return config.lr
-    rest = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    return config.lr * (1 - rest if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * rest)))
+    done = (step - begins) / max(1, config.steps - begins)
+    if config.schedule == "cosine":
+        return config.lr * (0.5 * (1 + math.cos(math.pi * done)))
+    by_root = config.schedule == "wsd" and config.decay_shape == "1-sqrt"
+    return config.lr * (1 - math.sqrt(done) if by_root else 1 - done)

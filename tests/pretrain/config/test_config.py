@@ -80,6 +80,8 @@ def test_none_is_an_augmentation():
         ({"train.optimizer": "lamb", "train.zero": "1"}, ["lamb", "train.zero=0"]),
         ({"model.heads": "3"}, ["model.heads=3"]),
         ({"train.steps": "10", "train.warmup_steps": "10"}, ["warmup_steps=10"]),
+        ({"train.decay_steps": "10"}, ["train.decay_steps=10", "train.schedule wsd"]),
+        ({"train.schedule": "wsd", "train.decay_steps": "950"}, ["warmup_steps=100", "950", "steps=1000"]),
         ({"objective.mlm.weight": "0", "objective.contrastive.weight": "0"}, ["switched off"]),
         ({"objective.simcse.temperature": "inf"}, ["objective.simcse.temperature", "finite"]),
         ({"objective.augcse.alpha": "nan"}, ["objective.augcse.alpha", "finite"]),

@@ -171,6 +171,50 @@ def test_a_size_that_is_given_as_none_is_not_given(tiny_data, tmp_path):
         record_changes(settings(intermediate_size="64"), state, Path("step-00000100"))
 
 
+WSD = {"train.schedule": "wsd", "train.steps": "1000", "train.decay_steps": "200"}
+
+
+@pytest.mark.parametrize(
+    "before,now,changed",
+    [
+        ({"train.schedule": "constant"}, WSD, {"train.schedule", "train.decay_steps"}),
+        (WSD, {"train.schedule": "constant"}, {"train.schedule", "train.decay_steps"}),
+        (WSD, WSD | {"train.steps": "2000"}, {"train.steps"}),
+        (WSD, WSD | {"train.steps": "810", "train.decay_steps": "10"}, {"train.steps", "train.decay_steps"}),
+        (WSD, WSD | {"train.decay_shape": "linear"}, {"train.decay_shape"}),
+    ],
+)
+def test_a_decay_begins_at_any_step_of_the_stable_phase_and_at_no_later_one(before, now, changed):
+    assert set(resumed(before, now, step=800)) == changed
+    with pytest.raises(UserError, match=r"is of step 801, and the learning rate falls from step 800.*--run"):
+        resumed(before, now, step=801)
+    assert resumed(WSD, WSD | {"train.lr": "1e-5"}, step=900)  # what a remedy advises is possible anywhere
+
+
+def test_one_trunk_has_many_decays_and_is_left_as_it_was(tiny_data, tmp_path):
+    """A decay from a checkpoint of the stable phase is, bitwise, the run that was to decay from the start."""
+    trunk, wsd = tmp_path / "trunk", {"train__schedule": "wsd", "train__decay_steps": 3}
+    finish(start(command(tiny_data, trunk, train__steps=14, **wsd, checkpoint__keep=1, evaluate__every=0)))
+    kept = sorted(path.name for path in (trunk / "checkpoints").glob("step-*"))
+    assert kept == ["step-00000011", "step-00000014"]  # the last one before the decay, and the newest
+    before = {path: path.read_bytes() for path in trunk.rglob("*") if path.is_file()}
+    point = trunk / "checkpoints" / "step-00000011"
+    for steps in (13, 16):
+        branch, straight = tmp_path / f"branch{steps}", tmp_path / f"straight{steps}"
+        decay = wsd | {"train__steps": steps, "train__decay_steps": steps - 11, "evaluate__every": 0}
+        said = finish(start(command(tiny_data, branch, **decay, checkpoint__resume=point)))
+        finish(start(command(tiny_data, straight, **decay)))
+        assert curve(branch) == curve(straight)
+        weights = [(run / "export" / "model.safetensors").read_bytes() for run in (branch, straight)]
+        assert weights[0] == weights[1]
+        assert f"decay 1-sqrt over the last {steps - 11}" in said and "warning" not in said
+        again = command(tiny_data, branch, **decay, checkpoint__resume=point)
+        assert "with --resume auto" in finish(start(again), expect=2)
+    assert before == {path: path.read_bytes() for path in trunk.rglob("*") if path.is_file()}
+    refused = command(tiny_data, trunk, train__steps=20, **wsd, checkpoint__resume="auto")
+    assert "Take a checkpoint of step 11 or before" in finish(start(refused), expect=2)
+
+
 def test_settings_of_the_users_own_objective_must_stay():
     own = {"objective": "mine.py:Mine", "objective.options": "{margin: 1, rate: 2}"}
     assert resumed(own, own) == {}

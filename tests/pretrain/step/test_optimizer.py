@@ -25,6 +25,20 @@ def test_constant_and_cosine():
     ) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("shape", ["1-sqrt", "linear"])
+def test_wsd_is_constant_but_for_its_ends(shape):
+    config = TrainConfig(
+        steps=100, warmup_steps=10, lr=2.0, schedule="wsd", decay_steps=25, decay_shape=shape
+    )
+    rates = [learning_rate(config, step) for step in range(101)]
+    assert rates[:11] == pytest.approx([0.2 * step for step in range(1, 11)] + [2.0])
+    assert set(rates[9:76]) == {2.0} and rates[100] == 0
+    # 4, 15 and 24 of the decay's 25 steps are done
+    left = {"1-sqrt": (0.6, 1 - 0.6**0.5, 1 - 0.96**0.5), "linear": (0.84, 0.4, 0.04)}[shape]
+    assert [rates[79] / 2, rates[90] / 2, rates[99] / 2] == pytest.approx(left)
+    assert TrainConfig(steps=95, schedule="wsd").decay_begins == 85  # a tenth, rounded up
+
+
 def test_biases_and_norms_are_not_decayed():
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
     decayed, exempt = parameter_groups(module, 0.1)
