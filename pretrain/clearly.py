@@ -20,6 +20,7 @@ COMMANDS = {
     "inspect": ("pretrain.inspect", "a training batch as the model will see it, decoded"),
     "augment": ("augment", "what augmentations do to sentences"),
     "plan": ("pretrain.plan", "memory, time and cost of a run, before it starts"),
+    "mine": ("pretrain.mine", "hard negatives for labelled pairs, by an encoder: triples to train on"),
     "sweep": ("pretrain.sweep", "several runs and seeds, one table, with intervals"),
     "eval": ("finetune.evaluate", "an encoder by a suite of evaluations, within a budget of time"),
     "export": ("pretrain.export", "a run's encoder for transformers and sentence-transformers"),

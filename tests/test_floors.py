@@ -59,6 +59,8 @@ MAY_IMPORT = {
     "pretrain.inspect": "augment pretrain",
     # a page on a run, of the evaluations' drawings and index
     "pretrain.show": "augment pretrain finetune",
+    # a command between preparation and training that encodes as the evaluations do
+    "pretrain.mine": "pretrain.config pretrain.prepare finetune.encoders finetune.flags",
     "pretrain.demo": "pretrain.config",
     "pretrain.clearly": "",
     "pretrain.doctor": "augment.text pretrain.telemetry pretrain.model finetune.data",
@@ -169,6 +171,7 @@ PICTURE_BOXES = {
     "pretrain.doctor": "examination",
     "pretrain.demo": "tools",
     "pretrain.inspect": "tools",
+    "pretrain.mine": "tools",
     "pretrain.plan": "planning",
     "pretrain.show": "tools",
     "pretrain.run": "main",

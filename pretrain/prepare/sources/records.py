@@ -24,8 +24,8 @@ from pretrain.prepare.tasks import Task
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"
 MOST_LABEL = 2**31 - 1
-# the header of its nli_for_simcse.csv
-_SIMCSE = {"sent0": "text", "sent1": "positive", "hard_neg": "negative"}
+# the header of SimCSE's nli_for_simcse.csv; sentence-transformers' name of a triple's first text
+_OTHER_NAMES = {"sent0": "text", "sent1": "positive", "hard_neg": "negative", "anchor": "text"}
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
     """Return field -> column, for the fields that a record has."""
     keys = {column: getattr(source, f"{column}_key") for column in (*COLUMNS, LABEL)}
     meant = {key: column for column, key in keys.items()}
-    for field, standard in _SIMCSE.items():
+    for field, standard in _OTHER_NAMES.items():
         if keys[standard] == standard:  # nobody has said otherwise
             meant.setdefault(field, standard)
     column_of: dict[str, str] = {}

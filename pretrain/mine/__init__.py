@@ -1,0 +1,1 @@
+"""Find hard negatives for labelled pairs by a trained encoder: `clearly mine`."""
