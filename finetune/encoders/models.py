@@ -27,6 +27,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.plugins import import_file
 
 if TYPE_CHECKING:
+    from pretrain.export.quantization import Quantization
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
 
@@ -68,6 +69,10 @@ class EmbeddingModel:
     precision: str = "fp32"
     """In which its matrix products are computed: "fp32" or "bf16"."""
 
+    quantization: Quantization | None = None
+    """How the export says that its vectors are stored; None: as float32. `encode` gives float32 all the same
+    (`stored` changes that)."""
+
     batch: str = ""
     """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
 
@@ -75,6 +80,16 @@ class EmbeddingModel:
         """Say in a line what it is: the weights of an encoder would fill a notebook's page."""
         batch = f", at most {self.batch} a pass" if self.batch else ""
         return f"<{self.name}: pooling {self.pooling}, {self.precision}{batch}>"
+
+    def stored(self) -> EmbeddingModel:
+        """Return the model with vectors as `quantization` says, or itself where that says nothing.
+
+        Its `encode` gives int8 or uint8, [N, d] or, of bits, [N, ceil(d / 8)].
+        """
+        quantization, encode = self.quantization, self.encode
+        if quantization is None:
+            return self
+        return replace(self, encode=lambda sentences: quantization.apply(encode(sentences)))
 
     @property
     def folder(self) -> Path | None:
@@ -156,6 +171,10 @@ def open_model(
         opened = _sentence_transformers(model, pooling, batch_size, max_length)
     else:
         opened = _packed(model, pooling, token_budget, batch_size, max_length, quiet)
+    if opened.folder is not None and opened.pooling == opened.trained_pooling:
+        from pretrain.export.quantization import read_quantization  # imports torch
+
+        opened = replace(opened, quantization=read_quantization(opened.folder))
     if precision == "bf16":
         opened = _in_bfloat16(opened)
     if opened.remark and not quiet:

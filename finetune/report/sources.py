@@ -152,7 +152,11 @@ def _add_sts(subject: Subject, path: Path) -> None:
         if {("senteval", pooling), ("sts", pooling)} & set(subject.evaluations):
             continue
         evaluation = Evaluation(
-            "sts", str(content.get("model", subject.name)), pooling, None, "cosine, Spearman, all pairs"
+            "sts",
+            str(content.get("model", subject.name)),
+            pooling,
+            None,
+            content.get("stored", {}).get(pooling, "cosine") + ", Spearman, all pairs",
         )
         for task, scores in tasks.items():
             plain = {key: value for key, value in scores.items() if key not in ("subsets", "pairs")}

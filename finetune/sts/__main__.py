@@ -23,6 +23,7 @@ from pathlib import Path
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, VectorPrecision
 from finetune.results import Evaluation, folder_for, write
+from finetune.sts.quantized import QuantizedRows
 from finetune.sts.scores import PairScores, StsEvaluator, StsResults
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common import cli
@@ -70,10 +71,17 @@ def detail_table(scores: StsResults) -> str:
     return "\n".join(lines)
 
 
-def evaluation_of(model: EmbeddingModel, pooling: str, scores: StsResults) -> Evaluation:
-    """Return the scores of one pooling as the report reads them; Spearman over all pairs is the headline."""
+def evaluation_of(
+    model: EmbeddingModel, pooling: str, scores: StsResults, name: str = "", stored: str = ""
+) -> Evaluation:
+    """Return the scores of one pooling as the report reads them; Spearman over all pairs is the headline.
+
+    name, stored: of vectors that are not compared as float32, what the row is called, and how they are.
+    """
     evaluated = replace(model, pooling=pooling)
-    evaluation = Evaluation.of("sts", evaluated, "cosine, Spearman over all pairs of a task at once")
+    compared = stored or "cosine"
+    evaluation = Evaluation.of("sts", evaluated, f"{compared}, Spearman over all pairs of a task at once")
+    evaluation.pooling = name or pooling
     for task, score in scores.items():
         plain = {key: float(value) for key, value in score.items() if isinstance(value, float)}
         evaluation.add(task, "spearman_all", plain, subsets=score["subsets"])
@@ -94,6 +102,7 @@ def main(
     detail: bool = False,
     token_budget: cli.Count = 16384,
     precision: VectorPrecision = "fp32",
+    quantize: cli.Names = (),
     out: Out = "",
     json_file: str = "",
     pair_file: str = "",
@@ -107,6 +116,8 @@ def main(
             sentence-transformers models bring their own.
         detail: also print every aggregation and every subset.
         token_budget: most tokens in one forward pass; halve it when memory runs out.
+        quantize: also score vectors stored as int8, uint8, binary or ubinary, by commas, a row each: integers
+            by their cosine, bits by their Hamming distance. Without it, as the export says, if it does.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
         json_file: write all scores into this one file instead.
         pair_file: also write every pair's gold score and cosine, as TASK/gold and TASK/POOLING of this npz
@@ -121,6 +132,9 @@ def main(
     started = time.monotonic()
     chosen = evaluator.choose(tasks or None)  # before torch and the model are loaded: names may be wrong
     from finetune.encoders.embed import parse_poolings
+    from pretrain.export.quantization import check_precision
+
+    asked = [check_precision(name) for name in dict.fromkeys(quantize)]
 
     poolings = parse_poolings(pooling) if pooling else []
     opened = open_model(
@@ -134,15 +148,18 @@ def main(
             file=sys.stderr,
         )
     pairs = PairScores() if pair_file else None
+    own = opened.quantization
+    rows = QuantizedRows(asked or ([own.precision] if own else []), own, opened.trained_pooling)
     if (several := opened.encode_poolings) is None:
         results = evaluator.evaluate_poolings(
-            lambda sentences: {opened.pooling: opened.encode(sentences)}, chosen, pairs
+            lambda sentences: rows.add({opened.pooling: opened.encode(sentences)}), chosen, pairs
         )
     else:
         results = evaluator.evaluate_poolings(
-            lambda sentences: several(sentences, poolings or POOLINGS), chosen, pairs
+            lambda sentences: rows.add(several(sentences, poolings or POOLINGS)), chosen, pairs
         )
     print(headline_table(results))
+    print("".join(f"note: {how}\n" for how in dict.fromkeys(how for _, how in rows.how.values())), end="")
     if detail:
         for name, scores in results.items():
             label = f"{name} pooling" if several else name
@@ -152,11 +169,16 @@ def main(
         pairs.write(Path(pair_file))
     if folder is None:
         Path(json_file).parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(Path(json_file), to_json({"model": model, "results": results}))
+        content = {"model": model, "precision": opened.precision, "results": results}
+        if rows.how:
+            content["stored"] = {name: how for name, (_, how) in rows.how.items()}
+        replace_durably(Path(json_file), to_json(content))
         return
     seconds = time.monotonic() - started
     for name, scores in results.items():
-        evaluation = replace(evaluation_of(opened, name, scores), seconds=seconds / len(results))
+        pooled, how = rows.how.get(name, (name, ""))
+        evaluation = evaluation_of(opened, pooled, scores, name, how)
+        evaluation.seconds = seconds / len(results)
         print(f"all figures: {write(evaluation, folder)}")
 
 

@@ -1,6 +1,7 @@
 """Export a trained encoder as a folder that transformers and sentence-transformers load as it is.
 
     python -m pretrain.export RUN [--step latest|best|N] [--out FOLDER]
+    python -m pretrain.export RUN --quantize int8 [--sentences FILE]
     python -m pretrain.export RUN --push OWNER/NAME [--dry-run]
 
 Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The folder holds
@@ -11,6 +12,7 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
     heads.safetensors                 all that was trained on top (projection head); not needed to embed
     clear.json                        pooling, head, step, scores and recipe, for programs
     training_config.yaml              the recipe, every key written out
+    quantization.json                 with --quantize: how vectors are stored, and by which ranges
     README.md                         the model card, filled from the run
 
 With --push the export is also uploaded to the Hugging Face hub, where it is private unless --public is given.
@@ -30,6 +32,8 @@ def main(
     *,
     step: str = "latest",
     out: str | None = None,
+    quantize: str = "",
+    sentences: Path | None = None,
     push: str | None = None,
     public: bool = False,
     dry_run: bool = False,
@@ -40,20 +44,30 @@ def main(
         run: run folder.
         step: checkpoint: latest, best, or the number of its step.
         out: folder to write; default: RUN/export, or RUN/best for the best.
+        quantize: say that vectors are stored as int8, uint8, binary or ubinary; the weights stay as they are.
+        sentences: a text file, one a line, to take the ranges of int8 and uint8 from; without it, the data of
+            the run.
         push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
         public: a model that the push makes is for everybody; otherwise it is private.
         dry_run: of the push show the card and the files, and send nothing.
     """
     from pretrain.export.folder import export, read_policy
+    from pretrain.export.quantization import check_precision, read_quantization
 
     if push is None and (public or dry_run):
         raise UserError(f"--{'public' if public else 'dry-run'} says how to --push: name OWNER/NAME with it")
-    folder = export(run, out, step)
+    if quantize:
+        check_precision(quantize)
+    elif sentences is not None:
+        raise UserError("--sentences says what to --quantize int8 or uint8 by: give it, too")
+    folder = export(run, out, step, quantize, sentences)
     policy = read_policy(folder)
     assert policy is not None  # of the export just written
     kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
     print(f"exported step {policy['step']:,} of {run} to {folder} (pooling {policy['pooling']}{kept})")
     print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
+    if (stored := read_quantization(folder)) is not None:
+        print(f"  vectors as {stored.precision}: {stored.describe(policy['hidden_size'])}")
     if push is not None:
         _push(folder, push, Path(run), public, dry_run)
     return 0

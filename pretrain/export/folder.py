@@ -33,6 +33,7 @@ from pretrain.common.files import fsync_folder, fsync_tree
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.tokenizer import cleaning_tokenizer, tokenizer_hash
 from pretrain.export.model_card import model_card
+from pretrain.export.quantization import quantize_export
 from pretrain.export.sentence_transformers import read_head, write_modules
 from pretrain.model.architectures import config_from, family_of
 from pretrain.model.heads import ProjectionHead, simcse_head
@@ -44,7 +45,13 @@ MARK = "clear.json"
 """The file that marks a folder as an export, which a newer one may replace."""
 
 
-def export(source: str | Path, out: str | Path | None = None, step: int | str = "latest") -> Path:
+def export(
+    source: str | Path,
+    out: str | Path | None = None,
+    step: int | str = "latest",
+    quantize: str = "",
+    sentences: Path | None = None,
+) -> Path:
     """Export a checkpoint.
 
     Args:
@@ -53,6 +60,8 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
             is an error.
         step: which checkpoint of a run: "latest" (the newest that verifies), a step number, or "best"
             (RUN/best, the export with the best score, is copied).
+        quantize: how vectors are to be stored, a name of `pretrain.export.quantization.PRECISIONS`; "": as
+            float32. sentences: see `quantize_export`.
 
     Returns:
         The folder written.
@@ -76,6 +85,10 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
                 else:
                     hidden.mkdir()
                     _write(chosen, run, hidden)
+                if quantize:
+                    policy = read_policy(hidden)
+                    assert policy is not None  # of the export just written
+                    quantize_export(hidden, policy, read_kept_head(hidden, policy), quantize, sentences)
                 _replace(out, hidden)
             finally:
                 shutil.rmtree(hidden, ignore_errors=True)
