@@ -279,6 +279,13 @@ class TrainConfig(Section):
 class EvaluateConfig(Section):
     every: int = Field(500, ge=0, description="steps between evaluations; 0: only at the end")
     heldout_sequences: int = Field(2000, ge=2, description="held-out sequences for the masked-language loss")
+    mask_rate: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of tokens predicted in the held-out loss, at every step the same; none: "
+        "objective.mlm.rate",
+    )
     partners: int = Field(
         1000, ge=2, description="held-out sequences among which a view must find its partner"
     )
@@ -373,6 +380,11 @@ class Config(Section):
                 "a norm over a whole layer"
             )
         return self
+
+    @property
+    def heldout_rate(self) -> float:
+        """The share of tokens predicted in the held-out masked-language loss."""
+        return self.evaluate.mask_rate or self.objective.mlm.rate
 
     @property
     def run_folder(self) -> Path:

@@ -7,7 +7,7 @@ from.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -59,6 +59,12 @@ class Term(Section):
 class MaskedLanguageConfig(Section):
     weight: float = Field(1.0, ge=0, description="weight of the masked-language loss, beside any objective")
     rate: float = Field(0.15, gt=0, lt=1, description="share of tokens predicted (never special ones)")
+    later_rates: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, lt=1)]] = Field(
+        default_factory=dict, description="the rate from a step on: '{800: 0.15, 950: 0.05}'; none: one rate"
+    )
+    rate_change: Literal["steps", "linear"] = Field(
+        "steps", description="steps: a later rate begins at its step; linear: it is reached there, evenly"
+    )
     mask: float = Field(0.8, ge=0, le=1, description="of these, the share replaced by [MASK]")
     random: float = Field(0.1, ge=0, le=1, description="of these, the share replaced by a random token")
     copies: int = Field(

@@ -19,18 +19,31 @@ _CHOICE, _ROUNDING, _KIND, _REPLACEMENT = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Masking:
-    """How sequences are masked (`mask_tokens`), and how many times over, each with draws of its own."""
+    """How sequences are masked (`mask_tokens`), and how many times over, each with draws of its own.
+
+    later, linear: (step, rate) in order, and whether the rate moves evenly to the next one or jumps.
+    """
 
     rate: float = 0.15
     mask: float = 0.8
     random: float = 0.1
     copies: int = 1
+    later: tuple[tuple[int, float], ...] = ()
+    linear: bool = False
 
     @staticmethod
     def of(objective: ObjectiveConfig) -> Masking:
         """Return the masking that training with an objective needs."""
         mlm = objective.mlm
-        return Masking(mlm.rate, mlm.mask, mlm.random, objective.masked_copies)
+        later, linear = tuple(sorted(mlm.later_rates.items())), mlm.rate_change == "linear"
+        return Masking(mlm.rate, mlm.mask, mlm.random, objective.masked_copies, later, linear)
+
+    def rate_at(self, steps: np.ndarray) -> np.ndarray:
+        """Return the rate at each of the steps: int64[n], from 0, to float64[n]."""
+        at, rates = np.array([(0, self.rate), *self.later], dtype=np.float64).T
+        if self.linear:
+            return np.interp(steps, at, rates)
+        return rates.take(np.searchsorted(at, steps, side="right") - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +95,7 @@ def mask_tokens(
     batch: Ragged,
     keys: np.ndarray,
     vocabulary: Vocabulary,
-    rate: float = 0.15,
+    rate: float | np.ndarray = 0.15,
     mask: float = 0.8,
     random: float = 0.1,
 ) -> Masked:
@@ -104,12 +117,18 @@ def mask_tokens(
     Args:
         batch: N sequences; left untouched.
         keys: uint64[N] (`augment.core.keys.sequence_keys`, purpose "mask").
-        rate, mask, random: shares, mask + random at most 1.
+        rate: share of a sequence's tokens; of all, or float64[N].
+        mask, random: shares, together at most 1.
 
     Raises:
         UserError: a share is outside 0..1, or mask + random is above 1.
     """
-    if not (0 <= rate <= 1 and 0 <= mask <= 1 and 0 <= random <= 1 and mask + random <= 1 + 1e-9):
+    if not (
+        np.all((rate >= 0) & (rate <= 1))
+        and 0 <= mask <= 1
+        and 0 <= random <= 1
+        and mask + random <= 1 + 1e-9
+    ):
         raise UserError(
             f"masking shares rate={rate}, mask={mask}, random={random} must lie in 0..1 and mask + random "
             "be at most 1: set objective.mlm.rate, objective.mlm.mask and objective.mlm.random so"
@@ -118,9 +137,7 @@ def mask_tokens(
     maskable = ~vocabulary.special.take(batch.ids)
     sizes = count_per_sequence(maskable, batch.offsets)
     counts = (sizes * rate + uniform_per_sequence(keys, 1, _ROUNDING)[:, 0]).astype(np.int64)
-    if rate > 0:
-        counts = np.maximum(counts, 1)
-    counts = np.minimum(counts, sizes)
+    counts = np.minimum(np.maximum(counts, rate > 0), sizes)
     positions = choose(keys, lengths, counts, maskable, _CHOICE)
     labels = batch.ids.take(positions)
 

@@ -81,12 +81,13 @@ class BlockMaker:
         self._check_lengths(original, ids)
         steps = np.arange(first_step, stop_step)
         epochs = np.repeat(self.lanes.epoch_of(steps), len(original) // len(steps))
+        rates = np.repeat(masking.rate_at(steps), len(original) // len(steps))
         masked = [
             mask_tokens(
                 original,
                 sequence_keys(seed, epochs, ids, copy, "mask"),
                 spec.vocabulary,
-                masking.rate,
+                rates,
                 masking.mask,
                 masking.random,
             )

@@ -28,15 +28,18 @@ def assumed_length(config: Config) -> int:
 
 
 def assumed_batch(config: Config, length: int) -> BatchSize:
-    """Return the batch whose texts all have `length` tokens, and whose views are as long as the text."""
+    """Return the batch whose texts all have `length` tokens, and whose views are as long as the text.
+
+    Of a rate of masking that changes it is the highest.
+    """
     tokens = float(config.train.global_batch * length)
     views, readers = _views(config), _readers(config)
-    masked = tokens * config.objective.masked_copies
+    masked, mlm = tokens * config.objective.masked_copies, config.objective.mlm
     return BatchSize(
         sequences=config.train.global_batch,
         longest=min(config.model.max_positions, config.data.prepare.max_length),
         masked_tokens=masked,
-        predicted=masked * config.objective.mlm.rate,
+        predicted=masked * max([mlm.rate, *mlm.later_rates.values()]),
         views=views,
         view_tokens=tokens * views,
         sequence_tokens=tokens * readers,

@@ -10,10 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pretrain.common.errors import UserError
 from pretrain.config.objectives import unused
 from pretrain.config.run import DROPOUTS, SIZES, Config, TrainConfig
+from pretrain.config.terms import MaskedLanguageConfig
 from pretrain.config.validation import leaves
+from pretrain.data.masking import Masking
 from pretrain.telemetry.run import Telemetry
 
 COMPARED = ("data", "model", "augment", "objective", "train")
@@ -53,6 +57,10 @@ SCHEDULE = ("train.schedule", "train.decay_steps", "train.decay_shape")
 """Keys that may change from `constant` or `wsd` to either, while the learning rate is stable in both."""
 
 
+MASKING = "objective.mlm.rate", "objective.mlm.later_rates", "objective.mlm.rate_change"
+"""Keys that may change where the steps done were masked at the same rates."""
+
+
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     """Compare the settings with those of the checkpoint to resume; add what changed to its progress.
 
@@ -60,7 +68,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
         UserError: a setting differs that must not change. The message names both values, and what may change.
     """
     _keep_layer_code(config, state["config"])
-    before = dict(leaves(_completed(state["config"], Config().model_dump(mode="json"))))
+    before = _settings(_completed(state["config"], Config().model_dump(mode="json")))
     allowed = set(MAY_CHANGE) | set(config.objective.steadier)
     if config.train.steps < state["step"]:
         raise UserError(
@@ -71,9 +79,11 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     of_checkpoint = {
         f"model.{key}" for key in (*SIZES, *DROPOUTS) if config.model.init is not None and key not in given
     }
+    now = _settings(config.model_dump(mode="json"))
     allowed |= _stable(config, state["step"], before, source)
+    if _masked_alike(config, state["config"], state["step"]):
+        allowed |= {key for key in {**before, **now} if key.startswith(MASKING)}
     changes = []
-    now = dict(leaves(config.model_dump(mode="json")))
     idle = set(unused(config.objective.name, {**now, **before}))  # sections are recorded of all objectives
     for key in {**now, **before}:
         value = now.get(key)
@@ -123,6 +133,18 @@ def _stable(config: Config, step: int, before: dict[str, Any], source: Path) -> 
             f"stable. Take a checkpoint of step {falls} or before, with --resume PATH and a --run of its own"
         )
     return set(SCHEDULE)
+
+
+def _settings(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted key -> value, without mappings that are empty: their keys are those of others."""
+    return {key: value for key, value in leaves(tree) if value != {}}
+
+
+def _masked_alike(config: Config, made_with: dict[str, Any], step: int) -> bool:
+    """Return whether the steps done were masked at the rates that the settings in force give them."""
+    made = config.objective.model_copy(update={"mlm": MaskedLanguageConfig(**made_with["objective"]["mlm"])})
+    before, now = (Masking.of(objective).rate_at(np.arange(step)) for objective in (made, config.objective))
+    return bool((before == now).all())
 
 
 def _keep_layer_code(config: Config, made_with: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -19,6 +20,7 @@ from pretrain.common.run_folder import describe_export
 from pretrain.config.run import Config, TrainConfig
 from pretrain.data import idle_augmentations
 from pretrain.data.damage import first_sound
+from pretrain.data.masking import Masking
 from pretrain.data.pipelines import build_for
 from pretrain.export.folder import read_policy
 from pretrain.model.encoder import SentenceEncoder
@@ -60,7 +62,8 @@ def flops_meter(
     copies, views = objective.masked_copies, len(objective.roles)
     # of a step's tokens, those of masked originals; views are somewhat shorter
     share = copies / max(1, copies + views)
-    per_token = model_flops_per_token(encoder.lm, [mean], config.objective.mlm.rate * share)
+    rates = Masking.of(config.objective).rate_at(np.arange(config.train.steps))
+    per_token = model_flops_per_token(encoder.lm, [mean], float(rates.mean()) * share)
     return FlopsMeter(per_token, float(peak), repeated_per_token=(1 - share) * per_token / 3)
 
 
@@ -180,7 +183,8 @@ def _encoder_lines(config: Config, encoder: SentenceEncoder) -> list[str]:
 
 def _objective_lines(config: Config, objective: WholeObjective, lengths: LengthShortcut | None) -> list[str]:
     if not objective.roles:
-        return [f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence"]
+        maskings = f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence"
+        return [maskings, *_masking_lines(config, objective)]
     by_spec: dict[str, list[str]] = {}
     for role in objective.roles:
         by_spec.setdefault(config.augment.of_role(role), []).append(role)
@@ -196,7 +200,22 @@ def _objective_lines(config: Config, objective: WholeObjective, lengths: LengthS
         lines.append(f"lengths    {lengths}")
     if objective.kept_head is not None:
         lines.append("head       kept: evaluated and exported vectors are its output")
-    return lines
+    return lines + _masking_lines(config, objective)
+
+
+def _masking_lines(config: Config, objective: WholeObjective) -> list[str]:
+    """Return a line on rates of masking where there are several, in training or beside it."""
+    mlm, heldout = config.objective.mlm, config.heldout_rate
+    if not objective.masked_copies or (not mlm.later_rates and heldout == mlm.rate):
+        return []
+    way = "evenly to " if mlm.rate_change == "linear" else ""
+    later = [
+        f"{way}{rate:.3g} {'at' if way else 'from'} step {step:,}"
+        for step, rate in sorted(mlm.later_rates.items())
+    ]
+    return [
+        f"masking    {', '.join([f'{mlm.rate:.3g} of the tokens', *later])}; held-out loss at {heldout:.3g}"
+    ]
 
 
 def print_idle_augmentations(data: Data, telemetry: Telemetry) -> None:
@@ -232,7 +251,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce
     scores = {record["step"]: record["evaluation"] for record in records}
     first, last = (records[0]["evaluation"], records[-1]["evaluation"]) if records else ({}, {})
     best = scores.get(progress.best_step, {})
-    _print_scores(progress, first, best, last)
+    _print_scores(config, progress, first, best, last)
     export, by = config.run_folder / "export", LABELS.get(progress.best_by, progress.best_by)
     has_best = (config.run_folder / "best").is_dir()
     if progress.best_step == 0 and has_best:
@@ -269,13 +288,19 @@ def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce
 
 
 def _print_scores(
-    progress: Progress, first: dict[str, float], best: dict[str, float], last: dict[str, float]
+    config: Config,
+    progress: Progress,
+    first: dict[str, float],
+    best: dict[str, float],
+    last: dict[str, float],
 ) -> None:
     print(f"\n{'':34}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {progress.step:,}':>14}")
     print(f"{'':34}{'':>12}{'(best)':>14}{'(last)':>14}")
     for name, label in LABELS.items():
         if name in last:
             label += f" among {last['partner_among']:,.0f}" if name == "partner_found" else ""
+            if name == "heldout_mlm_loss" and (config.objective.mlm.later_rates or config.evaluate.mask_rate):
+                label = f"held-out MLM loss at {config.heldout_rate:.3g} (nats)"
             start, at_best, end = (_number(name, scores.get(name)) for scores in (first, best, last))
             print(f"  {label:32}{start:>12}{at_best:>14}{end:>14}")
 

@@ -77,7 +77,7 @@ class Heldout:
             sequences.slice(0, self.count),
             keys[: self.count],
             vocabulary,
-            rate=mlm.rate,
+            rate=config.heldout_rate,
             mask=mlm.mask,
             random=mlm.random,
         )

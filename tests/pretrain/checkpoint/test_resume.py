@@ -46,6 +46,37 @@ def test_killed_and_resumed_equals_uninterrupted_bitwise(tiny_data, whole, tmp_p
     assert exported[0] == exported[1]
 
 
+FALLING = {
+    "objective__mlm__rate": 0.4,
+    "objective__mlm__later_rates": "{4: 0.2, 8: 0.05}",
+    "objective__mlm__rate_change": "linear",
+    "evaluate__mask_rate": 0.15,
+}
+
+
+def test_a_rate_of_masking_that_falls_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
+    run, again, other = (tmp_path / name for name in ("run", "again", "other"))
+    flags = FALLING | {"checkpoint__keep": 9, "model__attention_dropout": 0}
+    said = finish(start(command(tiny_data, run, **flags)))
+    assert (
+        "0.4 of the tokens, evenly to 0.2 at step 4, evenly to 0.05 at step 8; held-out loss at 0.15" in said
+    )
+    assert "held-out MLM loss at 0.15 (nats)" in said
+    rows = {row["step"]: row["masked_tokens"] for row in records(run) if "loss" in row}
+    assert rows[1] > 1.5 * rows[5] > 2 * rows[9]
+    for copy in (again, other):
+        shutil.copytree(run, copy)
+        for later in sorted((copy / "checkpoints").glob("step-*"))[1:]:
+            shutil.rmtree(later)
+    finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))
+    assert curve(again) == curve(run)
+    finish(start(command(tiny_data, other, **flags, checkpoint__resume="auto"), ranks=2))
+    on_two = {row["step"]: row["masked_tokens"] for row in records(other) if "loss" in row}
+    assert on_two == rows
+    for step, row in curve(run).items():
+        assert curve(other)[step].get("loss") == pytest.approx(row.get("loss"), rel=2e-4)
+
+
 def test_rows_are_means_of_all_their_steps_and_do_not_notice_a_resume(tiny_data, whole, tmp_path):
     run = tmp_path / "run"
     flags = {"train__log_every": 4, "checkpoint__keep": 9}

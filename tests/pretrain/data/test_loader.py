@@ -55,6 +55,19 @@ def test_same_batches_for_any_world_size_and_workers(folder, world_size, workers
     assert_same_run(folder, batches(folder, views=views), world_size, workers, views=views)
 
 
+@pytest.mark.parametrize("world_size,workers", [(1, 0), (2, 1), (4, 2)])
+def test_rates_of_masking_are_those_of_the_step_whoever_makes_the_batch(folder, world_size, workers):
+    changes = {"rate": 0.3, "later": ((7, 0.15), (20, 0.05)), "linear": True}
+    made = batches(folder, **changes)
+    for batch in made:
+        keys = sequence_keys(3, batch.epoch, batch.sequence_ids, 0, "mask")
+        rate = np.interp(batch.step, [0, 7, 20], [0.3, 0.15, 0.05])
+        expected = mask_tokens(batch.original, keys, helpers.VOCABULARY, rate=rate)
+        assert np.array_equal(batch.masked[0].positions, expected.positions)
+    assert_same_run(folder, made, world_size, workers, **changes)
+    assert_same(batches(folder, start_step=11, **changes)[0], made[11])
+
+
 def test_identities_are_those_of_the_text(folder):
     """Equal for the same sentence in any view, batch and place of the corpus, before it was augmented."""
     sequences = helpers.some_sequences(SEQUENCES)

@@ -9,7 +9,8 @@ from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from pretrain.common.errors import UserError
-from pretrain.data.masking import Masked, mask_tokens
+from pretrain.config.objectives import ObjectiveConfig
+from pretrain.data.masking import Masked, Masking, mask_tokens
 
 SIZE = 200
 PAD, CLS, SEP, MASK, DEL = range(5)
@@ -40,6 +41,28 @@ def test_number_is_the_rate_rounded_up_or_down_and_at_least_one(rate):
     exact = (batch.lengths - 2) * rate
     assert (counts >= np.maximum(np.floor(exact - 1e-9), 1)).all()
     assert (counts <= np.maximum(np.ceil(exact + 1e-9), 1)).all()
+
+
+def test_the_rate_at_a_step_is_the_last_one_begun_or_on_the_line_to_the_next():
+    mlm = {"rate": 0.3, "later_rates": {"90": 0.05, "50": 0.15}}
+    steps = np.array([0, 1, 25, 49, 50, 70, 89, 90, 1000])
+    found = Masking.of(ObjectiveConfig(mlm=mlm)).rate_at(steps)
+    assert found.tolist() == [0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.05, 0.05]
+    found = Masking.of(ObjectiveConfig(mlm=mlm | {"rate_change": "linear"})).rate_at(steps)
+    by_hand = [0.3, 0.297, 0.225, 0.153, 0.15, 0.1, 0.0525, 0.05, 0.05]
+    assert np.allclose(found, by_hand, rtol=0, atol=1e-12)
+    assert Masking.of(ObjectiveConfig(mlm={"rate": 0.2})).rate_at(steps).tolist() == [0.2] * len(steps)
+
+
+def test_sequences_with_rates_of_their_own_are_masked_as_they_would_be_alone():
+    batch, keys = random_batch(400), keys_for(400)
+    rates = np.array([0.3, 0.05] * 200)
+    both = mask_tokens(batch, keys, VOCABULARY, rate=rates)
+    for rate in (0.3, 0.05):
+        rows = np.flatnonzero(rates == rate)
+        alone = mask_tokens(batch.take(rows), keys[rows], VOCABULARY, rate=rate)
+        assert both.take(rows).batch == alone.batch
+        assert np.array_equal(both.take(rows).positions, alone.positions)
 
 
 def test_share_is_exact_on_average_at_every_length():

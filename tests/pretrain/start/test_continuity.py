@@ -215,6 +215,23 @@ def test_one_trunk_has_many_decays_and_is_left_as_it_was(tiny_data, tmp_path):
     assert "Take a checkpoint of step 11 or before" in finish(start(refused), expect=2)
 
 
+def test_the_rate_of_masking_may_change_for_steps_to_come_alone():
+    rate, later, way = "objective.mlm.rate", "objective.mlm.later_rates", "objective.mlm.rate_change"
+    falling = {rate: "0.3", later: "{100: 0.15, 900: 0.05}"}
+    assert resumed({rate: "0.3"}, falling) == {
+        f"{later}.100": (100, None, 0.15),
+        f"{later}.900": (100, None, 0.05),
+    }
+    assert list(resumed(falling, {rate: "0.3", later: "{100: 0.15}"}, step=900)) == [f"{later}.900"]
+    for before, now in (({rate: "0.3"}, falling), (falling, falling | {way: "linear"})):
+        with pytest.raises(
+            UserError, match=r"made with objective\.mlm\.(later_rates\.100|rate_change)=.*another run"
+        ):
+            resumed(before, now, step=101)
+    with pytest.raises(UserError, match=r"objective\.mlm\.rate="):
+        resumed(falling, falling | {rate: "0.2"})
+
+
 def test_settings_of_the_users_own_objective_must_stay():
     own = {"objective": "mine.py:Mine", "objective.options": "{margin: 1, rate: 2}"}
     assert resumed(own, own) == {}
