@@ -83,8 +83,8 @@ def inspect(
         f"{settings.data_folder}/{split}: {reader.num_sequences:,} {described(reader)}, "
         f"{reader.num_tokens:,} tokens, {reader.num_chunks:,} chunks\n"
         f"step {batch.step}, epoch {batch.epoch} of {reader.num_sequences // settings.train.global_batch:,} "
-        f"steps, rank {rank} of {world_size}: {len(batch.original):,} of {settings.train.global_batch:,} "
-        "sequences"
+        f"steps, rank {rank} of {world_size}: {len(batch.original):,} of "
+        f"{settings.batch_sizes.at_step(batch.step):,} sequences"
     )
     for entry in batch.substitutions:
         console.print(

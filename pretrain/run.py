@@ -58,6 +58,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())
     require_divisible(config.data.lanes, config.train.global_batch, dist.get_world_size())
+    full_steps = config.batch_sizes.before(config.train.steps) / config.train.global_batch
     if dry_run:
         config = dry_run_config(config)
     with hold_run_folder(config.run_folder):
@@ -66,7 +67,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
         code = run(config, default_recipe, min(config.train.steps, 2) if dry_run else None)
         if dry_run and dist.get_rank() == 0:
             rows = read_metrics(config.run_folder / "metrics.jsonl")
-            print(*whole_run(rows, config.train.steps, dist.get_world_size()), sep="\n")
+            print(*whole_run(rows, config.train.steps, dist.get_world_size(), full_steps), sep="\n")
         dist.barrier()
     dist.destroy_process_group()
     return code
@@ -123,6 +124,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         progress.step,
         progress.tokens,
         flops,
+        sequences_before=config.batch_sizes.before,
         track=config.track or (),
         name=config.name,
         settings=dict(leaves(config.model_dump(mode="json"))),
@@ -132,7 +134,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         lengths = summary.print_summary(
             config, data, encoder, objective, progress, checkpoint, threads, telemetry
         )
-        beside = summary.length_only(config, objective, lengths)
+        beside = summary.length_only(objective, lengths)
         continuity.print_changes(progress.changes, progress.step, telemetry)
         report_damage(data, evaluate.heldout, progress, telemetry)
         summary.print_idle_augmentations(data, telemetry)

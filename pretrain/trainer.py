@@ -46,7 +46,7 @@ def train(
     shutdown: Shutdown,
     progress: Progress,
     stop_step: int,
-    beside: Mapping[str, float] | None = None,
+    beside: Callable[[int], Mapping[str, float]] = lambda _: {},
 ) -> int:
     """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
 
@@ -57,7 +57,7 @@ def train(
         save: writes a checkpoint of the engine and the progress.
         keep_best: called on all ranks with the checkpoint of the step whose `selection_score` is the best so
             far.
-        beside: figures that every row of metrics repeats, for its own to be compared with.
+        beside: figures that a row of metrics has beside its own, from the sequences of its step.
 
     Raises:
         NotFinite: a loss or gradient is not finite. Parameters and the last checkpoint are as they were.
@@ -76,7 +76,7 @@ def train(
         settings.balance,
     )
     update = Update(engine, settings.clip, scale)
-    log = _StepLog(config, engine, telemetry, progress, clock, scale, beside or {})
+    log = _StepLog(config, engine, telemetry, progress, clock, scale, beside)
     engine.train()
 
     while progress.step < stop_step:
@@ -171,9 +171,9 @@ class _StepLog:
         progress: Progress,
         clock: Stopwatch,
         scale: LossScale | None,
-        beside: Mapping[str, float],
+        beside: Callable[[int], Mapping[str, float]],
     ) -> None:
-        self.beside = beside
+        self.beside, self.sizes = beside, config.batch_sizes
         self.config, self.engine, self.telemetry = config, engine, telemetry
         self.progress, self.clock, self.scale = progress, clock, scale
         self.window = Window(progress.window)
@@ -195,12 +195,12 @@ class _StepLog:
             norm, applied: as `Update.apply` gives them.
             ends_row: whether the step ends a row of metrics.
         """
-        progress, settings = self.progress, self.config.train
+        progress, sequences = self.progress, self.sizes.at_step(self.progress.step - 1)
         measures = dict(result.measures)
         # rank 0 alone writes rows, checkpoints (with the window), and alarms
         if result.views is not None and dist.get_rank() == 0:
             objective = self.engine.module.objective
-            negatives = objective.negatives(objective.pool(settings.global_batch, dist.get_world_size()))
+            negatives = objective.negatives(objective.pool(sequences, dist.get_world_size()))
             measures |= self.monitor.measure(result.views[:2], result.lengths, negatives, spectrum=ends_row)
         numbers: dict[str, Tensor | float] = {"norm": norm, "applied": applied}
         numbers |= {f"{_LOSS}{name}": value for name, value in result.losses.items()}
@@ -210,7 +210,9 @@ class _StepLog:
         result.views = None  # the next step needs the memory
         of_row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
         if ends_row:
-            of_row |= {"seconds": progress.seconds, "time": self.clock.shares()} | dict(self.beside)
+            of_row |= {"seconds": progress.seconds, "time": self.clock.shares()} | self.beside(sequences)
+            if self.sizes.growth_steps:
+                of_row["global_batch"] = sequences
         self._queued = _Step(progress.step, result, rate, Numbers(numbers), ends_row, of_row)
 
     def write(self) -> None:
@@ -227,7 +229,8 @@ class _StepLog:
         norm, applied = numbers["norm"], bool(numbers["applied"])
         _require_finite(step.number, losses, norm, applied, numbers.get("scale"), self.config)
         self.progress.skipped_steps += not applied
-        self.telemetry.advance(step.number, losses, step.rate, result.tokens, self.config.train.global_batch)
+        sequences = self.sizes.at_step(step.number - 1)
+        self.telemetry.advance(step.number, losses, step.rate, result.tokens, sequences)
         for row in result.substitutions:
             self.telemetry.warn(describe_substitution(row))
         self.window.add(losses, norm, measures, result.masked_tokens, result.micro_batches)

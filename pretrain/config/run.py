@@ -16,6 +16,7 @@ from augment.spec.grammar import parse as parse_augmentation
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE
+from pretrain.config.batch_sizes import BatchSizes
 from pretrain.config.data import DataConfig
 from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.terms import Section
@@ -188,6 +189,12 @@ class TrainConfig(Section):
     global_batch: int = Field(
         192, ge=2, description="sequences a step over all ranks; also the pool of negatives"
     )
+    batch_warmup_steps: int = Field(
+        0, ge=0, description="steps over which the batch grows evenly from batch_start to global_batch"
+    )
+    batch_start: int | None = Field(
+        None, ge=2, description="sequences of the first step of a batch that grows; none: data.lanes"
+    )
     micro_batch_tokens: int = Field(
         16384,
         ge=16,
@@ -352,6 +359,17 @@ class Config(Section):
             raise ValueError(
                 f"train.global_batch={train.global_batch} is not a multiple of data.lanes={self.data.lanes}"
             )
+        if train.batch_start and not train.batch_warmup_steps:
+            raise ValueError(
+                f"train.batch_start={train.batch_start} changes nothing without "
+                "train.batch_warmup_steps: set the steps over which the batch grows, or leave it out"
+            )
+        start = self.batch_sizes.start
+        if start % self.data.lanes or start > train.global_batch:
+            raise ValueError(
+                f"train.batch_start={start} must be a multiple of data.lanes={self.data.lanes}, and at most "
+                f"train.global_batch={train.global_batch}"
+            )
         if model.init is None and model.hidden_size % model.heads:
             raise ValueError(
                 f"model.hidden_size={model.hidden_size} is not a multiple of model.heads={model.heads}"
@@ -380,6 +398,14 @@ class Config(Section):
                 "a norm over a whole layer"
             )
         return self
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """The sequences of each step."""
+        train, lanes = self.train, self.data.lanes
+        least = train.batch_start or lanes * math.ceil(2 / lanes)
+        start = least if train.batch_warmup_steps else train.global_batch
+        return BatchSizes(train.global_batch, lanes, start, train.batch_warmup_steps)
 
     @property
     def heldout_rate(self) -> float:

@@ -7,6 +7,9 @@ epoch. A rank of a world of W serves L / W neighbouring lanes: the global batch 
 W is, and the step number alone says where every lane stands, so resuming costs nothing and no rank can run
 out before another.
 
+A batch that grows at first (`pretrain.config.batch_sizes`) takes smaller shares of the same slices, one after
+the other; a step whose share does not fit into what is left of a slice begins the next epoch.
+
 Nothing here is drawn from a generator object: every number is a hash of (seed, epoch, chunk, index), so the
 order does not change with NumPy's version (NumPy freezes no stream but RandomState's) and any step is reached
 in O(B).
@@ -22,6 +25,7 @@ import numpy as np
 
 from augment.core.keys import derive
 from pretrain.common.errors import UserError
+from pretrain.config.batch_sizes import BatchSizes
 
 _ROUNDS = 4
 # Domains of the hash, so that two uses of one (seed, epoch, chunk) never share random bits.
@@ -121,12 +125,21 @@ class Lanes:
         seed: of the data order.
         global_batch: B, sequences a step over all ranks.
         lanes: L, fixed in the configuration; every world size that divides it sees the same global batches.
+        start_batch, growth_steps: of a batch that grows to B (`BatchSizes`); None, 0: it is always B.
 
     Raises:
         UserError: B is not a multiple of L, or the corpus holds fewer than B sequences.
     """
 
-    def __init__(self, chunk_sizes: np.ndarray, seed: int, global_batch: int, lanes: int) -> None:
+    def __init__(
+        self,
+        chunk_sizes: np.ndarray,
+        seed: int,
+        global_batch: int,
+        lanes: int,
+        start_batch: int | None = None,
+        growth_steps: int = 0,
+    ) -> None:
         self.chunk_sizes = np.asarray(chunk_sizes, dtype=np.int64)
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)
         self.num_sequences = int(self.chunk_sizes.sum())
@@ -151,6 +164,8 @@ class Lanes:
             )
         self.per_lane = self.global_batch // self.lanes
         self.steps_per_epoch = self.num_sequences // self.global_batch
+        self.sizes = BatchSizes(global_batch, lanes, start_batch or global_batch, growth_steps)
+        self._early = self._places_of_growth()
         self._epochs: OrderedDict[int, _EpochOrder] = OrderedDict()
 
     def slice_of(self, rank: int, world_size: int) -> tuple[int, int]:
@@ -167,14 +182,44 @@ class Lanes:
 
     def epoch_of(self, step: int | np.ndarray) -> int | np.ndarray:
         """Return the epoch that a step belongs to, counted from 0."""
-        return step // self.steps_per_epoch
+        if isinstance(step, np.ndarray):
+            return self._places(step)[0]
+        return int(self._places(np.array([step]))[0][0])
+
+    def _places_of_growth(self) -> np.ndarray:
+        """Return where a lane stands at each step of the growth, and behind it: int64[2, growth_steps + 1].
+
+        That is the epoch, and how many sequences the lane gave before in it.
+        """
+        epoch = offset = 0
+        places = []
+        for share in (self.sizes.at(np.arange(self.sizes.growth_steps)) // self.lanes).tolist():
+            if offset + share > self.num_sequences // self.lanes:
+                epoch, offset = epoch + 1, 0
+            places.append((epoch, offset))
+            offset += share
+        return np.array([*places, (epoch, offset)], dtype=np.int64).T
+
+    def _places(self, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the epoch of each step, and how many sequences a lane gave before in it: int64[n] each."""
+        epoch, offset = self._early[:, -1]
+        full = steps - self.sizes.growth_steps  # steps of the full batch before this one
+        left = (
+            self.num_sequences // self.lanes - offset
+        ) // self.per_lane  # that the growth's last epoch has
+        later, number = np.divmod(full - left, self.steps_per_epoch)
+        epochs = np.where(full < left, epoch, epoch + 1 + later)
+        offsets = np.where(full < left, offset + full * self.per_lane, number * self.per_lane)
+        early = np.flatnonzero(full < 0)
+        epochs[early], offsets[early] = self._early.take(steps[early], axis=1)
+        return epochs, offsets
 
     def draw(self, step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw the sequences that lanes [lane_start, lane_stop) give at a step, lane after lane.
 
         Returns:
-            (chunk, index): int64[n] each, n = (lane_stop - lane_start) * B / L; the sequence is number
-            `index` of chunk `chunk`.
+            (chunk, index): int64[n] each, n = (lane_stop - lane_start) * B / L, with the step's own B; the
+            sequence is number `index` of chunk `chunk`.
         """
         return self.draw_steps(step, step + 1, lane_start, lane_stop)
 
@@ -182,16 +227,19 @@ class Lanes:
         self, first: int, stop: int, lane_start: int, lane_stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """`draw` for the steps [first, stop) at once, step after step: int64[(stop - first) * n] each."""
-        chunks, indices = [], []
-        while first < stop:
-            epoch = first // self.steps_per_epoch
-            end = min(stop, (epoch + 1) * self.steps_per_epoch)
-            chunk, index = self._draw_within(epoch, first, end, lane_start, lane_stop)
-            chunks.append(chunk)
-            indices.append(index)
-            first = end
-        if not chunks:
+        steps = np.arange(first, stop)
+        if not steps.size:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        (epochs, offsets), shares = self._places(steps), self.sizes.at(steps) // self.lanes
+        # Steps of one epoch and of equal size are drawn together.
+        cuts = np.flatnonzero((np.diff(epochs) != 0) | (np.diff(shares) != 0)) + 1
+        drawn = [
+            self._draw_within(
+                int(epochs[part[0]]), offsets[part], int(shares[part[0]]), lane_start, lane_stop
+            )
+            for part in np.split(np.arange(len(steps)), cuts)
+        ]
+        chunks, indices = zip(*drawn)
         return np.concatenate(chunks), np.concatenate(indices)
 
     def replacements(self, epoch: int, chunk: int, attempts: int) -> np.ndarray:
@@ -203,16 +251,16 @@ class Lanes:
         return (words % np.uint64(self.chunk_sizes.size)).astype(np.int64)
 
     def _draw_within(
-        self, epoch: int, first: int, stop: int, lane_start: int, lane_stop: int
+        self, epoch: int, offsets: np.ndarray, share: int, lane_start: int, lane_stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw `share` sequences of each lane at each step of one epoch, whose `offsets` are given."""
         order = self._epoch_order(epoch)
         lane = np.arange(lane_start, lane_stop, dtype=np.int64)
         slice_start = lane * self.num_sequences // self.lanes
-        step = np.arange(first, stop, dtype=np.int64) - epoch * self.steps_per_epoch
         position = (
-            step[:, None, None] * self.per_lane
+            offsets[:, None, None]
             + slice_start[None, :, None]
-            + np.arange(self.per_lane, dtype=np.int64)[None, None, :]
+            + np.arange(share, dtype=np.int64)[None, None, :]
         ).ravel()
         place = np.searchsorted(order.ends, position, side="right")
         chunk = order.order[place]

@@ -41,6 +41,7 @@ class LoaderSettings:
     workers: processes; 0 makes the batches in this one.
     damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
     prefetch: blocks that each worker makes ahead.
+    start_batch, growth_steps: of a batch that grows to B at first.
     """
 
     seed: int
@@ -49,12 +50,22 @@ class LoaderSettings:
     workers: int = 0
     damaged: str = "refuse"
     prefetch: int = 2
+    start_batch: int | None = None
+    growth_steps: int = 0
 
     @staticmethod
     def of(config: Config) -> LoaderSettings:
         """Return what a run's configuration says."""
-        train, data = config.train, config.data
-        return LoaderSettings(train.seed, train.global_batch, data.lanes, data.workers, data.damaged)
+        train, data, sizes = config.train, config.data, config.batch_sizes
+        return LoaderSettings(
+            train.seed,
+            train.global_batch,
+            data.lanes,
+            data.workers,
+            data.damaged,
+            start_batch=sizes.start,
+            growth_steps=sizes.growth_steps,
+        )
 
 
 @dataclass(frozen=True)
@@ -99,11 +110,20 @@ class Loader:
         _check_settings(settings, position)
         _check_views(reader, spec)
         self.settings, self.position = settings, position
-        self.lanes = Lanes(reader.chunk_sizes, settings.seed, settings.global_batch, settings.lanes)
+        self.lanes = Lanes(
+            reader.chunk_sizes,
+            settings.seed,
+            settings.global_batch,
+            settings.lanes,
+            settings.start_batch,
+            settings.growth_steps,
+        )
         groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
         largest = max(stop - start for start, stop in groups)
         block_steps = _block_steps(largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences)
-        self.items = _BlockItems(position.start_step, position.stop_step, block_steps, groups)
+        start, stop = position.start_step, position.stop_step
+        cuts = [start, *self.lanes.sizes.changes(start, stop), stop]
+        self.items = _BlockItems(cuts, block_steps, groups)
         # A lane is in one chunk at a time, and crosses into others within a block; with a little room to
         # spare.
         chunks_a_lane = 1 + block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
@@ -171,24 +191,24 @@ class Loader:
 class _BlockItems:
     """What each block is of: (first step, stop step, first lane, stop lane). A run may have millions.
 
-    The groups of lanes take turns, and so do the workers: a worker always gets the same group.
+    The groups of lanes take turns, and so do the workers: a worker always gets the same group. All steps of a
+    block have equally many sequences.
+
+    cuts: the first step, those at which the batch is larger than before, and the last.
     """
 
-    start: int
-    stop: int
+    cuts: list[int]
     block_steps: int
     groups: list[tuple[int, int]]
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Yield the first and the stop step of the blocks."""
-        for first in range(self.start, self.stop, self.block_steps):
-            yield first, min(first + self.block_steps, self.stop)
+        for begin, end in itertools.pairwise(self.cuts):
+            for first in range(begin, end, self.block_steps):
+                yield first, min(first + self.block_steps, end)
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
         return (steps + lanes for steps in self.steps() for lanes in self.groups)
-
-    def __len__(self) -> int:
-        return -(-(self.stop - self.start) // self.block_steps) * len(self.groups)
 
 
 def _check_settings(settings: LoaderSettings, position: Position) -> None:

@@ -230,7 +230,7 @@ class BlockMaker:
 
     def _met_before(self, chunk: int, step: int, lane: int) -> bool:
         """Whether the lane's draw just before this step came from the same chunk in the same epoch."""
-        if step % self.lanes.steps_per_epoch == 0:
+        if step == 0 or self.lanes.epoch_of(step - 1) != self.lanes.epoch_of(step):
             return False
         return int(self.lanes.draw(step - 1, lane, lane + 1)[0][-1]) == chunk
 

@@ -61,7 +61,7 @@ def sampled_batch(config: Config, reader: ShardReader, tokenizer: Any) -> BatchS
     loader = Loader(
         reader,
         BatchSpec(views, Masking.of(sample.objective), vocabulary, synonyms, longest),
-        replace(LoaderSettings.of(sample), workers=0),
+        replace(LoaderSettings.of(sample), workers=0, start_batch=None, growth_steps=0),
         Position(0, 1, 0, 1),
     )
     return _sizes(config, next(iter(loader)), config.train.global_batch / sample.train.global_batch, longest)

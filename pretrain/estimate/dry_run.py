@@ -8,13 +8,16 @@ from typing import Any
 from pretrain.telemetry.formats import format_count, format_seconds
 
 
-def whole_run(rows: Iterable[dict[str, Any]], steps: int, ranks: int) -> list[str]:
+def whole_run(
+    rows: Iterable[dict[str, Any]], steps: int, ranks: int, full_steps: float | None = None
+) -> list[str]:
     """Return the lines with which a dry run ends: time of all steps, and memory.
 
     Args:
         rows: of its metrics.jsonl, a row a step. The last step counts: the first compiles kernels, and makes
             the optimizer's states.
         steps: of the whole run.
+        full_steps: how many steps of the whole batch they are worth, where it grows; None: as many.
 
     >>> rows = [{"step": 1, "loss": {}, "seconds": 9.0, "tokens": 50},
     ...         {"step": 2, "loss": {}, "seconds": 11.0, "tokens": 100, "memory": {"peak_gb": 1.25}}]
@@ -30,9 +33,10 @@ def whole_run(rows: Iterable[dict[str, Any]], steps: int, ranks: int) -> list[st
     seconds = last["seconds"] - before["seconds"]
     rate = format_count((last["tokens"] - before["tokens"]) / max(seconds, 1e-9))
     use = last.get("memory", {})
+    growing = " at the full batch" if full_steps is not None and full_steps < steps else ""
     lines = [
-        f"  whole run: {steps:,} steps of {seconds:.2f} s, {rate} tokens/s, are "
-        f"{format_seconds(steps * seconds)}, without evaluations and checkpoints"
+        f"  whole run: {steps:,} steps of {seconds:.2f} s{growing}, {rate} tokens/s, are "
+        f"{format_seconds((full_steps or steps) * seconds)}, without evaluations and checkpoints"
     ]
     peak = use.get("gpu_peak_gb", use.get("peak_gb"))
     if peak is not None:

@@ -89,7 +89,8 @@ class Scenario:
             self.config.checkpoint.every,
             self.disk,
         )
-        hours = time.step * train.steps / 3600
+        full_steps = self.config.batch_sizes.before(train.steps) / train.global_batch
+        hours = time.step * full_steps / 3600
         return Estimate(
             layout=layout,
             memory=need,

@@ -157,11 +157,12 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
     corpus = ", ".join(Path(source).name if Path(source).is_absolute() else source for source in sources)
     if "sequences" in data:
         corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
+    growth = f" from step {train['batch_warmup_steps']:,} on" if train.get("batch_warmup_steps") else ""
     decay = f" over the last {train['decay_steps']:,} steps" if train.get("decay_steps") else ""
     rows: list[tuple[str, ...]] = [
         ("data", corpus),
         ("steps", f"{policy['step']:,} of {train['steps']:,}"),
-        ("sequences a step", f"{train['global_batch']:,}"),
+        ("sequences a step", f"{train['global_batch']:,}" + growth),
     ]
     if progress.get("tokens"):
         rows.append(("tokens trained on, views included", format_count(progress["tokens"])))

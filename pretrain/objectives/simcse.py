@@ -139,7 +139,7 @@ class Esimcse(Objective):
         super().__init__()
         self.settings = settings = config.objective.esimcse
         self.head = simcse_head(encoder.hidden_size)
-        size = round(settings.queue * config.train.global_batch)
+        self.queue_size = size = round(settings.queue * config.train.global_batch)
         if size:
             self.momentum_role = "anchor"
             self.momentum = MomentumEncoder(encoder, settings.momentum)
@@ -153,7 +153,7 @@ class Esimcse(Objective):
         return {"esimcse": self.settings.weight * self.settings.rise(step)}
 
     def negatives(self, batch: int) -> int:
-        return batch - 1 + round(self.settings.queue * batch)
+        return batch - 1 + self.queue_size
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.head, [views["anchor"], views["positive"]])

@@ -59,9 +59,11 @@ class WholeObjective(nn.Module):
         smallest = max(
             (term.smallest_batch for term in terms.values() if any(term.weights(last).values())), default=2
         )
-        if config.train.global_batch < smallest:
+        first = config.batch_sizes.start
+        if first < smallest:
+            key = "train.batch_start" if config.train.batch_warmup_steps else "train.global_batch"
             raise UserError(
-                f"train.global_batch={config.train.global_batch} is too small for objective "
+                f"{key}={first} is too small for objective "
                 f"{config.objective.name}, "
                 f"which needs {smallest} sequences or more"
             )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -111,7 +113,7 @@ def print_summary(
         else f"CPU, threads a rank: {threads}{from_user}"
     )
     chosen = f" ({reason})" if (reason := describe_choice()) else ""
-    epochs = train.steps * train.global_batch / max(1, data.train.num_sequences)
+    epochs = config.batch_sizes.before(train.steps) / max(1, data.train.num_sequences)
     start = f", resumed from {resumed} at step {progress.step}" if resumed else ""
     lines = [
         f"run        {config.run_folder}{start}",
@@ -122,12 +124,17 @@ def print_summary(
         f"{train.steps:,} steps" + _decay(train),
         *_encoder_lines(config, encoder),
         *_objective_lines(config, objective, lengths),
-        f"batch      {train.global_batch:,} sequences a step, up to {train.micro_batch_tokens:,} tokens in "
-        "one pass",
+        f"batch      {train.global_batch:,} sequences a step{_growth(config)}, up to "
+        f"{train.micro_batch_tokens:,} tokens in one pass",
     ]
     for line in lines:
         telemetry.say(line)
     return lengths
+
+
+def _growth(config: Config) -> str:
+    sizes = config.batch_sizes
+    return f" from step {sizes.growth_steps:,} on, {sizes.start:,} at the first" if sizes.growth_steps else ""
 
 
 def _decay(train: TrainConfig) -> str:
@@ -137,17 +144,22 @@ def _decay(train: TrainConfig) -> str:
 
 
 def length_only(
-    config: Config, objective: WholeObjective, lengths: LengthShortcut | None
-) -> dict[str, float]:
-    """Return what each row of metrics sets beside CLEAR's loss: NT-Xent of a matcher that sees lengths alone.
+    objective: WholeObjective, lengths: LengthShortcut | None
+) -> Callable[[int], dict[str, float]]:
+    """Return what a row of metrics sets beside CLEAR's loss: NT-Xent of a matcher that sees lengths alone.
 
-    It has the candidates that the loss has. Empty for other objectives.
+    It has the candidates that the loss has, by the number of sequences of the step. Empty for other
+    objectives.
     """
     if lengths is None or "clear" not in objective.terms:
-        return {}
-    pool = objective.pool(config.train.global_batch, dist.get_world_size())
-    candidates = objective.terms["clear"].negatives(pool) + 1
-    return {"contrastive_length_only": lengths.loss_among(candidates)}
+        return lambda _: {}
+
+    @functools.cache
+    def of_batch(sequences: int) -> dict[str, float]:
+        pool = objective.pool(sequences, dist.get_world_size())
+        return {"contrastive_length_only": lengths.loss_among(objective.terms["clear"].negatives(pool) + 1)}
+
+    return of_batch
 
 
 def _layers(config: Config) -> str:

@@ -38,7 +38,7 @@ def unpaired(first: Run, second: Run) -> list[str]:
     """Return why two finished runs of one seed did not read the same batches; nothing: they did."""
     reasons = []
     one, other = first.config, second.config
-    for key in ("train.global_batch", "data.lanes"):
+    for key in ("train.global_batch", "train.batch_warmup_steps", "train.batch_start", "data.lanes"):
         section, name = key.split(".")
         values = [getattr(getattr(config, section), name) for config in (one, other)]
         if values[0] != values[1]:

@@ -48,6 +48,7 @@ class Telemetry:
         track: Sequence[str] = ("tensorboard",),
         name: str = "",
         settings: Mapping[str, Any] | None = None,
+        sequences_before: Callable[[int], int] = int,
     ) -> None:
         """
         Args:
@@ -63,10 +64,11 @@ class Telemetry:
             track: trackers, of `trackers.outside.PACKAGES`.
             name, settings: what trackers call the run (none: as its folder), and the recipe that they show,
                 dotted key -> value.
+            sequences_before: gives the sequences of all steps before one: the time left is by them.
         """
         self.run_folder, self.total_steps, self.flops = Path(run_folder), total_steps, flops
         self.tokens = start_tokens
-        self.throughput = Throughput(clock)
+        self.throughput = Throughput(clock, work=sequences_before)
         self._active = rank == 0
         self._start_step = self._step = start_step
         self._stream = stream or sys.stdout

@@ -115,8 +115,18 @@ class Throughput:
     wall clock over the last steps, with everything.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, window: int = 200) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        window: int = 200,
+        work: Callable[[int], float] = float,
+    ) -> None:
+        """
+        Args:
+            window: steps by whose time the time left is computed.
+            work: of all steps before one, in any unit; steps need not be equal.
+        """
+        self._clock, self._work = clock, work
         self._tokens = self._sequences = 0
         self._seconds = 0.0
         self._mark = clock()
@@ -159,7 +169,8 @@ class Throughput:
         if len(self._wall) < 2 or self._wall[-1][0] <= self._wall[0][0]:
             return None
         (first, then), (last, now) = self._wall[0], self._wall[-1]
-        return max(0, total_steps - last) * (now - then) / (last - first)
+        left = max(0, self._work(max(total_steps, last)) - self._work(last))
+        return left * (now - then) / (self._work(last) - self._work(first))
 
 
 def measure_peak_flops(device: torch.device | str, dtype: torch.dtype, seconds: float = 0.05) -> float:

@@ -77,6 +77,32 @@ def test_a_rate_of_masking_that_falls_is_resumed_bitwise_and_on_two_ranks(tiny_d
         assert curve(other)[step].get("loss") == pytest.approx(row.get("loss"), rel=2e-4)
 
 
+GROWING = {"train__batch_warmup_steps": 6, "train__batch_start": 4, "objective__name": "esimcse"}
+
+
+def test_a_batch_that_grows_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
+    run, again, other = (tmp_path / name for name in ("run", "again", "other"))
+    flags = GROWING | {"checkpoint__keep": 9, "model__attention_dropout": 0}
+    said = finish(start(command(tiny_data, run, **flags)))
+    assert "16 sequences a step from step 6 on, 4 at the first" in said
+    sizes = [4, 4, 8, 8, 12, 12, 16, 16, 16, 16]
+    rows = {row["step"]: row for row in records(run) if "loss" in row}
+    assert [row["global_batch"] for row in rows.values()] == sizes
+    assert all(row["sequences_per_second"] > 0 for row in rows.values())
+    for copy in (again, other):
+        shutil.copytree(run, copy)
+        for later in sorted((copy / "checkpoints").glob("step-*"))[1:]:
+            shutil.rmtree(later)  # what is left is of step 3, in the middle of the growth
+    finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))
+    assert curve(again) == curve(run)
+    finish(start(command(tiny_data, other, **flags, checkpoint__resume="auto"), ranks=2))
+    for row in (row for row in records(other) if "loss" in row):
+        expected = rows[row["step"]]
+        assert (row["tokens"], row["global_batch"]) == (expected["tokens"], expected["global_batch"])
+        assert row["loss"] == pytest.approx(expected["loss"], rel=2e-4)
+        assert row["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=2e-3)
+
+
 def test_rows_are_means_of_all_their_steps_and_do_not_notice_a_resume(tiny_data, whole, tmp_path):
     run = tmp_path / "run"
     flags = {"train__log_every": 4, "checkpoint__keep": 9}

@@ -153,3 +153,40 @@ def test_lanes_must_divide_over_ranks():
         lanes.slice_of(0, 3)
     with pytest.raises(UserError, match="change train"):
         lanes.slice_of(0, 5)
+
+
+def grown(start: int, full: int, lanes: int, steps: int, last: int) -> list[int]:
+    """The sizes of the steps before `last`, written out."""
+    return [
+        full if step >= steps else start + lanes * ((full - start) // lanes * step // steps)
+        for step in range(last)
+    ]
+
+
+@pytest.mark.parametrize(
+    "start,full,count,steps", [(8, 32, 8, 9), (2, 30, 2, 40), (5, 15, 5, 3), (24, 24, 8, 5)]
+)
+def test_a_batch_that_grows_walks_through_the_same_slices(start, full, count, steps):
+    """Each lane goes on in its slice, and to the next epoch's where a step's share does not fit."""
+    lanes = Lanes(SIZES, 7, full, count, start, steps)
+    sizes = grown(start, full, count, steps, steps + 3 * lanes.steps_per_epoch)
+    assert lanes.sizes.at(np.arange(len(sizes))).tolist() == sizes
+    assert [lanes.sizes.before(step) for step in (0, 1, steps, len(sizes))] == [
+        sum(sizes[:step]) for step in (0, 1, steps, len(sizes))
+    ]
+    epoch, offset, slices = 0, 0, slow_epoch(lanes, 0)
+    expected = []
+    for step, size in enumerate(sizes):
+        share = size // count
+        if offset + share > SIZES.sum() // count:
+            epoch, offset = epoch + 1, 0
+            slices = slow_epoch(lanes, epoch)
+        expected.append([pair for part in slices for pair in part[offset : offset + share]])
+        offset += share
+        assert lanes.epoch_of(step) == epoch and pairs(lanes.draw(step, 0, count)) == expected[step]
+    everything = pairs(lanes.draw_steps(0, len(sizes), 0, count))
+    assert everything == [pair for step in expected for pair in step]
+    assert lanes.epoch_of(np.arange(3)).tolist() == [lanes.epoch_of(step) for step in range(3)]
+    cuts = [step for step in range(1, len(sizes)) if sizes[step] > sizes[step - 1]]
+    assert lanes.sizes.changes(0, len(sizes)) == cuts
+    assert lanes.sizes.changes(3, 7) == [step for step in cuts if 3 < step < 7]

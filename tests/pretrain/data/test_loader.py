@@ -68,6 +68,18 @@ def test_rates_of_masking_are_those_of_the_step_whoever_makes_the_batch(folder, 
     assert_same(batches(folder, start_step=11, **changes)[0], made[11])
 
 
+@pytest.mark.parametrize("world_size,workers", [(1, 0), (1, 2), (2, 1), (4, 2)])
+def test_a_growing_batch_is_the_same_whoever_makes_it_and_from_any_step(folder, world_size, workers):
+    changes = {"start_batch": 8, "growth_steps": 17, "views": LABELLED}
+    made = batches(folder, **changes)
+    assert [len(batch.original) for batch in made] == [8 + 8 * (5 * s // 17) for s in range(17)] + [48] * 8
+    assert_same_run(folder, made, world_size, workers, **changes)
+    for start in (3, 16, 20):
+        rest = batches(folder, start_step=start, **changes)
+        for batch, expected in zip(rest, made[start:], strict=True):
+            assert_same(batch, expected)
+
+
 def test_identities_are_those_of_the_text(folder):
     """Equal for the same sentence in any view, batch and place of the corpus, before it was augmented."""
     sequences = helpers.some_sequences(SEQUENCES)

@@ -14,6 +14,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
+from pretrain.config.batch_sizes import BatchSizes
 from pretrain.telemetry.formats import flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics, to_line, truncate_metrics
 from pretrain.telemetry.run import Telemetry, memory_use
@@ -80,6 +81,17 @@ def test_eta_is_by_the_wall_clock_evaluations_included():
         meter.add(step, 1)
     assert meter.eta(200) == pytest.approx(80 * 2.0)
     assert meter.eta(50) == 0.0
+
+
+def test_eta_counts_sequences_where_the_batch_grows():
+    clock, sizes = Clock(), BatchSizes(full=8, lanes=2, start=2, growth_steps=3)
+    meter = Throughput(clock, work=sizes.before)
+    meter.begin(0)
+    for step, sequences in ((1, 2), (2, 4)):
+        clock.now += sequences  # a second each
+        meter.add(step, 1)
+    assert meter.eta(10) == pytest.approx(6 + 7 * 8)
+    assert meter.eta(2) == 0.0
 
 
 def test_utilisation():
