@@ -195,15 +195,19 @@ class EngineState:
         state = self.inner.state[holder]
         if torch.is_tensor(state.get(key)):
             state[key].fill_(number)
-        elif type(self.inner).__module__.startswith("torch.optim"):
-            on_device = any(
-                group.get("fused") or group.get("capturable") for group in self.inner.param_groups
+        elif type(self.inner).__module__.startswith("torch.optim") or self._has_fused_groups():
+            on_device = self._has_fused_groups() or any(
+                group.get("capturable") for group in self.inner.param_groups
             )
             state[key] = torch.tensor(
                 float(number), dtype=torch.float32, device=holder.device if on_device else "cpu"
             )
         else:
             state[key] = int(number) if key == "step" else number
+
+    def _has_fused_groups(self) -> bool:
+        """Return whether torch's fused AdamW updates any of the parameters, by itself or beside another."""
+        return any(group.get("fused") for group in self.inner.param_groups)
 
     def finish(self) -> None:
         """Update the working copies of the parameters from the master copies. Collective."""

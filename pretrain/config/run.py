@@ -201,7 +201,16 @@ class TrainConfig(Section):
         description="most tokens in one forward pass: bounds memory, changes "
         "nothing else. Halve it when out of memory",
     )
-    optimizer: Literal["adamw", "lamb"] = Field("adamw", description="AdamW, or LAMB (ZeRO 0 only)")
+    optimizer: Literal["adamw", "lamb", "muon"] = Field(
+        "adamw",
+        description="AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else (both "
+        "ZeRO 0 only)",
+    )
+    muon_scale: Literal["match_rms_adamw", "original"] = Field(
+        "match_rms_adamw",
+        description="length of Muon's updates: 0.2 sqrt(max(rows, columns)), so that AdamW's lr holds; or "
+        "sqrt(max(1, rows / columns))",
+    )
     optimizer_code: Literal["torch", "deepspeed", "apex"] = Field(
         "torch",
         description="whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also "
@@ -396,6 +405,16 @@ class Config(Section):
             raise ValueError(
                 "train.optimizer=lamb needs train.zero=0: ZeRO cuts layers apart, and LAMB's trust ratio is "
                 "a norm over a whole layer"
+            )
+        if train.optimizer == "muon" and train.zero > 0:
+            raise ValueError(
+                "train.optimizer=muon needs train.zero=0: ZeRO cuts matrices apart, and Muon orthogonalises "
+                "whole ones"
+            )
+        if train.optimizer == "muon" and train.optimizer_code != "torch":
+            raise ValueError(
+                f"train.optimizer=muon is torch's, and train.optimizer_code={train.optimizer_code} has none: "
+                "leave it at torch"
             )
         return self
 

@@ -72,8 +72,8 @@ def print_plan(scenario: Scenario, gpus: int, utilisation: float, said: str, con
 
 
 def stages_of(scenario: Scenario, ranks: int, utilisation: float) -> list[Estimate]:
-    """Return the estimates at the stages that the run may have: LAMB has stage 0 alone."""
-    stages = (0,) if scenario.config.train.optimizer == "lamb" else range(4)
+    """Return the estimates at the stages that the run may have: all but AdamW have stage 0 alone."""
+    stages = range(4) if scenario.config.train.optimizer == "adamw" else (0,)
     return [scenario.estimate(ranks, stage, utilisation) for stage in stages]
 
 

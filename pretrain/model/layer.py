@@ -15,6 +15,7 @@ made once for as long as the weights stay.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -349,6 +350,19 @@ def layers_of(lm: PreTrainedModel) -> nn.ModuleList:
         except AttributeError:
             continue
     raise ValueError(f"no list of layers in {type(base).__name__}")
+
+
+def layer_matrices(module: nn.Module) -> set[int]:
+    """Return the id of each trained matrix in the layers of all language models of a module.
+
+    Embeddings, heads, biases and norms are not among them.
+    """
+    found: set[int] = set()
+    for part in module.modules():
+        if isinstance(part, PreTrainedModel):
+            with suppress(ValueError):  # of a kind that has no layers
+                found |= {id(p) for p in layers_of(part).parameters() if p.ndim == 2 and p.requires_grad}
+    return found
 
 
 def install(lm: PreTrainedModel) -> None:

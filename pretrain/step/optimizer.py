@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from torch import nn
 
 from pretrain.common.errors import UserError
 from pretrain.config.run import TrainConfig
+from pretrain.model.layer import layer_matrices
 from pretrain.model.modules import parameter_groups
 
 
 def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
-    """Build AdamW or LAMB over `module`, of those who `config.optimizer_code` names.
+    """Build AdamW, LAMB or Muon over `module`, of those who `config.optimizer_code` names.
 
     All keep the same state under the same names, so a run may be resumed with those of another.
 
@@ -34,6 +36,8 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
     if config.optimizer_code == "torch":
         if config.optimizer == "lamb":
             return Lamb(groups, **settings)
+        if config.optimizer == "muon":
+            return MuonWithAdamW(groups, layer_matrices(module), config.muon_scale, **settings)
         return torch.optim.AdamW(groups, **settings, fused=True)
     if device.type != "cuda":
         raise UserError(
@@ -130,6 +134,44 @@ class Lamb(torch.optim.Optimizer):
                 weight_norm, update_norm = torch.linalg.vector_norm(p), torch.linalg.vector_norm(update)
                 ratio = torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
                 p.add_(update * ratio, alpha=-group["lr"])
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024) for some matrices and AdamW for all other parameters, as one optimizer.
+
+    Both are torch's. Muon takes the momentum 0.95 with Nesterov's step, and 5 Newton-Schulz iterations in
+    bfloat16, as its reference does. The two share `param_groups` and `state` with this one, which is what
+    schedules, engines and checkpoints read.
+    """
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        matrices: Collection[int],
+        scale: str,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+    ):
+        """
+        Args:
+            groups: as `parameter_groups` makes them.
+            matrices: id of each parameter that Muon updates.
+            scale: torch's `adjust_lr_fn`; match_rms_adamw is equation 4 of Liu et al. 2025 (Moonlight).
+        """
+        parts: tuple[list[dict[str, Any]], list[dict[str, Any]]] = [], []
+        for group in groups:
+            for part, of_muon in zip(parts, (True, False)):
+                if chosen := [p for p in group["params"] if (id(p) in matrices) == of_muon]:
+                    part.append(group | {"params": chosen})
+        self.muon = torch.optim.Muon(parts[0], lr=lr, adjust_lr_fn=scale)
+        self.adamw = torch.optim.AdamW(parts[1], lr=lr, betas=betas, eps=eps, fused=True)
+        super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
+        self.muon.state = self.adamw.state = self.state
+
+    def step(self, closure=None):
+        self.muon.step()
+        self.adamw.step()
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

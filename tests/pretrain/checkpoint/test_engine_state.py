@@ -6,7 +6,7 @@ from checkpoint_helpers import PlainEngine
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.engine_state import engine_state
-from pretrain.step.optimizer import Lamb
+from pretrain.step.optimizer import Lamb, MuonWithAdamW
 
 
 class FusedAdam(torch.optim.Adam):
@@ -52,6 +52,13 @@ def lamb(parameters, lr: float):
     return Lamb(parameters, lr=lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1)
 
 
+def muon(parameters, lr: float):
+    matrix, vector = parameters
+    return MuonWithAdamW(
+        [{"params": [matrix, vector]}], {id(matrix)}, "match_rms_adamw", lr=lr, betas=(0.9, 0.98), eps=1e-6
+    )
+
+
 OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
     "adamw fused": lambda p, lr: torch.optim.AdamW(p, lr=lr, fused=True),
@@ -59,6 +66,7 @@ OPTIMIZERS = {
     "sgd with momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
     "sgd": torch.optim.SGD,
     "lamb": lamb,
+    "muon": muon,
     "deepspeed": FusedAdam,
     "apex": ApexAdam,
 }

@@ -103,6 +103,24 @@ def test_a_batch_that_grows_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_p
         assert row["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=2e-3)
 
 
+def test_muon_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
+    run, again, other = (tmp_path / name for name in ("run", "again", "other"))
+    flags = {"train__optimizer": "muon", "train__zero": 0, "checkpoint__keep": 9}
+    finish(start(command(tiny_data, run, **flags)))
+    for copy in (again, other):
+        shutil.copytree(run, copy)
+        for later in sorted((copy / "checkpoints").glob("step-*"))[1:]:
+            shutil.rmtree(later)
+    finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))
+    assert curve(again) == curve(run)
+    exported = [(r / "export" / "model.safetensors").read_bytes() for r in (run, again)]
+    assert exported[0] == exported[1]
+    finish(start(command(tiny_data, other, **flags, checkpoint__resume="auto"), ranks=2))
+    for step, row in curve(run).items():
+        if "loss" in row:
+            assert curve(other)[step]["loss"] == pytest.approx(row["loss"], rel=1e-3)
+
+
 def test_rows_are_means_of_all_their_steps_and_do_not_notice_a_resume(tiny_data, whole, tmp_path):
     run = tmp_path / "run"
     flags = {"train__log_every": 4, "checkpoint__keep": 9}

@@ -1,12 +1,14 @@
-"""Schedules by hand, LAMB against its algorithm written out."""
+"""Schedules by hand, LAMB and Muon against their algorithms written out."""
 
 import sys
 
 import pytest
 import torch
+from encoder_helpers import make_encoder
 
 from pretrain.common.errors import UserError
 from pretrain.config.run import TrainConfig
+from pretrain.model.layer import layer_matrices, layers_of
 from pretrain.model.modules import parameter_groups
 from pretrain.step.optimizer import Lamb, build_optimizer, learning_rate
 
@@ -100,3 +102,77 @@ def test_an_optimizer_that_is_not_installed_is_one_error_that_names_the_remedy(o
     monkeypatch.setitem(sys.modules, "apex", None)
     with pytest.raises(UserError, match=r"cannot be used here.*build NVIDIA's apex from its source.* torch"):
         built("cuda", optimizer=optimizer, optimizer_code="apex")
+
+
+def newton_schulz(matrix: torch.Tensor) -> torch.Tensor:
+    """Five iterations of the reference's polynomial, by the singular values themselves, in float64."""
+    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    values = values / values.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return left @ torch.diag(values) @ right
+
+
+@pytest.mark.parametrize("scale", ["match_rms_adamw", "original"])
+def test_muon_updates_the_matrices_of_layers_and_adamw_the_rest(scale):
+    torch.manual_seed(0)
+    module = torch.nn.Module()
+    module.encoder, module.objective = make_encoder("bert"), torch.nn.Linear(32, 32)
+    config = TrainConfig(optimizer="muon", zero=0, lr=0.01, weight_decay=0.1, muon_scale=scale)
+    optimizer = build_optimizer(module, config, torch.device("cpu"))
+    of_muon = {id(p) for group in optimizer.muon.param_groups for p in group["params"]}
+    names = {name for name, p in module.named_parameters() if id(p) in of_muon}
+    assert names == {
+        name for name, p in module.named_parameters() if ".encoder.layer." in name and p.ndim == 2
+    }
+    assert len(names) == 6 * len(layers_of(module.encoder.lm))
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(trained)
+    start = {name: p.detach().clone() for name, p in trained.items()}
+    momenta = dict.fromkeys(names, 0.0)
+    twin = {name: p.detach().clone().requires_grad_() for name, p in trained.items() if name not in names}
+    adamw = torch.optim.AdamW(
+        [{"params": [p], "weight_decay": 0.1 if p.ndim >= 2 else 0.0} for p in twin.values()],
+        lr=0.01,
+        betas=config.betas,
+        eps=config.eps,
+    )
+    for step in range(3):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * (step + 1) * group["lr_scale"]  # as the loop sets it
+        for group in adamw.param_groups:
+            group["lr"] = 0.01 * (step + 1)
+        for name, p in trained.items():
+            p.grad = torch.randn_like(p)
+            if name in twin:
+                twin[name].grad = p.grad.clone()
+        before = {name: trained[name].detach().double().clone() for name in names}
+        optimizer.step()
+        adamw.step()
+        for name in names:
+            p, rate = trained[name], 0.01 * (step + 1)
+            momenta[name] = 0.95 * momenta[name] + 0.05 * p.grad.double()
+            update = newton_schulz(0.05 * p.grad.double() + 0.95 * momenta[name])
+            rows, columns = p.shape
+            factor = 0.2 * max(rows, columns) ** 0.5 if scale != "original" else max(1, rows / columns) ** 0.5
+            expected = before[name] * (1 - rate * 0.1) - rate * factor * update
+            error = (p.detach() - expected).norm() / (rate * factor * update.norm())
+            assert error < 0.02, name  # of an update that torch computes in bfloat16, of 8 bits
+            if scale == "match_rms_adamw":  # an update is as long as one of AdamW: 0.2 to 0.4 a weight
+                assert 0.1 < (factor * update).square().mean().sqrt() < 0.3
+    for name, p in twin.items():
+        torch.testing.assert_close(trained[name].detach(), p.detach(), rtol=1e-6, atol=1e-7)
+    assert all(not start[name].equal(p) for name, p in trained.items())
+
+
+@pytest.mark.parametrize("family,each", [("bert", 6), ("roberta", 6), ("distilbert", 6), ("modernbert", 4)])
+@pytest.mark.parametrize("layer_code", ["own", "library"])
+def test_hidden_matrices_are_those_of_the_layers_of_every_family(family, each, layer_code):
+    lm = make_encoder(family, layer_code=layer_code).lm
+    found = layer_matrices(lm)
+    names = [name for name, p in lm.named_parameters() if id(p) in found]
+    assert len(names) == len(found) == each * len(layers_of(lm))
+    assert not [name for name in names if "embed" in name or "decoder" in name or "head" in name]
+    for p in layers_of(lm)[0].parameters():
+        p.requires_grad_(False)
+    assert len(layer_matrices(lm)) == each * (len(layers_of(lm)) - 1)
