@@ -210,7 +210,9 @@ class _StepLog:
         result.views = None  # the next step needs the memory
         of_row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
         if ends_row:
-            of_row |= {"seconds": progress.seconds, "time": self.clock.shares()} | self.beside(sequences)
+            of_row |= {"seconds": progress.seconds, "time": self.clock.shares()} | dict(
+                self.beside(sequences)
+            )
             if self.sizes.growth_steps:
                 of_row["global_batch"] = sequences
         self._queued = _Step(progress.step, result, rate, Numbers(numbers), ends_row, of_row)

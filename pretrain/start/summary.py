@@ -204,6 +204,8 @@ def _objective_lines(config: Config, objective: WholeObjective, lengths: LengthS
     pool = objective.pool(config.train.global_batch, dist.get_world_size())
     count = objective.negatives(pool)
     negatives = f"{count:,} negatives per anchor" if count else "no negatives"
+    if count and config.batch_sizes.growth_steps:
+        negatives += " at the full batch"
     lines = [
         f"objective  {config.objective.name}; {specs}; {negatives} ({len(objective.roles)} views x {pool:,} "
         f"sequences, {'local' if objective.is_local else 'global'})"

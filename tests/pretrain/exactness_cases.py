@@ -39,6 +39,12 @@ CASES = {
     "sda_no_negatives": {"objective": {"name": "sda", "sda": {"negatives": False}, **ALONE}},
     "declutr": {"objective": {"name": "declutr"}},
     "esimcse": {"objective": {"name": "esimcse", **ALONE}},
+    # the first steps of a batch that grows to twice as many, which the queue has room for
+    "esimcse_growing": {
+        "objective": {"name": "esimcse", **ALONE},
+        "train": {"global_batch": 2 * N, "batch_start": N, "batch_warmup_steps": 10},
+    },
+    "muon": {"train": {"optimizer": "muon"}},  # ZeRO 0 only
     "esimcse_local": {"objective": {"name": "esimcse", "esimcse": {"queue": 0.0, "scope": "local"}, **ALONE}},
     "vascl": {"objective": {"name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0}, **ALONE}},
     "vascl_paper": {

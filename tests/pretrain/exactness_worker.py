@@ -189,7 +189,8 @@ def build(case: str, stage: int, precision: str, dropout: float, of_attention: f
     tree["augment"] = {"augmented": "del-word|reorder|repeat"}
     if stage <= 1:  # several buckets, of which most leave during the last backward pass
         tree["deepspeed"] = {"zero_optimization": {"reduce_bucket_size": 5000}}
-    tree["train"] = {"zero": stage, "global_batch": N, "steps": 10, "warmup_steps": 0, "clip": 0.0}
+    settings = {"zero": stage, "global_batch": N, "steps": 10, "warmup_steps": 0, "clip": 0.0}
+    tree["train"] = settings | tree.get("train", {})
     torch.manual_seed(7)
     architecture = sizes | {"intermediate_size": 2 * WIDTH}
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ CLEAR = (
     "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_no_head,clear_local,contrastive_only,not_yet"
 )
 SYSTEMS = (
-    "simcse,simcse_supervised,sda,declutr,esimcse,vascl,vascl_paper,augcse,augcse_order,vadvcse,"
+    "simcse,simcse_supervised,sda,declutr,esimcse,esimcse_growing,vascl,vascl_paper,augcse,augcse_order,vadvcse,"
     "vadvcse_in_batch,diffcse"
 )
 LOCAL = "vascl_local,augcse_local,esimcse_local"
@@ -77,7 +77,7 @@ def check(report: dict, world: int) -> None:
         (1, 0, f"{SWITCHES},faint_mlm,faint_contrastive"),
         (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"),
         (2, 3, PARTITIONED),
-        (2, 0, FEW),
+        (2, 0, f"{FEW},muon"),
         (2, 2, FEW),
     ],
 )
