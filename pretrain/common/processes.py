@@ -7,6 +7,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import deque
@@ -33,6 +34,13 @@ def python_path() -> str:
     here = str(Path(__file__).resolve().parents[2])
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return os.pathsep.join(dict.fromkeys([here, *given]))
+
+
+def free_port() -> int:
+    """Return a TCP port of this machine that nobody uses now; another program may take it meanwhile."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def run_module(module: str, arguments: Sequence[str], what: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from pretrain.common.cores import threads_of_user, usable_cores
-from pretrain.common.processes import python_path
+from pretrain.common.processes import free_port, python_path
 from pretrain.doctor.findings import Finding
 
 _MEETING_SECONDS = 90.0
@@ -111,10 +110,8 @@ def meeting() -> list[Finding]:
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     backend, ranks = ("nccl", gpus) if gpus > 1 else ("gloo", 2)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared = os.environ | place | {"WORLD_SIZE": str(ranks)}
     started = time.monotonic()
     processes = [
         subprocess.Popen(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +23,7 @@ from pathlib import Path
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.memory import processes_that_fit
-from pretrain.common.processes import die_with
+from pretrain.common.processes import die_with, free_port
 from pretrain.config.run import Config
 
 _CHOOSE_RANKS = {
@@ -83,7 +82,7 @@ def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
     os.environ.update(WORLD_SIZE=world, LOCAL_WORLD_SIZE=world, LOCAL_SIZE=world)
     os.environ[LOCAL_RANKS] = world
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", str(_free_port()))
+    os.environ.setdefault("MASTER_PORT", str(free_port()))
 
     def as_rank(number: int) -> dict[str, str]:
         return {"RANK": str(number), "LOCAL_RANK": str(number)}
@@ -156,12 +155,6 @@ def _fitting_memory(config: Config) -> int:
         vocabulary = config.data.prepare.vocabulary
         parameters = model.hidden_size * (12 * model.layers * model.hidden_size + vocabulary)
     return processes_that_fit(parameters, _BYTES_OF_A_RANK)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _end_with_any(others: Sequence[subprocess.Popen]) -> None:
