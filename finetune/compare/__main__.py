@@ -27,7 +27,7 @@ from finetune.encoders.models import open_model
 from finetune.flags import EvalData, Pooling, VectorPrecision
 from finetune.geometry import plots
 from finetune.report.cells import Table, as_json
-from finetune.report.figures import curve_names, learning_curve
+from finetune.report.figures import draw_curves
 from finetune.report.page import page
 from finetune.report.sources import Subject, System, collect
 from finetune.report.tables import config_table, cost_table, other_tables, paper_tables, rows_of
@@ -136,12 +136,8 @@ def _curves(systems: list[System]) -> dict[str, str]:
     runs = [system for system in systems if system.members[0].metrics]
     if len(runs) < 2:
         return {}
-    drawn = {}
     with plots.style():
-        for name in curve_names(runs):
-            key = name.replace("/", "_")
-            drawn[key] = plots.to_svg(learning_curve(runs, name), f"curve-{key}")
-    return drawn
+        return {key: plots.to_svg(figure, f"curve-{key}") for key, figure in draw_curves(runs)}
 
 
 def _introduction(systems: list[System]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
@@ -86,6 +86,12 @@ def learning_curve(systems: Sequence[System], name: str) -> Figure:
     return figure
 
 
+def draw_curves(systems: Sequence[System]) -> Iterator[tuple[str, Figure]]:
+    """Yield (name of a file and of an element, figure) for every curve that the runs have."""
+    for name in curve_names(systems):
+        yield name.replace("/", "_"), learning_curve(systems, name)
+
+
 def geometry_rows(rows: Sequence[View]) -> list[tuple[str, Evaluation]]:
     """Return (label, evaluation) of the first member of every row that has a geometry."""
     found = []
@@ -102,9 +108,7 @@ def draw(systems: Sequence[System], rows: Sequence[View]) -> dict[str, dict[str,
     sections: dict[str, dict[str, tuple[str, bytes]]] = {"curves": {}, "geometry": {}}
     with plots.style():
         runs = [system for system in systems if any(member.metrics for member in system.members)]
-        for name in curve_names(runs):
-            figure = learning_curve(runs, name)
-            key = name.replace("/", "_")
+        for key, figure in draw_curves(runs):
             sections["curves"][key] = (plots.to_png(figure), plots.to_svg(figure, f"curve-{key}"))[::-1]
         models = geometry_rows(rows)
         for name, make in plots.all_figures(models).items() if models else ():
