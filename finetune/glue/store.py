@@ -58,14 +58,28 @@ class RunStore:
         self.data = {name: self._limited(task) for name, task in data.items()}
         self._digests: dict[tuple[str, str], str] = {}
         self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
+        self._results: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
     def result(self, run: Run) -> dict[str, Any] | None:
         """Return the figures on file for a run; None: not computed yet.
 
+        A file is read again only after it has changed: every turn asks for the results of all runs.
+
         Raises:
             UserError: the file is damaged.
         """
-        return read_result(self._path(run, ".json"))
+        path = self._path(run, ".json")
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        stamp = status.st_mtime_ns, status.st_size
+        if path not in self._results or self._results[path][0] != stamp:
+            result = read_result(path)
+            if result is None:  # removed since
+                return None
+            self._results[path] = stamp, result
+        return self._results[path][1]
 
     def predictions(self, run: Run) -> dict[str, np.ndarray] | None:
         """Return test logits float32[N, C] by "TASK/split"; None: not on file, or of other test rows."""
