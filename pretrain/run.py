@@ -131,8 +131,9 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     ) as telemetry:
         if default_recipe is not None:
             telemetry.say(summary.describe_default(default_recipe))
-        lengths = summary.print_summary(
-            config, data, encoder, objective, progress, checkpoint, threads, telemetry
+        lengths = summary.measure_views(config, data, encoder, progress)
+        summary.print_summary(
+            config, data, encoder, objective, progress, checkpoint, threads, lengths, telemetry
         )
         beside = summary.length_only(objective, lengths)
         continuity.print_changes(progress.changes, progress.step, telemetry)

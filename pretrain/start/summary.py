@@ -75,27 +75,11 @@ def describe_default(recipe: Path | str) -> str:
     return f"no --config given: using {recipe} ({why}; configs/clear_base.yaml has the paper's size)"
 
 
-def print_summary(
-    config: Config,
-    data: Data,
-    encoder: SentenceEncoder,
-    objective: WholeObjective,
-    progress: Progress,
-    resumed: Path | None,
-    threads: int,
-    telemetry: Telemetry,
+def measure_views(
+    config: Config, data: Data, encoder: SentenceEncoder, progress: Progress
 ) -> LengthShortcut | None:
-    """Print what is about to run, so that a wrong setting is seen before it costs a day. Collective.
-
-    Args:
-        resumed: the checkpoint that the run resumes from; None: it starts.
-        threads: of the CPU, that each rank uses.
-
-    Returns:
-        What lengths alone reveal of the views, which it prints; None where there are no two views.
-    """
-    world, train = dist.get_world_size(), config.train
-    lengths = on_rank_zero(
+    """Return what lengths alone reveal of the views; None where there are no two views. Collective."""
+    return on_rank_zero(
         lambda: measure_lengths(
             config,
             data.train,
@@ -106,6 +90,27 @@ def print_summary(
             progress.substitutions,
         )
     )
+
+
+def print_summary(
+    config: Config,
+    data: Data,
+    encoder: SentenceEncoder,
+    objective: WholeObjective,
+    progress: Progress,
+    resumed: Path | None,
+    threads: int,
+    lengths: LengthShortcut | None,
+    telemetry: Telemetry,
+) -> None:
+    """Print what is about to run, so that a wrong setting is seen before it costs a day.
+
+    Args:
+        resumed: the checkpoint that the run resumes from; None: it starts.
+        threads: of the CPU, that each rank uses.
+        lengths: what `measure_views` returns.
+    """
+    world, train = dist.get_world_size(), config.train
     from_user = " (OMP_NUM_THREADS)" if train.threads is None and threads_of_user() else ""
     device = (
         torch.cuda.get_device_name()
@@ -129,7 +134,6 @@ def print_summary(
     ]
     for line in lines:
         telemetry.say(line)
-    return lengths
 
 
 def _growth(config: Config) -> str:

@@ -264,6 +264,5 @@ def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     train = SimpleNamespace(folder=folder, num_sequences=70, num_tokens=700, unit="record")
     data = start_data.Data(trains_on(settings), train, None, None, None, None, {})
     objective, telemetry = SimpleNamespace(roles=(), masked_copies=1), SimpleNamespace(say=lines.append)
-    monkeypatch.setattr(summary, "measure_lengths", lambda *_: None)
-    summary.print_summary(settings, data, encoder, objective, Progress(), None, 1, telemetry)
+    summary.print_summary(settings, data, encoder, objective, Progress(), None, 1, None, telemetry)
     assert any(line.startswith(f"data       {folder}: 70 sequences") for line in lines)
