@@ -26,6 +26,7 @@ from pretrain.data.masking import Masking
 from pretrain.data.pipelines import build_for
 from pretrain.export.folder import read_policy
 from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.layer import layer_matrices
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
@@ -127,6 +128,7 @@ def print_summary(
         f"tokens, unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
         f"{train.steps:,} steps" + _decay(train),
+        *_optimizer_lines(train, encoder),
         *_encoder_lines(config, encoder),
         *_objective_lines(config, objective, lengths),
         f"batch      {train.global_batch:,} sequences a step{_growth(config)}, up to "
@@ -134,6 +136,15 @@ def print_summary(
     ]
     for line in lines:
         telemetry.say(line)
+
+
+def _optimizer_lines(train: TrainConfig, encoder: SentenceEncoder) -> list[str]:
+    if train.optimizer != "muon":
+        return []
+    count = len(layer_matrices(encoder))
+    return [
+        f"optimizer  muon, scale {train.muon_scale}, for {count:,} matrices of layers; adamw for the rest"
+    ]
 
 
 def _growth(config: Config) -> str:

@@ -107,7 +107,8 @@ def test_a_batch_that_grows_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_p
 def test_muon_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
     run, again, other = (tmp_path / name for name in ("run", "again", "other"))
     flags = {"train__optimizer": "muon", "train__zero": 0, "checkpoint__keep": 9}
-    finish(start(command(tiny_data, run, **flags)))
+    said = finish(start(command(tiny_data, run, **flags)))
+    assert "muon, scale match_rms_adamw, for 12 matrices of layers" in said
     for copy in (again, other):
         shutil.copytree(run, copy)
         for later in sorted((copy / "checkpoints").glob("step-*"))[1:]:
