@@ -6,6 +6,7 @@ and pair-weighted ("wmean") mean over a task's subsets, and Pearson's correlatio
 since papers differ in which they print and the difference reaches ten points (STS13 most).
 
     python -m finetune.sts MODEL --pooling cls,mean --eval-data DATA
+    python -m finetune.sts MODEL --dimensions 256,128,64    # the first coordinates of the same vectors
 
 Scores go to RUN/report/sts-POOLING.json (results/NAME for other models), where `python -m finetune.report`
 finds them. `finetune.senteval` has the same scores among its own; this command compares poolings of one
@@ -16,15 +17,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, VectorPrecision
 from finetune.results import Evaluation, folder_for, write
 from finetune.sts.quantized import QuantizedRows
-from finetune.sts.scores import PairScores, StsEvaluator, StsResults
+from finetune.sts.scores import EmbedPoolings, PairScores, StsEvaluator, StsResults
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -71,22 +74,65 @@ def detail_table(scores: StsResults) -> str:
     return "\n".join(lines)
 
 
+def cut_to(embed: EmbedPoolings, dimensions: Sequence[int]) -> EmbedPoolings:
+    """Return `embed` with the first coordinates of its vectors, by POOLING-DIMENSION.
+
+    Texts are encoded once, and vectors that are kept are whole ones. A dimension that is the whole width
+    keeps the pooling's name.
+
+    Raises (where it is called):
+        UserError: a dimension is wider than the vectors.
+    """
+
+    def embed_and_cut(sentences: list[str]) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for pooling, vectors in embed(sentences).items():
+            for dimension in dimensions:
+                if dimension > vectors.shape[1]:
+                    raise UserError(
+                        f"--dimensions {dimension}: the vectors have {vectors.shape[1]} coordinates; leave "
+                        "wider ones out"
+                    )
+                whole = dimension == vectors.shape[1]
+                found[pooling if whole else f"{pooling}-{dimension}"] = vectors[:, :dimension]
+        return found
+
+    return embed_and_cut
+
+
 def evaluation_of(
     model: EmbeddingModel, pooling: str, scores: StsResults, name: str = "", stored: str = ""
 ) -> Evaluation:
     """Return the scores of one pooling as the report reads them; Spearman over all pairs is the headline.
 
-    name, stored: of vectors that are not compared as float32, what the row is called, and how they are.
+    pooling: its name, or POOLING-DIMENSION where vectors were cut (`cut_to`). name, stored: of vectors that
+    are not compared as float32, what the row is called, and how they are.
     """
-    evaluated = replace(model, pooling=pooling)
+    plain_pooling, _, dimension = pooling.rpartition("-")
+    cut = bool(plain_pooling) and dimension.isdigit()
+    evaluated = replace(model, pooling=plain_pooling if cut else pooling)
     compared = stored or "cosine"
     evaluation = Evaluation.of("sts", evaluated, f"{compared}, Spearman over all pairs of a task at once")
     evaluation.pooling = name or pooling
+    if cut:
+        evaluation.notes.append(f"vectors cut to their first {dimension} coordinates")
     for task, score in scores.items():
         plain = {key: float(value) for key, value in score.items() if isinstance(value, float)}
         evaluation.add(task, "spearman_all", plain, subsets=score["subsets"])
         evaluation.expect_size(task, "pairs", score["pairs"], OFFICIAL_PAIRS[task])
     return evaluation
+
+
+def parse_dimensions(text: str) -> list[int]:
+    """Return the whole numbers of 1 or more that `--dimensions` lists.
+
+    Raises:
+        UserError: something else is listed.
+    """
+    words = [word.strip() for word in text.split(",")] if text else []
+    if wrong := [word for word in words if not word.isdigit() or int(word) < 1]:
+        raise UserError(f"--dimensions {text}: {wrong[0]!r} is no number of coordinates; write 256,128,64")
+    return list(dict.fromkeys(map(int, words)))
 
 
 POOLINGS = ("cls", "mean")
@@ -98,6 +144,7 @@ def main(
     *,
     tasks: cli.Names = (),
     pooling: str = "",
+    dimensions: str = "",
     eval_data: EvalData = "",
     detail: bool = False,
     token_budget: cli.Count = 16384,
@@ -114,6 +161,8 @@ def main(
         pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it,
             cls and mean. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
             sentence-transformers models bring their own.
+        dimensions: numbers by commas: a row for vectors cut to their first so many coordinates, as
+            a model trained with objective.matryoshka is used; without it, whole vectors.
         detail: also print every aggregation and every subset.
         token_budget: most tokens in one forward pass; halve it when memory runs out.
         quantize: also score vectors stored as int8, uint8, binary or ubinary, by commas, a row each: integers
@@ -128,6 +177,7 @@ def main(
             require_writable(Path(file).parent, name)
             if Path(file).is_dir():
                 raise UserError(f"{name} {file}: a folder; name a file in it")
+    widths = parse_dimensions(dimensions)
     evaluator = StsEvaluator(eval_data or None)
     started = time.monotonic()
     chosen = evaluator.choose(tasks or None)  # before torch and the model are loaded: names may be wrong
@@ -148,16 +198,16 @@ def main(
             file=sys.stderr,
         )
     pairs = PairScores() if pair_file else None
-    own = opened.quantization
+    own, several = opened.quantization, opened.encode_poolings
     rows = QuantizedRows(asked or ([own.precision] if own else []), own, opened.trained_pooling)
-    if (several := opened.encode_poolings) is None:
-        results = evaluator.evaluate_poolings(
-            lambda sentences: rows.add({opened.pooling: opened.encode(sentences)}), chosen, pairs
-        )
-    else:
-        results = evaluator.evaluate_poolings(
-            lambda sentences: rows.add(several(sentences, poolings or POOLINGS)), chosen, pairs
-        )
+
+    def embed(sentences: list[str]) -> Mapping[str, np.ndarray]:
+        if several is None:
+            return {opened.pooling: opened.encode(sentences)}
+        return several(sentences, poolings or POOLINGS)
+
+    vectors_of = cut_to(embed, widths) if widths else embed
+    results = evaluator.evaluate_poolings(lambda sentences: rows.add(vectors_of(sentences)), chosen, pairs)
     print(headline_table(results))
     print("".join(f"note: {how}\n" for how in dict.fromkeys(how for _, how in rows.how.values())), end="")
     if detail:

@@ -16,6 +16,7 @@ from pretrain.config.terms import (
     DeclutrConfig,
     DiffcseConfig,
     EsimcseConfig,
+    FalseNegativesConfig,
     MaskedLanguageConfig,
     SdaConfig,
     Section,
@@ -25,6 +26,8 @@ from pretrain.config.terms import (
 )
 
 OBJECTIVES = ("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr")
+OF_CONTRASTIVE_LOSSES = ("false_negatives", "matryoshka", "matryoshka_weights")
+"""Settings of every contrastive loss in the sum."""
 PLUG_IN = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
@@ -36,6 +39,15 @@ class ObjectiveConfig(Section):
     )
     mask_duplicates: bool = Field(
         True, description="equal texts in a global batch are no negatives of each other"
+    )
+    false_negatives: FalseNegativesConfig = Field(default_factory=FalseNegativesConfig)
+    matryoshka: tuple[int, ...] = Field(
+        (),
+        description="widths, such as 256,128,64: every contrastive loss is summed over vectors cut to each, "
+        "so that the first coordinates of a vector are a vector; empty: the whole width alone",
+    )
+    matryoshka_weights: tuple[float, ...] = Field(
+        (), description="of the losses at those widths; empty: 1 for each"
     )
     mlm: MaskedLanguageConfig = Field(default_factory=MaskedLanguageConfig)
     contrastive: ContrastiveConfig = Field(default_factory=ContrastiveConfig)
@@ -88,6 +100,24 @@ class ObjectiveConfig(Section):
                 "together"
             )
         return self
+
+    @model_validator(mode="after")
+    def _widths_and_weights(self) -> ObjectiveConfig:
+        widths, weights = self.matryoshka, self.matryoshka_weights
+        if any(width < 1 for width in widths) or len(set(widths)) < len(widths):
+            raise ValueError(f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
+        if weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights)):
+            raise ValueError(
+                f"objective.matryoshka_weights={list(weights)}: give one weight above 0 for each of the "
+                f"widths objective.matryoshka={list(widths)}, or leave them out"
+            )
+        return self
+
+    @property
+    def widths(self) -> dict[int, float]:
+        """Return width -> weight of the contrastive losses, widest first; empty: the whole width alone."""
+        weights = self.matryoshka_weights or (1.0,) * len(self.matryoshka)
+        return dict(sorted(zip(self.matryoshka, weights), reverse=True))
 
     @staticmethod
     def section(part: str) -> str:
@@ -148,12 +178,15 @@ def unused(name: str, keys: Iterable[str]) -> list[str]:
         "mlm",
         *map(ObjectiveConfig.section, parts),
     }
+    if parts == ["mlm"]:
+        others |= set(OF_CONTRASTIVE_LOSSES)
     return [key for key in keys if key.startswith("objective.") and key.split(".")[1] in others]
 
 
 def readers(keys: Iterable[str]) -> str:
     """Name the objectives whose settings the dotted keys are."""
     own = {"contrastive": "clear", "options": "FILE.py:CLASS"}
+    own |= dict.fromkeys(OF_CONTRASTIVE_LOSSES, "objectives with a contrastive loss")
     return " and ".join(
         dict.fromkeys(own.get(section, section) for section in (key.split(".")[1] for key in keys))
     )

@@ -56,6 +56,24 @@ class Term(Section):
         return min(1.0, (step - self.start_step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
 
 
+class FalseNegativesConfig(Section):
+    """False negatives of every contrastive loss, left out by a guide (GISTEmbed, Solatorio 2024)."""
+
+    guide: Literal["none", "self"] = Field(
+        "none",
+        description="whose similarities decide which candidates are no negatives of an anchor: none, or "
+        "self, the vectors in use of the model that is trained",
+    )
+    margin: float = Field(
+        0.0,
+        description="a candidate is left out where its similarity exceeds that of the positive minus the "
+        "margin; below 0: only where it exceeds it by so much",
+    )
+    strategy: Literal["absolute", "relative"] = Field(
+        "absolute", description="the margin is a cosine, or a share of the positive's similarity"
+    )
+
+
 class MaskedLanguageConfig(Section):
     weight: float = Field(1.0, ge=0, description="weight of the masked-language loss, beside any objective")
     rate: float = Field(0.15, gt=0, lt=1, description="share of tokens predicted (never special ones)")

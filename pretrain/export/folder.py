@@ -252,6 +252,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         "kept_head": None if kept is None else {"folder": folder, "name": kept},
         "max_length": longest,
         "hidden_size": model.config.hidden_size,
+        "dimensions": config["objective"].get("matryoshka") or [],
         "step": state["step"],
         "progress": state.get("progress", {}),
         "data": _describe_data(config),

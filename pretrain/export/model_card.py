@@ -56,6 +56,7 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
             else "."
         ),
         _usage(policy["pooling"], head),
+        _dimensions(recipe["objective"].get("matryoshka") or []),
         _training(policy, recipe, progress),
         table("Evaluation", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")),
         table("Losses", *_losses(records)),
@@ -147,6 +148,21 @@ masked = AutoModelForMaskedLM.from_pretrained("PATH")
 
 {kept}`heads.safetensors` has all heads that were trained on top of the pooled vectors, if any; embedding does
 not need it. `training_config.yaml` is the whole recipe."""
+
+
+def _dimensions(widths: list[int]) -> str:
+    """Say how to use fewer coordinates, where contrastive losses were of vectors cut to several widths."""
+    if not widths:
+        return ""
+    listed = ", ".join(map(str, sorted(widths, reverse=True)))
+    return f"""## Dimensions
+
+Vectors were trained at {listed} dimensions (Matryoshka representation learning, Kusupati et al. 2022): the
+first coordinates of a vector are a vector. Compare cut vectors by their cosine.
+
+```python
+model = SentenceTransformer("PATH", truncate_dim={min(widths)})
+```"""
 
 
 def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str, Any]) -> str:

@@ -7,8 +7,8 @@ Every loss here is a softmax over candidates, anchor by anchor:
 
 `TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors, shared out over ranks
 (`pretrain.losses.sharing`). A loss says who the anchors, candidates and positives are, and may change the
-logits of a tile (`Adjustment`), exclude false negatives (`Identities`) or give each anchor candidates of its
-own (`own_logits`).
+logits of a tile (`Adjustment`), exclude equal texts (`Identities`) and what a guide holds for false negatives
+(`Guide`), or give each anchor candidates of its own (`own_logits`).
 
 Vectors come as they are; similarity is the cosine. Losses are float32 (float64 from float64), also under
 autocast.
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pretrain.losses.false_negatives import FalseNegatives, Guide
 from pretrain.losses.sharing import complete, is_shared, my_rows
 from pretrain.losses.vectors import inverse, unit_vectors
 
@@ -70,6 +71,7 @@ def nt_xent(
     tile: int | None = None,
     groups: Tensor | None = None,
     identities: Tensor | None = None,
+    guide: Guide | None = None,
 ) -> Tensor:
     """NT-Xent (Chen et al. 2020, "SimCLR", equation 1; CLEAR, Wu et al. 2020, equations 1 and 2).
 
@@ -82,6 +84,7 @@ def nt_xent(
         tile: anchors at a time; memory is tile x 2N numbers. Default: `TILE_LOGITS` of the device.
         groups: int64[N]; if given, an anchor's candidates are the vectors of its own group only.
         identities: int64[2, N], hashes of the texts; if given, equal texts are no negatives (`Identities`).
+        guide: if given, what it holds for false negatives is left out.
 
     Returns:
         The mean over the 2N anchors, a scalar.
@@ -105,7 +108,14 @@ def nt_xent(
             every = _identities(identities, (2, count), "identities", views).flatten()
             same = Identities(every, every, every[positives])
         return softmax_over_candidates(
-            vectors, vectors, positives, temperature, exclude, tile, identities=same
+            vectors,
+            vectors,
+            positives,
+            temperature,
+            exclude,
+            tile,
+            identities=same,
+            false_negatives=None if guide is None else guide.both(),
         )
 
 
@@ -120,6 +130,7 @@ def info_nce(
     anchor_identities: Tensor | None = None,
     positive_identities: Tensor | None = None,
     negative_identities: Tensor | None = None,
+    guide: Guide | None = None,
     tile: int | None = None,
 ) -> Tensor:
     """Compute InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5).
@@ -137,6 +148,8 @@ def info_nce(
             = N.
         anchor_identities, positive_identities: int64[N]; negative_identities: int64[M]: hashes of the texts.
             If given, all are, and equal texts are no negatives (`Identities`).
+        guide: if given, what it holds for false negatives is left out, hard negatives too, if it has vectors
+            of them.
         tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
 
     Returns:
@@ -169,7 +182,14 @@ def info_nce(
             same = Identities(same.anchors, torch.cat([same.candidates, own]), same.positives)
         index = torch.arange(count, device=anchors.device)
         return softmax_over_candidates(
-            unit_vectors(anchors), candidates, index, temperature, adjust, tile, identities=same
+            unit_vectors(anchors),
+            candidates,
+            index,
+            temperature,
+            adjust,
+            tile,
+            identities=same,
+            false_negatives=None if guide is None else guide.forth(),
         )
 
 
@@ -181,6 +201,7 @@ def symmetric_info_nce(
     groups: Tensor | None = None,
     anchor_identities: Tensor | None = None,
     positive_identities: Tensor | None = None,
+    guide: Guide | None = None,
     tile: int | None = None,
 ) -> Tensor:
     """Compute the mean of InfoNCE from anchors to positives and from positives to anchors.
@@ -195,9 +216,28 @@ def symmetric_info_nce(
         within_group = _within_group(groups, anchors)
         forth = _pair_identities(anchors, anchor_identities, positive_identities)
         back = _pair_identities(anchors, positive_identities, anchor_identities)
+        false_forth, false_back = (None, None) if guide is None else (guide.forth(), guide.back())
         return 0.5 * (
-            softmax_over_candidates(ours, theirs, index, temperature, within_group, tile, identities=forth)
-            + softmax_over_candidates(theirs, ours, index, temperature, within_group, tile, identities=back)
+            softmax_over_candidates(
+                ours,
+                theirs,
+                index,
+                temperature,
+                within_group,
+                tile,
+                identities=forth,
+                false_negatives=false_forth,
+            )
+            + softmax_over_candidates(
+                theirs,
+                ours,
+                index,
+                temperature,
+                within_group,
+                tile,
+                identities=back,
+                false_negatives=false_back,
+            )
         )
 
 
@@ -212,6 +252,7 @@ def relaxed_negative_info_nce(
     groups: Tensor | None = None,
     anchor_identities: Tensor | None = None,
     positive_identities: Tensor | None = None,
+    guide: Guide | None = None,
     tile: int | None = None,
 ) -> Tensor:
     """InfoNCE with each anchor's own negation as a relaxed negative (SDA, equation 4):
@@ -228,7 +269,8 @@ def relaxed_negative_info_nce(
             for nothing.
         temperature: t.
         margin: of cosine.
-        groups, anchor_identities, positive_identities, tile: as `info_nce`.
+        groups, anchor_identities, positive_identities, tile: as `info_nce`. guide: the same; an anchor's own
+            negation stays.
 
     Returns:
         The mean over the N anchors, a scalar.
@@ -242,7 +284,15 @@ def relaxed_negative_info_nce(
         index = torch.arange(len(anchors), device=anchors.device)
         same = _pair_identities(anchors, anchor_identities, positive_identities)
         return softmax_over_candidates(
-            ours, theirs, index, temperature, within_group, tile, identities=same, own_logits=own_logits
+            ours,
+            theirs,
+            index,
+            temperature,
+            within_group,
+            tile,
+            identities=same,
+            own_logits=own_logits,
+            false_negatives=None if guide is None else guide.forth(),
         )
 
 
@@ -256,6 +306,7 @@ def softmax_over_candidates(
     *,
     identities: Identities | None = None,
     own_logits: Tensor | None = None,
+    false_negatives: FalseNegatives | None = None,
 ) -> Tensor:
     """Mean over anchors [A, d] of -log softmax over candidates [C, d], at `positives` int64[A].
 
@@ -274,6 +325,7 @@ def softmax_over_candidates(
         inverse(temperature),
         adjust,
         identities,
+        false_negatives,
         tile,
     )
 
@@ -295,6 +347,7 @@ class TiledSoftmax(torch.autograd.Function):
         scale: float,
         adjust: Adjustment | None,
         identities: Identities | None,
+        false_negatives: FalseNegatives | None,
         tile: int,
     ) -> Tensor:
         count = max(len(anchors), 1)
@@ -307,6 +360,8 @@ class TiledSoftmax(torch.autograd.Function):
         # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs
         # nothing.
         total = torch.zeros((), dtype=torch.float64, device=anchors.device)
+        counting = false_negatives is not None and false_negatives.guide.counting
+        counts = total.new_zeros(2) if counting else None
         shared = is_shared(len(anchors), len(candidates))
         rows = my_rows(len(anchors), shared)
         room = anchors.new_empty(min(tile, len(rows)), len(candidates))  # one for all tiles
@@ -319,6 +374,10 @@ class TiledSoftmax(torch.autograd.Function):
                 adjust(logits, start, stop)
             if identities is not None:
                 identities.exclude(logits, own, start, stop)
+            if false_negatives is not None:
+                counted = false_negatives.exclude(logits, own, start, stop)
+                if counts is not None:
+                    counts += counted
             further = None if own_logits is None else own_logits[start:stop]
             own_logit = logits.gather(1, own)
             largest = logits.amax(1, keepdim=True)
@@ -345,7 +404,9 @@ class TiledSoftmax(torch.autograd.Function):
             if own_gradient is not None:
                 own_gradient[start:stop] = further / denominator
         separate = candidate_gradient if candidate_gradient is not anchor_gradient else None
-        complete(shared, total, anchor_gradient, separate, own_gradient)
+        complete(shared, total, anchor_gradient, separate, own_gradient, counts)
+        if false_negatives is not None and counts is not None:
+            false_negatives.guide.tally.append(counts)
         ctx.save_for_backward(
             *(
                 None if gradient is None else gradient.div_(count)
@@ -359,7 +420,7 @@ class TiledSoftmax(torch.autograd.Function):
     def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         # Not in place: a graph that is kept alive may be walked again.
         gradients = (None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors)
-        return *gradients, None, None, None, None, None
+        return *gradients, None, None, None, None, None, None
 
 
 def _within_group(groups: Tensor | None, vectors: Tensor) -> Adjustment | None:

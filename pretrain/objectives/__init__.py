@@ -46,6 +46,12 @@ def build_objective(
     Raises:
         UserError: an objective of the user's own does not load, or settings do not go together.
     """
+    wide = [width for width in config.objective.widths if width > encoder.hidden_size]
+    if wide:
+        raise UserError(
+            f"objective.matryoshka names the width {wide[0]}, and sentence vectors of this model have "
+            f"{encoder.hidden_size} coordinates (model.hidden_size): leave wider ones out"
+        )
     terms = {}
     for part in config.objective.parts:
         if part == "mlm":

@@ -18,6 +18,7 @@ from pretrain.losses.adversary import (
     reverse_gradient,
 )
 from pretrain.losses.contrastive import info_nce, symmetric_info_nce
+from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -75,16 +76,24 @@ class Augcse(Objective):
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings = self.settings
-        z = dict(zip(self.roles, joint(self.head, [views[role] for role in self.roles]), strict=True))
+
+        def projected(vectors: Views) -> Views:
+            return dict(
+                zip(self.roles, joint(self.head, [vectors[role] for role in self.roles]), strict=True)
+            )
+
+        z = projected(views)
         positive = "augmented" if settings.positive == "augmented" else "positive"
         contrast = symmetric_info_nce
         if settings.reading == "paper" and positive == "positive":
             contrast = info_nce
-        losses = {
-            "augcse": contrast(
-                z["anchor"], z[positive], settings.temperature, **pair(settings, context, positive)
-            )
-        }
+
+        def loss(vectors: Views, guide: Guide | None) -> Tensor:
+            both = z if vectors is views else projected(vectors)
+            same = pair(settings, context, positive)
+            return contrast(both["anchor"], both[positive], settings.temperature, **same, guide=guide)
+
+        losses = {"augcse": self.contrast("augcse", views, context, loss, ("anchor", positive))}
         if settings.discriminator_weight:
             logits, labels = self._discriminate(z["anchor"], z["augmented"], context)
             losses["augcse_discriminator"] = discriminator_loss(logits, labels)

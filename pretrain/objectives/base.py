@@ -14,15 +14,18 @@ momentum        an encoder that follows the trained one and is not trained
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pretrain.config.run import Config
+from pretrain.config.terms import FalseNegativesConfig
+from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
 from pretrain.objectives.probe import Probe
@@ -93,6 +96,9 @@ class Objective(nn.Module):
     momentum_role: the role that the momentum encoder embeds, if it has one.
     probe: where `sequence_loss` leaves sums for `sequence_checks`, at steps that end a row of metrics; None
         at all others.
+    false_negatives: `objective.false_negatives`, for `contrast`. widths: width -> weight, of
+        `objective.matryoshka`; empty: the whole width alone. Both are set when the sum of objectives is
+        built.
 
     >>> class Near(Objective):
     ...     def weights(self, step):
@@ -111,6 +117,8 @@ class Objective(nn.Module):
     sequence_term: str = ""
     momentum_role: str | None = None
     probe: Probe | None = None
+    false_negatives: FalseNegativesConfig = FalseNegativesConfig()
+    widths: Mapping[int, float] = MappingProxyType({})
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
@@ -140,6 +148,55 @@ class Objective(nn.Module):
         again, for each loss's share of the gradient (`remember` is for what a next step needs).
         """
         raise NotImplementedError
+
+    def contrast(
+        self,
+        name: str,
+        views: Views,
+        context: BatchContext,
+        loss: Callable[[Views, Guide | None], Tensor],
+        roles: tuple[str, ...] = ("anchor", "positive"),
+    ) -> Tensor:
+        """Compute a contrastive loss of the vectors in use, as the options of all contrastive losses say.
+
+        With `objective.matryoshka` it is the weighted sum of the losses of vectors that are cut to each width
+        (Matryoshka representation learning, Kusupati et al. 2022, equation 1). The coordinates beyond a width
+        are 0 and not gone, so that a head of the whole width takes them: a head is shared by all widths, and
+        sees the vector that a user of that width has. Of a cosine it is the same.
+
+        Args:
+            name: of the loss, for its measures.
+            views: role -> [N, d].
+            loss: of views and the guide of false negatives, if there is one. It is called with `views` itself
+                for the whole width.
+            roles: of anchors, positives and, where there are any, hard negatives.
+        """
+        guide = None
+        if self.false_negatives.guide == "self":
+            anchors, positives, *negatives = (views[role].detach() for role in roles)
+            guide = Guide(
+                anchors,
+                positives,
+                negatives[0] if negatives else None,
+                margin=self.false_negatives.margin,
+                strategy=self.false_negatives.strategy,
+                counting=context.probing,
+            )
+        whole = next(iter(views.values())).shape[1]
+        total = None
+        for width, weight in (self.widths or {whole: 1.0}).items():
+            if width == whole:
+                value = loss(views, guide)
+            else:
+                with running_statistics_kept(self):  # a head's are of whole vectors
+                    value = loss({role: cut(vectors, width) for role, vectors in views.items()}, guide)
+            if self.widths and context.probing:
+                context.measures[f"{name}_at_{width}"] = value.detach()
+            value = value if weight == 1 else weight * value
+            total = value if total is None else total + value
+        if guide is not None and context.probing:
+            context.measures[f"{name}_masked_share"] = guide.share()
+        return total
 
     @property
     def kept_head(self) -> ProjectionHead | None:
@@ -203,6 +260,15 @@ class Objective(nn.Module):
 
         vectors: float32[N, d]. identities: int64[N], of their texts.
         """
+
+
+def cut(vectors: Tensor, width: int) -> Tensor:
+    """Return vectors [N, d] with 0 in all coordinates but the first `width`.
+
+    >>> cut(torch.tensor([[3.0, 4.0, 5.0]]), 2)
+    tensor([[3., 4., 0.]])
+    """
+    return torch.nn.functional.pad(vectors[:, :width], (0, vectors.shape[1] - width))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
+from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -39,12 +40,13 @@ class Clear(Objective):
         return 2 * batch - 2
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        z = joint(self.projection, [views["anchor"], views["positive"]])
-        return {
-            "contrastive": nt_xent(
-                z,
+        def loss(views: Views, guide: Guide | None) -> Tensor:
+            return nt_xent(
+                joint(self.projection, [views["anchor"], views["positive"]]),
                 self.settings.temperature,
                 groups=local_groups(self.settings, context),
                 identities=stacked_identities(context, self.roles),
+                guide=guide,
             )
-        }
+
+        return {"contrastive": self.contrast("contrastive", views, context, loss)}

@@ -17,6 +17,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
+from pretrain.losses.false_negatives import Guide
 from pretrain.losses.replaced_token import replaced_token_loss
 from pretrain.model.architectures import FAMILIES
 from pretrain.model.attention import ATTENTION_NAME
@@ -90,7 +91,13 @@ class Diffcse(Objective):
         z = joint(self.head, [views["anchor"], views["positive"]])
         for role, vectors in zip(("anchor", "positive"), z):
             context.condition(role, vectors)
-        return {"diffcse": info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context))}
+
+        def loss(vectors: Views, guide: Guide | None) -> Tensor:
+            both = z if vectors is views else joint(self.head, [vectors["anchor"], vectors["positive"]])
+            same = pair(self.settings, context)
+            return info_nce(both[0], both[1], self.settings.temperature, **same, guide=guide)
+
+        return {"diffcse": self.contrast("diffcse", views, context, loss)}
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         with running_statistics_kept(self.head):

@@ -10,6 +10,7 @@ from torch.nn.functional import cosine_similarity
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
+from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
 from pretrain.model.momentum import MomentumEncoder
@@ -63,26 +64,36 @@ class Simcse(Objective):
         )
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        settings = self.settings
-        z = joint(self.head, [views[role] for role in self.roles])
-        if settings.form == "2n-2":
-            return {
-                "simcse": nt_xent(
-                    z,
+        settings, head = self.settings, self.head
+        if settings.keep_head:  # the vector in use is its output
+            views, head = self._stacked(head, views), nn.Identity()
+
+        def loss(views: Views, guide: Guide | None) -> Tensor:
+            z = self._stacked(head, views)
+            if settings.form == "2n-2":
+                return nt_xent(
+                    torch.stack([z["anchor"], z["positive"]]),
                     settings.temperature,
                     groups=local_groups(settings, context),
                     identities=stacked_identities(context, self.roles),
+                    guide=guide,
                 )
-            }
-        loss = info_nce if settings.form == "one-direction" else symmetric_info_nce
-        more = {}
-        if settings.hard_negatives:
-            more = {
-                "negatives": z[2],
-                "own_negative_bias": settings.hard_negative_logit,
-                "negative_identities": context.identity("negative"),
-            }
-        return {"simcse": loss(z[0], z[1], settings.temperature, **pair(settings, context), **more)}
+            contrast = info_nce if settings.form == "one-direction" else symmetric_info_nce
+            more = {}
+            if settings.hard_negatives:
+                more = {
+                    "negatives": z["negative"],
+                    "own_negative_bias": settings.hard_negative_logit,
+                    "negative_identities": context.identity("negative"),
+                }
+            same = pair(settings, context)
+            return contrast(z["anchor"], z["positive"], settings.temperature, **same, **more, guide=guide)
+
+        return {"simcse": self.contrast("simcse", views, context, loss, self.roles)}
+
+    def _stacked(self, head: nn.Module, views: Views) -> Views:
+        """Return the head's outputs of all views at once, by role."""
+        return dict(zip(self.roles, joint(head, [views[role] for role in self.roles]), strict=True))
 
 
 class Sda(Objective):
@@ -110,22 +121,25 @@ class Sda(Objective):
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings = self.settings
-        z = joint(self.head, [views[role] for role in self.roles])
-        same = pair(settings, context)
-        if not settings.negatives:
-            return {"sda": info_nce(z[0], z[1], settings.temperature, **same)}
-        present = context.present["negative"]
-        loss = relaxed_negative_info_nce(
-            z[0], z[1], z[2], present, settings.temperature, settings.margin, **same
-        )
-        if context.probing:
-            with torch.no_grad():
-                positive, negation = cosine_similarity(z[0], z[1]), cosine_similarity(z[0], z[2])
-                nearer = ((negation > positive) & present).sum() / present.sum().clamp_min(1)
-                context.measures["sda_negation_nearer_than_positive"] = nearer
-                without = info_nce(z[0], z[1], settings.temperature, **same)
-                context.measures["sda_negation_share_of_loss"] = share_of_loss(loss, without)
-        return {"sda": loss}
+        same, present = pair(settings, context), context.present["negative"] if settings.negatives else None
+
+        def loss(vectors: Views, guide: Guide | None) -> Tensor:
+            z = joint(self.head, [vectors[role] for role in self.roles])
+            if present is None:
+                return info_nce(z[0], z[1], settings.temperature, **same, guide=guide)
+            value = relaxed_negative_info_nce(
+                z[0], z[1], z[2], present, settings.temperature, settings.margin, **same, guide=guide
+            )
+            if context.probing and vectors is views:
+                with torch.no_grad():
+                    positive, negation = cosine_similarity(z[0], z[1]), cosine_similarity(z[0], z[2])
+                    nearer = ((negation > positive) & present).sum() / present.sum().clamp_min(1)
+                    context.measures["sda_negation_nearer_than_positive"] = nearer
+                    without = info_nce(z[0], z[1], settings.temperature, **same, guide=guide)
+                    context.measures["sda_negation_share_of_loss"] = share_of_loss(value, without)
+            return value
+
+        return {"sda": self.contrast("sda", views, context, loss)}
 
 
 class Esimcse(Objective):
@@ -156,25 +170,29 @@ class Esimcse(Objective):
         return batch - 1 + self.queue_size
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        z = joint(self.head, [views["anchor"], views["positive"]])
-        negatives = negative_identities = None
-        if self.momentum_role and (filled := self._filled()):
-            negatives = self.queue[:filled]
-            if context.identities is not None:
-                negative_identities = self.queue_identities[:filled]
-        loss = info_nce(
-            z[0],
-            z[1],
-            self.settings.temperature,
-            negatives=negatives,
-            negative_identities=negative_identities,
-            **pair(self.settings, context),
-        )
-        if context.probing and negatives is not None:
-            with torch.no_grad():
-                without = info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context))
-            context.measures["esimcse_queue_share_of_loss"] = share_of_loss(loss, without)
-        return {"esimcse": loss}
+        temperature, same = self.settings.temperature, pair(self.settings, context)
+
+        def loss(vectors: Views, guide: Guide | None) -> Tensor:
+            z = joint(self.head, [vectors["anchor"], vectors["positive"]])
+            # The queue holds outputs of the head, of whole vectors: narrower ones have the batch alone.
+            if vectors is not views or not (self.momentum_role and (filled := self._filled())):
+                return info_nce(z[0], z[1], temperature, **same, guide=guide)
+            value = info_nce(
+                z[0],
+                z[1],
+                temperature,
+                negatives=self.queue[:filled],
+                negative_identities=None if context.identities is None else self.queue_identities[:filled],
+                **same,
+                guide=guide,
+            )
+            if context.probing:
+                with torch.no_grad():
+                    without = info_nce(z[0], z[1], temperature, **same, guide=guide)
+                context.measures["esimcse_queue_share_of_loss"] = share_of_loss(value, without)
+            return value
+
+        return {"esimcse": self.contrast("esimcse", views, context, loss)}
 
     @torch.no_grad()
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
@@ -216,11 +234,15 @@ class Declutr(Objective):
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         positive = torch.stack([views[role] for role in self.roles[1:]]).mean(0)
-        return {
-            "declutr": nt_xent(
-                torch.stack([views["anchor"], positive]),
+
+        def loss(views: Views, guide: Guide | None) -> Tensor:
+            return nt_xent(
+                torch.stack([views["anchor"], views["positive"]]),
                 self.settings.temperature,
                 groups=local_groups(self.settings, context),
                 identities=stacked_identities(context, self.roles[:2]),
+                guide=guide,
             )
-        }
+
+        both = {"anchor": views["anchor"], "positive": positive}
+        return {"declutr": self.contrast("declutr", both, context, loss)}

@@ -9,6 +9,7 @@ from torch.nn.functional import cosine_similarity
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
+from pretrain.losses.false_negatives import Guide
 from pretrain.losses.vectors import unit_vectors
 from pretrain.losses.virtual_adversarial import (
     adversarial_noise,
@@ -60,8 +61,12 @@ class Vadvcse(Objective):
         return batch - 1
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        z = joint(self.head, [views["anchor"], views["positive"]])
-        return {"vadvcse": info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context))}
+        def loss(views: Views, guide: Guide | None) -> Tensor:
+            z = joint(self.head, [views["anchor"], views["positive"]])
+            same = pair(self.settings, context)
+            return info_nce(z[0], z[1], self.settings.temperature, **same, guide=guide)
+
+        return {"vadvcse": self.contrast("vadvcse", views, context, loss)}
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         self._statistics = self.head.statistics(torch.cat([views["anchor"], views["positive"]]))

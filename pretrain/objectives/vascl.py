@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
+from pretrain.losses.false_negatives import Guide
 from pretrain.losses.neighbourhood import (
     NONE,
     nearest_neighbours,
@@ -50,14 +51,17 @@ class Vascl(Objective):
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, groups = self.settings, local_groups(self.settings, context)
         first = views["anchor"]
-        losses = {
-            "vascl": nt_xent(
-                joint(self.head, [first, views["positive"]]),
+
+        def loss(views: Views, guide: Guide | None) -> Tensor:
+            return nt_xent(
+                joint(self.head, [views["anchor"], views["positive"]]),
                 settings.temperature,
                 groups=groups,
                 identities=stacked_identities(context, self.roles),
+                guide=guide,
             )
-        }
+
+        losses = {"vascl": self.contrast("vascl", views, context, loss)}
         if settings.neighbourhood_weight:
             still = first.detach()
             neighbours = nearest_neighbours(

@@ -50,6 +50,8 @@ class WholeObjective(nn.Module):
     def __init__(self, config: Config, terms: dict[str, Objective]):
         super().__init__()
         self.terms = Terms(terms)
+        for term in terms.values():
+            term.false_negatives, term.widths = config.objective.false_negatives, config.objective.widths
         self.masked_copies = config.objective.masked_copies
         self.mlm_weight = config.objective.mlm.weight
         self.steps = config.train.steps

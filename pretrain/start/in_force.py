@@ -42,6 +42,9 @@ def read_back(
         found |= _of_term(name, objective.terms[name])
     found["weights of losses"] = objective.weights(config.train.steps - 1)
     made = view_specs(config) if config.data.cache else views  # of views made once, what they were made by
+    for term in objective.terms.values():
+        found["objective.matryoshka"] = list(term.widths)
+        found |= {f"objective.false_negatives.{key}": value for key, value in term.false_negatives}
     found["views"] = {view.role: view.augmentation for view in made}
     found["objective.mlm.copies"] = objective.masked_copies
     recorded = dict(leaves(config.model_dump(mode="json")))
@@ -110,6 +113,8 @@ def _recorded(key: str, recorded: dict[str, Any], config: Config, found: Any) ->
     if key == "rates of dropout":
         known = {config.model.dropout, config.model.attention_dropout}
         return found if config.model.layer_code == "own" or known >= set(found) else sorted(known)
+    if key == "objective.matryoshka":
+        return list(config.objective.widths)
     if key == "views":
         return {role: config.augment.of_role(role) for role in found}
     return recorded.get(key, found)

@@ -130,7 +130,7 @@ def print_summary(
         f"{train.steps:,} steps" + _decay(train),
         *_optimizer_lines(train, encoder),
         *_encoder_lines(config, encoder),
-        *_objective_lines(config, objective, lengths),
+        *_objective_lines(config, objective, lengths, encoder.hidden_size),
         f"batch      {train.global_batch:,} sequences a step{_growth(config)}, up to "
         f"{train.micro_batch_tokens:,} tokens in one pass",
     ]
@@ -169,10 +169,13 @@ def length_only(
     if lengths is None or "clear" not in objective.terms:
         return lambda _: {}
 
+    widths = sum(objective.terms["clear"].widths.values()) or 1.0  # the loss is a sum over widths
+
     @functools.cache
     def of_batch(sequences: int) -> dict[str, float]:
         pool = objective.pool(sequences, dist.get_world_size())
-        return {"contrastive_length_only": lengths.loss_among(objective.terms["clear"].negatives(pool) + 1)}
+        loss = lengths.loss_among(objective.terms["clear"].negatives(pool) + 1)
+        return {"contrastive_length_only": widths * loss}
 
     return of_batch
 
@@ -208,7 +211,9 @@ def _encoder_lines(config: Config, encoder: SentenceEncoder) -> list[str]:
     return lines
 
 
-def _objective_lines(config: Config, objective: WholeObjective, lengths: LengthShortcut | None) -> list[str]:
+def _objective_lines(
+    config: Config, objective: WholeObjective, lengths: LengthShortcut | None, hidden_size: int
+) -> list[str]:
     if not objective.roles:
         maskings = f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence"
         return [maskings, *_masking_lines(config, objective)]
@@ -227,6 +232,7 @@ def _objective_lines(config: Config, objective: WholeObjective, lengths: LengthS
     ]
     if lengths is not None:
         lines.append(f"lengths    {lengths}")
+    lines += _option_lines(config, hidden_size)
     if objective.kept_head is not None:
         lines.append("head       kept: evaluated and exported vectors are its output")
     return lines + _masking_lines(config, objective)
@@ -245,6 +251,27 @@ def _masking_lines(config: Config, objective: WholeObjective) -> list[str]:
     return [
         f"masking    {', '.join([f'{mlm.rate:.3g} of the tokens', *later])}; held-out loss at {heldout:.3g}"
     ]
+
+
+def _option_lines(config: Config, hidden_size: int) -> list[str]:
+    """Say what holds for every contrastive loss."""
+    lines, rule, widths = [], config.objective.false_negatives, config.objective.widths
+    if rule.guide != "none":
+        of = "of the positive's similarity" if rule.strategy == "relative" else "of cosine"
+        lines.append(
+            f"negatives  left out where their similarity exceeds the positive's minus {rule.margin:g} {of} "
+            f"(guide: {rule.guide})"
+        )
+    if widths:
+        lines.append(
+            "widths     " + ", ".join(f"{width} (weight {weight:g})" for width, weight in widths.items())
+        )
+        if hidden_size not in widths:
+            lines.append(
+                f"           warning: the whole width, {hidden_size}, is not among objective.matryoshka: "
+                "vectors that are not cut are not trained as such"
+            )
+    return lines
 
 
 def print_idle_augmentations(data: Data, telemetry: Telemetry) -> None:

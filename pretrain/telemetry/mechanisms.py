@@ -26,6 +26,11 @@ BETTER_THAN_CHANCE = 0.01
 LEAST_PART = 0.01
 """Negatives without which a loss would lack less than this part of itself are inert."""
 
+MASKED = "_masked_share"
+"""After a loss's name: the share of its negatives that a guide left out (`objective.false_negatives`)."""
+MOST_MASKED = 0.9
+"""With more of the negatives left out, a contrastive loss has next to nothing to tell apart."""
+
 SHARE, COSINE = "_gradient_share", "_gradient_cosine"
 AT_ONCE = 5
 """Rows of which the mean is taken, where a mechanism works from the first step or never."""
@@ -121,10 +126,15 @@ WEIGHTS = {
 
 
 def checks_of(row: Mapping[str, float]) -> Iterator[tuple[str, Check]]:
-    """Yield (name, check) of every check that a flattened row has the figures of: shares, then mechanisms."""
+    """Yield (name, check) of every check that a flattened row has the figures of.
+
+    Shares of gradients and of masked negatives come first, then mechanisms.
+    """
     for name in row:
         if name.endswith(SHARE):
             yield name, _share(name)
+        if name.endswith(MASKED):
+            yield name, _masked(name)
     for name, check in CHECKS.items():
         if all(figure in row for figure in check.figures):
             yield name, check
@@ -193,4 +203,15 @@ def _share(name: str) -> Check:
         lambda share: share < LEAST_SHARE,
         f"the loss {loss} has {{0:.2g}} of the contrastive loss's gradient on the sentence vectors (below "
         f"{LEAST_SHARE:g}): it does not train the encoder. Raise {WEIGHTS.get(loss, 'its weight')}.",
+    )
+
+
+def _masked(name: str) -> Check:
+    return Check(
+        (name,),
+        lambda share: share == 0 or share > MOST_MASKED,
+        f"the guide of false negatives leaves {{0:.2g}} of the negatives of the loss "
+        f"{name.removesuffix(MASKED)} out: none, or nearly all (more than {MOST_MASKED}). If none, raise "
+        "objective.false_negatives.margin or set its guide to none, which costs less; if nearly all, lower "
+        "the margin, below 0 if need be.",
     )

@@ -150,6 +150,39 @@ CASES = {
     },
 }
 
+GUIDED = {"false_negatives": {"guide": "self", "margin": 0.05}}
+RELATIVE = {"false_negatives": {"guide": "self", "margin": -0.02, "strategy": "relative"}}
+WIDTHS = {"matryoshka": [32, 8, 20], "matryoshka_weights": [1.0, 0.5, 2.0]}
+NARROW = {"matryoshka": [20, 8]}  # the whole width is not among them
+OPTIONS = {
+    "clear_mean": GUIDED | WIDTHS,
+    "clear_local": RELATIVE,
+    "simcse": RELATIVE | WIDTHS,
+    "simcse_symmetric": GUIDED,
+    "simcse_batch_norm": NARROW,
+    "simcse_all": RELATIVE | NARROW,
+    "simcse_supervised": GUIDED | WIDTHS,
+    "sda": GUIDED | WIDTHS,
+    "declutr": RELATIVE | WIDTHS,
+    "esimcse": GUIDED | WIDTHS,
+    "vascl_paper": RELATIVE | WIDTHS,
+    "augcse_paper": GUIDED | WIDTHS,
+    "augcse_order": RELATIVE | NARROW,
+    "vadvcse": GUIDED | WIDTHS,
+    "diffcse": RELATIVE | WIDTHS,
+    "clear+vadvcse": WIDTHS,
+}
+"""Case -> options of its contrastive losses, of which `CASE_options` is made."""
+CASES |= {
+    f"{case}_options": CASES[case] | {"objective": CASES[case].get("objective", {}) | options}
+    for case, options in OPTIONS.items()
+}
+CASES["simcse_kept_options"] = {
+    "objective": {"name": "simcse", "simcse": {"keep_head": True, "hard_negatives": True}, **ALONE}
+    | RELATIVE
+    | WIDTHS
+}
+
 
 def make_batch(seed: int, copies: int, roles: tuple[str, ...], uneven: bool = False) -> dict:
     """A global batch: every part as lists of token lists, views, identities and present by role.

@@ -60,6 +60,7 @@ def make_run(
     layers: int = 3,
     steps: tuple[int, ...] = (7,),
     simcse: dict | None = None,
+    matryoshka: tuple[int, ...] = (),
 ):
     """A run folder with checkpoints, of the objective simcse where its settings are given; returns the
     encoder as it was at the last, and the tokenizer."""
@@ -80,9 +81,8 @@ def make_run(
             "folder": str(folder),
             "model": {"type": recipe_type, "pooling": pooling, **sizes},
             "data": {"folder": str(data)},
-            "objective": {}
-            if simcse is None
-            else {"name": "simcse", "simcse": simcse, "mlm": {"weight": 0.0}},
+            "objective": {"matryoshka": list(matryoshka)}
+            | ({} if simcse is None else {"name": "simcse", "simcse": simcse, "mlm": {"weight": 0.0}}),
         },
         "test",
     )

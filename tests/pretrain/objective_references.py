@@ -9,45 +9,18 @@ import math
 
 import torch
 import torch.nn.functional as F
+from adversarial_references import vadvcse
+from contrastive_references import at_widths, elsewhere, guiding, nce, nt_xent, same
 
 SPECIAL = 5  # token ids below are special
 
 
-def nce(anchors, candidates, temperature, target, excluded=None, bias=None, own=None):
-    """Mean of -log softmax at `target`; excluded: bool[A, C]; bias: added to the logits; own: one more logit
-    a row."""
-    logits = F.normalize(anchors, dim=1) @ F.normalize(candidates, dim=1).T / temperature
-    if bias is not None:
-        logits = logits + bias
-    if excluded is not None:
-        keep = F.one_hot(target, logits.shape[1]).bool()
-        logits = logits.masked_fill(excluded & ~keep, -torch.inf)
-    if own is not None:
-        logits = torch.cat([logits, own[:, None]], 1)
-    return F.cross_entropy(logits, target)
-
-
-def same(anchor, positive, candidates):
-    """bool[A, C]: a candidate whose text is the anchor's or its positive's."""
-    return (candidates[None] == anchor[:, None]) | (candidates[None] == positive[:, None])
-
-
-def elsewhere(settings, ctx):
-    """bool[N, N]: sequences of other ranks, where the objective's scope is local; else none."""
-    return (ctx["groups"][:, None] != ctx["groups"][None]) & (settings.scope == "local")
-
-
-def nt_xent(first, second, temperature, identities, group=None):
-    count = len(first)
-    z, target = torch.cat([first, second]), (torch.arange(2 * count) + count) % (2 * count)
-    ids = torch.cat(list(identities))
-    excluded = same(ids, ids[target], ids) | torch.eye(2 * count, dtype=torch.bool)
-    if group is not None:
-        excluded = excluded | (group.repeat(2)[:, None] != group.repeat(2)[None])
-    return nce(z, z, temperature, target, excluded)
-
-
 def clear(ref, v, ctx, config):
+    guide = guiding(v, config)[2]
+    return {"contrastive": at_widths(v, config, lambda v: clear_at(ref, v, ctx, config, guide))}
+
+
+def clear_at(ref, v, ctx, config, guide):
     settings = config.objective.contrastive
     z = torch.cat([v["anchor"], v["positive"]])
     if settings.projection_layers:
@@ -60,24 +33,32 @@ def clear(ref, v, ctx, config):
         z = ref.linear(F.relu(z), second)
     first, second = z.chunk(2)
     group = ctx["groups"] if settings.scope == "local" else None
-    return {
-        "contrastive": nt_xent(
-            first, second, settings.temperature, (ctx["ids"]["anchor"], ctx["ids"]["positive"]), group
-        )
-    }
+    ids = ctx["ids"]["anchor"], ctx["ids"]["positive"]
+    return nt_xent(first, second, settings.temperature, ids, group, guide)
 
 
 def simcse(ref, v, ctx, config):
-    settings, ids, index = config.objective.simcse, ctx["ids"], torch.arange(len(v["anchor"]))
-    name, vectors = "terms.simcse.head", torch.cat(list(v.values()))
-    if settings.head == "mlp":
-        vectors = torch.tanh(ref.linear(vectors, f"{name}.layers.0"))
-    elif settings.head == "batch-norm":
-        vectors = ref.batch_norm_head(vectors, name)
-    z = dict(zip(v, vectors.chunk(len(v))))
+    settings = config.objective.simcse
+
+    def head(v):
+        name, vectors = "terms.simcse.head", torch.cat(list(v.values()))
+        if settings.head == "mlp":
+            vectors = torch.tanh(ref.linear(vectors, f"{name}.layers.0"))
+        elif settings.head == "batch-norm":
+            vectors = ref.batch_norm_head(vectors, name)
+        return dict(zip(v, vectors.chunk(len(v))))
+
+    if settings.keep_head:  # what is used is its output, and that is what is cut
+        v, head = head(v), lambda v: v
+    guides = guiding(v, config, negative="negative" if settings.hard_negatives else None)
+    return {"simcse": at_widths(v, config, lambda v: simcse_at(head(v), ctx, config, guides))}
+
+
+def simcse_at(z, ctx, config, guides):
+    settings, ids, index = config.objective.simcse, ctx["ids"], torch.arange(len(z["anchor"]))
     pair = (ids["anchor"], ids["positive"])
     if settings.form == "2n-2":
-        return {"simcse": nt_xent(z["anchor"], z["positive"], settings.temperature, pair)}
+        return nt_xent(z["anchor"], z["positive"], settings.temperature, pair, guide=guides[2])
     forward = same(*pair, ids["positive"])
     if settings.hard_negatives:
         bias = torch.cat(
@@ -85,17 +66,27 @@ def simcse(ref, v, ctx, config):
         )
         excluded = torch.cat([forward, same(*pair, ids["negative"])], 1)
         candidates = torch.cat([z["positive"], z["negative"]])
-        return {"simcse": nce(z["anchor"], candidates, settings.temperature, index, excluded, bias)}
-    loss = nce(z["anchor"], z["positive"], settings.temperature, index, forward)
+        return nce(z["anchor"], candidates, settings.temperature, index, excluded, bias, guide=guides[0])
+    loss = nce(z["anchor"], z["positive"], settings.temperature, index, forward, guide=guides[0])
     if settings.form == "symmetric":
         back = nce(
-            z["positive"], z["anchor"], settings.temperature, index, same(pair[1], pair[0], ids["anchor"])
+            z["positive"],
+            z["anchor"],
+            settings.temperature,
+            index,
+            same(pair[1], pair[0], ids["anchor"]),
+            guide=guides[1],
         )
         loss = (loss + back) / 2
-    return {"simcse": loss}
+    return loss
 
 
 def sda(ref, v, ctx, config):
+    guide = guiding(v, config)[0]
+    return {"sda": at_widths(v, config, lambda v: sda_at(ref, v, ctx, config, guide))}
+
+
+def sda_at(ref, v, ctx, config, guide):
     settings, ids = config.objective.sda, ctx["ids"]
     roles = list(v)
     z = dict(
@@ -106,22 +97,32 @@ def sda(ref, v, ctx, config):
     if settings.negatives:
         own = (F.cosine_similarity(z["anchor"], z["negative"]) - settings.margin) / settings.temperature
         own = own.masked_fill(~ctx["present"]["negative"], -torch.inf)
-    return {"sda": nce(z["anchor"], z["positive"], settings.temperature, index, excluded, own=own)}
+    return nce(z["anchor"], z["positive"], settings.temperature, index, excluded, own=own, guide=guide)
 
 
 def declutr(ref, v, ctx, config):
     positive = torch.stack([v[role] for role in v if role != "anchor"]).mean(0)
+    both, ids = {"anchor": v["anchor"], "positive": positive}, ctx["ids"]
+    guide, temperature = guiding(both, config)[2], config.objective.declutr.temperature
+    pair = (ids["anchor"], ids["positive"])
     return {
-        "declutr": nt_xent(
-            v["anchor"],
-            positive,
-            config.objective.declutr.temperature,
-            (ctx["ids"]["anchor"], ctx["ids"]["positive"]),
+        "declutr": at_widths(
+            both, config, lambda v: nt_xent(v["anchor"], v["positive"], temperature, pair, guide=guide)
         )
     }
 
 
 def esimcse(ref, v, ctx, config):
+    guide, whole = guiding(v, config)[0], v["anchor"]
+
+    def loss(v):
+        queued = ctx["queue"] if torch.equal(v["anchor"], whole) else ()
+        return esimcse_at(ref, v, {**ctx, "queue": queued}, config, guide)
+
+    return {"esimcse": at_widths(v, config, loss)}
+
+
+def esimcse_at(ref, v, ctx, config, guide):
     settings, z = (
         config.objective.esimcse,
         {r: torch.tanh(ref.linear(x, "terms.esimcse.head.layers.0")) for r, x in v.items()},
@@ -135,7 +136,7 @@ def esimcse(ref, v, ctx, config):
         excluded = torch.cat(
             [excluded, same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["queue_ids"])], 1
         )
-    return {"esimcse": nce(z["anchor"], candidates, settings.temperature, index, excluded)}
+    return nce(z["anchor"], candidates, settings.temperature, index, excluded, guide=guide)
 
 
 def vascl(ref, v, ctx, config):
@@ -146,7 +147,13 @@ def vascl(ref, v, ctx, config):
 
     pair = (ctx["ids"]["anchor"], ctx["ids"]["positive"])
     group = ctx["groups"] if settings.scope == "local" else None
-    losses = {"vascl": nt_xent(head(v["anchor"]), head(v["positive"]), settings.temperature, pair, group)}
+    guide = guiding(v, config)[2]
+
+    def instances(v):
+        z = head(v["anchor"]), head(v["positive"])
+        return nt_xent(*z, settings.temperature, pair, group, guide)
+
+    losses = {"vascl": at_widths(v, config, instances)}
     e, paper = v["anchor"].detach(), settings.reading == "paper"
     unit = F.normalize(e, dim=1)
     likeness = (unit @ unit.T if paper else e @ e.T).masked_fill(
@@ -180,30 +187,27 @@ def vascl(ref, v, ctx, config):
 
 def augcse(ref, v, ctx, config):
     settings, roles = config.objective.augcse, list(v)
-    z = dict(
-        zip(
-            roles,
-            ref.batch_norm_head(torch.cat([v[r] for r in roles]), "terms.augcse.head").chunk(len(roles)),
-        )
-    )
+
+    def head(v):
+        z = ref.batch_norm_head(torch.cat([v[r] for r in roles]), "terms.augcse.head")
+        return dict(zip(roles, z.chunk(len(roles))))
+
+    z = head(v)
     positive = "augmented" if settings.positive == "augmented" else "positive"
     ids, index, far = ctx["ids"], torch.arange(len(z["anchor"])), elsewhere(settings, ctx)
-    forward = nce(
-        z["anchor"],
-        z[positive],
-        settings.temperature,
-        index,
-        same(ids["anchor"], ids[positive], ids[positive]) | far,
-    )
-    back = nce(
-        z[positive],
-        z["anchor"],
-        settings.temperature,
-        index,
-        same(ids[positive], ids["anchor"], ids["anchor"]) | far,
-    )
-    one_way = settings.reading == "paper" and positive == "positive"
-    losses = {"augcse": forward if one_way else (forward + back) / 2}
+    guides = guiding(v, config, positive)
+
+    def loss(v):
+        z = head(v)
+        excluded = same(ids["anchor"], ids[positive], ids[positive]) | far
+        a, p, t = z["anchor"], z[positive], settings.temperature
+        forward = nce(a, p, t, index, excluded, guide=guides[0])
+        if settings.reading == "paper" and positive == "positive":
+            return forward
+        excluded = same(ids[positive], ids["anchor"], ids["anchor"]) | far
+        return (forward + nce(p, a, t, index, excluded, guide=guides[1])) / 2
+
+    losses = {"augcse": at_widths(v, config, loss)}
     if settings.discriminator_weight:
         labels, first, second = ctx["labels"], z["anchor"], z["augmented"]
         if settings.labels == "bool":
@@ -226,95 +230,18 @@ def augcse(ref, v, ctx, config):
     return losses
 
 
-def divergence(p, q, kind, form):
-    """Sum over rows of F between softmax(p), perturbed, and softmax(q), clean, from probabilities."""
-    p, q = p.softmax(1), q.softmax(1)
-    kl = lambda a, b: (a * (a / b).log()).nansum()  # noqa: E731  (0 log 0 is 0)
-    if kind == "kl":
-        return kl(q, p)
-    if kind == "symmetric-kl":
-        return kl(q.detach(), p) + kl(p.detach(), q) if form == "packaged" else (kl(q, p) + kl(p, q)) / 2
-    mean = (p + q) / 2
-    if form == "packaged":
-        return kl(mean.detach(), p) + kl(mean.detach(), q)
-    return (kl(p, mean) + kl(q, mean)) / 2
-
-
-def climbed(noise, gradient, reading, words, counts):
-    """The noise after a step, from that of all tokens [T, H]; words: their embeddings."""
-    parts = []
-    for r, g, x in zip(*(values.split(counts) for values in (noise, gradient, words))):
-        if reading.projection == "smart":  # a token at a time
-            step = r + reading.step_size * g
-            norm = step.norm(dim=1) if reading.norm == "l2" else step.abs().amax(1)
-            parts.append(step / (norm[:, None] + 1e-6))
-            continue
-        l2 = reading.norm == "l2"
-        epsilon = reading.radius * (x.norm() if l2 else x.square().mean().sqrt())
-        best = epsilon * (g / g.norm() if l2 else g.sign())
-        if reading.projection == "ball":
-            best = r + reading.step_size * best
-            best = best * min(1.0, float(epsilon / best.norm())) if l2 else best.clamp(-epsilon, epsilon)
-        parts.append(best)
-    return torch.cat(parts)
-
-
-def vadvcse(ref, v, ctx, config):
-    settings, index = config.objective.vadvcse, torch.arange(len(v["anchor"]))
-    reading, ids = settings.resolved, ctx["ids"]
-    both = torch.cat([v["anchor"], v["positive"]])
-    z = ref.batch_norm_head(both, "terms.vadvcse.head").chunk(2)
-    excluded = same(ids["anchor"], ids["positive"], ids["positive"])
-    losses = {"vadvcse": nce(z[0], z[1], settings.temperature, index, excluded)}
-    rows = ctx["rows"]["anchor"]
-    real = ref.padded(rows)[1].bool()
-    words = []
-    # p(y | x) is over the distinct texts of the batch
-    texts = [i for i in index.tolist() if ids["positive"][i] not in ids["positive"][:i]]
-    candidates = v["positive"] if settings.distribution == "vector" else z[1]
-    candidates = F.normalize(candidates.detach()[texts], dim=1)
-
-    def output(noise):
-        def edit(embedded):
-            words.append(embedded.detach()[real])
-            placed = torch.zeros_like(embedded)
-            placed[real] = noise
-            return embedded + placed
-
-        vectors = ref.vectors(rows, edit)
-        ctx.setdefault("entering", []).append(vectors)
-        if settings.distribution == "projection":
-            vectors = ref.batch_norm_head(vectors, "terms.vadvcse.head", both.detach())
-        if reading.over == "batch":
-            return F.normalize(vectors, dim=1) @ candidates.T / settings.temperature
-        return vectors
-
-    noise = ctx["noise"].double() * reading.sigma
-    clean = output(torch.zeros_like(noise))
-    clean = clean if reading.clean_gradient else clean.detach()
-    for _ in range(settings.steps):
-        noise = noise.detach().requires_grad_()
-        ascent = divergence(output(noise), clean.detach(), settings.divergence, reading.form)
-        (gradient,) = torch.autograd.grad(ascent, noise)
-        noise = climbed(noise.detach(), gradient, reading, words[0], real.sum(1).tolist())
-    loss = divergence(output(noise), clean, settings.divergence, reading.form)
-    losses["vadvcse_adversarial"] = loss if reading.reduction == "sum" else loss / len(rows)
-    return losses
-
-
 def diffcse(ref, v, ctx, config):
     settings, index = config.objective.diffcse, torch.arange(len(v["anchor"]))
     both = ref.batch_norm_head(torch.cat([v["anchor"], v["positive"]]), "terms.diffcse.head")
     z = dict(zip(("anchor", "positive"), both.chunk(2)))
-    losses = {
-        "diffcse": nce(
-            z["anchor"],
-            z["positive"],
-            settings.temperature,
-            index,
-            same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]),
-        )
-    }
+    guide, ids = guiding(v, config)[0], ctx["ids"]
+
+    def contrast(v):
+        z = ref.batch_norm_head(torch.cat([v["anchor"], v["positive"]]), "terms.diffcse.head").chunk(2)
+        excluded = same(ids["anchor"], ids["positive"], ids["positive"])
+        return nce(z[0], z[1], settings.temperature, index, excluded, guide=guide)
+
+    losses = {"diffcse": at_widths(v, config, contrast)}
     discriminator = ctx["discriminator"]
     total, tokens = 0.0, 0
     for role in ("anchor", "positive"):

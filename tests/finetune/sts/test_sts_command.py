@@ -105,6 +105,30 @@ def test_the_command_takes_models_that_bring_their_vectors(folders, layout, tmp_
             command(model, layout, tmp_path, pooling="cls,mean")
 
 
+def test_the_first_coordinates_of_vectors_are_evaluated(folders, layout, tmp_path, monkeypatch, capsys):
+    """As sentence-transformers cuts them; vectors that are kept are encoded once, for all dimensions."""
+    from sentence_transformers import SentenceTransformer
+
+    monkeypatch.setenv("CLEAR_VECTORS", str(tmp_path / "vectors"))
+    results = command(folders["st"], layout, tmp_path, dimensions="32,8")
+    assert list(results) == ["own modules", "own modules-8"]
+    for name, dimension in (("own modules", None), ("own modules-8", 8)):
+        library = SentenceTransformer(str(folders["st"]), device="cpu", truncate_dim=dimension)
+        encode = lambda texts, library=library: library.encode(texts)  # noqa: E731
+        for task, score in StsEvaluator(layout).evaluate(encode, ["STS13", "SICK-R"]).items():
+            assert results[name][task]["spearman_all"] == pytest.approx(score["spearman_all"], abs=0.02)
+    out = tmp_path / "report"
+    words = {"eval_data": str(layout), "tasks": "STS13", "pooling": "cls", "out": str(out)}
+    call(sts.main, str(folders["run"]), dimensions="8", **words)
+    written = json.loads((out / "sts-cls-8.json").read_text())
+    assert written["pooling"] == "cls-8" and written["trained_pooling"] == "cls"
+    assert "vectors cut to their first 8 coordinates" in written["notes"]
+    assert not any("pooling" in note for note in written["notes"])
+    for wrong, says in (("64", "have 32 coordinates"), ("8,x", "'x' is no number"), ("0", "'0' is no")):
+        with pytest.raises(UserError, match=says):
+            command(folders["bert"], layout, tmp_path, dimensions=wrong)
+
+
 def test_the_place_of_a_json_file_is_made_or_refused_before_the_model_is_opened(layout, tmp_path):
     place = tmp_path / "new" / "scores.json"
     (tmp_path / "embed.py").write_text("import numpy\ndef f(texts): return numpy.eye(len(texts), 4)\n")

@@ -262,6 +262,18 @@ def test_what_is_written_beside_the_weights(tmp_path):
     assert __import__("yaml").safe_load(front)["pipeline_tag"] == "sentence-similarity"
 
 
+def test_an_export_names_its_dimensions_and_is_cut_to_one(tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    encoder, tokenizer = make_run(tmp_path, matryoshka=(4, 16, 8))
+    out = export(tmp_path)
+    assert json.loads((out / "clear.json").read_text())["dimensions"] == [4, 16, 8]
+    card = (out / "README.md").read_text()
+    assert "trained at 16, 8, 4 dimensions" in card and "truncate_dim=4" in card
+    cut = SentenceTransformer(str(out), device="cpu", truncate_dim=8).encode(SENTENCES)
+    assert worst(cut, embed(encoder, tokenizer)[:, :8]) < 1e-5
+
+
 def test_card_of_a_run_without_metrics(tmp_path):
     make_run(tmp_path)
     card = (export(tmp_path) / "README.md").read_text()

@@ -20,11 +20,18 @@ SWITCHES = (
     "simcse_symmetric,simcse_all,simcse_batch_norm,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_printed,"
     "vadvcse_two_steps,vadvcse_in_batch_vector,diffcse_sample,clear+vadvcse"
 )
+OPTIONS = (
+    "clear_mean_options,clear_local_options,simcse_options,simcse_symmetric_options,simcse_all_options,"
+    "simcse_batch_norm_options,simcse_supervised_options,simcse_kept_options,sda_options,declutr_options,"
+    "esimcse_options,vascl_paper_options,augcse_paper_options,augcse_order_options,vadvcse_options,"
+    "diffcse_options,clear+vadvcse_options"
+)
 PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_in_batch,diffcse"
 
 FEW = "double_mlm,vascl,diffcse"
 DROPPED = (
-    "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,vadvcse_in_batch,diffcse,clear+vadvcse"
+    "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,vadvcse_in_batch,diffcse,clear+vadvcse,"
+    "clear_mean_options"
 )
 MOVED = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,vadvcse_in_batch,diffcse,clear+vadvcse"
 
@@ -76,7 +83,8 @@ def check(report: dict, world: int) -> None:
         (1, 0, CLEAR),
         (1, 0, f"{SWITCHES},faint_mlm,faint_contrastive"),
         (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"),
-        (2, 3, PARTITIONED),
+        (2, 1, OPTIONS),
+        (2, 3, f"{PARTITIONED},simcse_kept_options"),
         (2, 0, f"{FEW},muon"),
         (2, 2, FEW),
     ],
@@ -145,7 +153,7 @@ def test_gradients_are_the_same_for_all_kinds_of_layers(tmp_path, world, stage, 
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_with_dropout_gradients_for_every_world_and_stage(tmp_path, world, stage):
-    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES}", 0.1), world)
+    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS}", 0.1), world)
 
 
 @pytest.mark.parametrize(
@@ -160,11 +168,14 @@ def test_gradients_are_the_same_wherever_sequences_are_encoded(tmp_path, stage, 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_gradients_are_the_same_wherever_sequences_are_encoded_for_all(tmp_path, world, stage, dropout):
-    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES}", dropout, "on"), world)
+    check(
+        launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS}", dropout, "on"),
+        world,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_gradients_for_every_world_and_stage(tmp_path, world, stage):
-    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES}"), world)
+    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS}"), world)

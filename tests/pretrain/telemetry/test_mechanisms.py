@@ -37,6 +37,13 @@ def test_nothing_is_said_of_one_that_is_alive_or_absent():
     assert told([DEAD] * (AT_ONCE - 1)) == []
 
 
+@pytest.mark.parametrize("share, said", [(0.0, True), (1e-4, False), (0.5, False), (0.95, True)])
+def test_a_guide_that_masks_nothing_or_nearly_everything_is_named(share, said):
+    terms = InertTerms()
+    warnings = [text for _ in range(AT_ONCE) for text in terms.warnings({"simcse_masked_share": share})]
+    assert ["objective.false_negatives.margin" in text for text in warnings] == [True] * said
+
+
 def test_the_mean_of_rows_decides():
     assert told([ALIVE if i % AT_ONCE == 2 else DEAD for i in range(30)]) == []
     assert [row for row, _ in told([ALIVE] * 7 + [DEAD] * 9)] == [7 + AT_ONCE - 1]

@@ -1,0 +1,74 @@
+"""Contrastive losses, and the options of all of them, for the references: float64, full matrices."""
+
+import torch
+import torch.nn.functional as F
+
+
+def nce(anchors, candidates, temperature, target, excluded=None, bias=None, own=None, guide=None):
+    """Mean of -log softmax at `target`; excluded: bool[A, C]; bias: added to the logits; own: one more logit
+    a row; guide: (vectors of the anchors, of the first candidates, settings)."""
+    if guide is not None:
+        false = false_negatives(*guide, target)
+        more = torch.zeros(len(false), len(candidates) - false.shape[1], dtype=torch.bool)
+        false = torch.cat([false, more], 1)
+        excluded = false if excluded is None else excluded | false
+    logits = F.normalize(anchors, dim=1) @ F.normalize(candidates, dim=1).T / temperature
+    if bias is not None:
+        logits = logits + bias
+    if excluded is not None:
+        keep = F.one_hot(target, logits.shape[1]).bool()
+        logits = logits.masked_fill(excluded & ~keep, -torch.inf)
+    if own is not None:
+        logits = torch.cat([logits, own[:, None]], 1)
+    return F.cross_entropy(logits, target)
+
+
+def false_negatives(anchors, candidates, settings, target):
+    """bool[A, C]: what a guide holds for a false negative, by GISTEmbed's rule."""
+    similarity = F.normalize(anchors, dim=1) @ F.normalize(candidates, dim=1).T
+    positive = similarity.gather(1, target[:, None])
+    margin = settings.margin * (positive.abs() if settings.strategy == "relative" else 1)
+    return similarity > positive - margin
+
+
+def guiding(v, config, positive="positive", negative=None):
+    """What `nce` takes as a guide, forth and back, and NT-Xent's of all vectors; None without one."""
+    settings = config.objective.false_negatives
+    if settings.guide == "none":
+        return None, None, None
+    a, p = v["anchor"].detach(), v[positive].detach()
+    c = p if negative is None else torch.cat([p, v[negative].detach()])
+    both = torch.cat([a, p])
+    return (a, c, settings), (p, a, settings), (both, both, settings)
+
+
+def at_widths(v, config, loss):
+    """Matryoshka: the weighted sum of `loss` over vectors with 0 beyond each width."""
+    widest = next(iter(v.values())).shape[1]
+    widths = config.objective.matryoshka or [widest]
+    weights = config.objective.matryoshka_weights or [1.0] * len(widths)
+
+    def cut(x, width):
+        return x * (torch.arange(widest) < width)
+
+    return sum(w * loss({r: cut(x, width) for r, x in v.items()}) for w, width in zip(weights, widths))
+
+
+def same(anchor, positive, candidates):
+    """bool[A, C]: a candidate whose text is the anchor's or its positive's."""
+    return (candidates[None] == anchor[:, None]) | (candidates[None] == positive[:, None])
+
+
+def elsewhere(settings, ctx):
+    """bool[N, N]: sequences of other ranks, where the objective's scope is local; else none."""
+    return (ctx["groups"][:, None] != ctx["groups"][None]) & (settings.scope == "local")
+
+
+def nt_xent(first, second, temperature, identities, group=None, guide=None):
+    count = len(first)
+    z, target = torch.cat([first, second]), (torch.arange(2 * count) + count) % (2 * count)
+    ids = torch.cat(list(identities))
+    excluded = same(ids, ids[target], ids) | torch.eye(2 * count, dtype=torch.bool)
+    if group is not None:
+        excluded = excluded | (group.repeat(2)[:, None] != group.repeat(2)[None])
+    return nce(z, z, temperature, target, excluded, guide=guide)

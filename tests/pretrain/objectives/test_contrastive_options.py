@@ -1,0 +1,170 @@
+"""Masked false negatives and Matryoshka widths, against sentence-transformers on the same vectors."""
+
+import pytest
+import torch
+from exactness_worker import FakeTokenizer
+from objective_helpers import SIZES
+from sentence_transformers.sentence_transformer import losses
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
+from pretrain.common.errors import UserError
+from pretrain.config.recipe import validate_config
+from pretrain.losses.contrastive import info_nce, nt_xent, symmetric_info_nce
+from pretrain.losses.false_negatives import Guide
+from pretrain.model.encoder import build_encoder
+from pretrain.objectives import BatchContext, build_objective
+
+N, WIDTH = 23, 32
+RULES = [("absolute", 0.0), ("absolute", 0.1), ("absolute", -0.2), ("relative", 0.05), ("relative", -0.5)]
+
+
+class Given(torch.nn.Sequential):
+    """A model of sentence-transformers' whose vectors are given."""
+
+    max_seq_length = 8
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0}, unk_token="a")))
+
+    def __init__(self, name: str):
+        super().__init__(torch.nn.Identity())
+        self.name = name
+
+    def forward(self, features: dict) -> dict:
+        return {**features, "sentence_embedding": features[self.name]}
+
+    def get_embedding_dimension(self) -> int:
+        return WIDTH
+
+
+def columns(count: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Vectors of a model, and of a guide, by column: positives are near their anchors."""
+    torch.manual_seed(3)
+    base = torch.randn(N, WIDTH, dtype=torch.float64)
+    ours = [(base + torch.randn_like(base)).requires_grad_() for _ in range(count)]
+    guide = [base[:, :12] + 0.9 * torch.randn(N, 12, dtype=torch.float64) for _ in range(count)]
+    return ours, guide
+
+
+def equal(ours, theirs, inputs):
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    gradients = torch.autograd.grad(ours, inputs, retain_graph=True)
+    for mine, expected in zip(gradients, torch.autograd.grad(theirs, inputs)):
+        torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy, margin", RULES)
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("tile", [5, None])
+def test_masked_false_negatives_equal_gist_embed_loss(strategy, margin, count, tile):
+    ours, of_guide = columns(count)
+    guide = Guide(*of_guide, margin=margin, strategy=strategy, counting=True)
+    more = {} if count == 2 else {"negatives": ours[2]}
+    loss = info_nce(ours[0], ours[1], 0.07, guide=guide, tile=tile, **more)
+    settings = {"temperature": 0.07, "margin": margin, "margin_strategy": strategy}
+    settings |= {"contrast_anchors": False, "contrast_positives": False}
+    features = [{"model": x, "guide": g} for x, g in zip(ours, of_guide)]
+    theirs = losses.GISTEmbedLoss(Given("model"), Given("guide"), **settings)(features, None)
+    equal(loss, theirs, ours)
+    cached = losses.CachedGISTEmbedLoss(Given("model"), Given("guide"), mini_batch_size=7, **settings)
+    equal(loss, cached.calculate_loss([[x] for x in ours], [[g] for g in of_guide]), ours)
+    assert 0 < float(guide.share()) < 1
+    assert loss < info_nce(ours[0], ours[1], 0.07, **more)
+
+
+def test_nt_xent_and_both_directions_leave_out_by_the_rule():
+    """NT-Xent's candidates are all vectors; the way back has the positives as anchors."""
+    (a, p), (g, h) = columns(2)
+    every, of_guide = torch.cat([a, p]), torch.cat([g, h])
+    partner = (torch.arange(2 * N) + N) % (2 * N)
+
+    def by_hand(anchors, candidates, own, guide_of_anchors, guide_of_candidates, alone):
+        cosine = torch.nn.functional.cosine_similarity
+        total, masked, there = 0.0, 0, 0
+        for i in range(len(anchors)):
+            near = cosine(guide_of_anchors[i][None], guide_of_candidates)
+            kept = [int(own[i])]
+            for j in range(len(candidates)):
+                if j == own[i] or (alone and j == i):
+                    continue
+                there += 1
+                if near[j] > near[own[i]] - 0.1:
+                    masked += 1
+                else:
+                    kept.append(j)
+            logits = cosine(anchors[i][None], candidates[kept]) / 0.2
+            total = total + torch.logsumexp(logits, 0) - logits[0]
+        return total / len(anchors), masked, there
+
+    def guide():
+        return Guide(g, h, margin=0.1, counting=True)
+
+    expected, masked, there = by_hand(every, every, partner, of_guide, of_guide, True)
+    ours = guide()
+    equal(nt_xent(torch.stack([a, p]), 0.2, guide=ours, tile=9), expected, [a, p])
+    assert float(ours.share()) == pytest.approx(masked / there)
+    index = torch.arange(N)
+    forth, *first = by_hand(a, p, index, g, h, False)
+    back, *second = by_hand(p, a, index, h, g, False)
+    ours = guide()
+    equal(symmetric_info_nce(a, p, 0.2, guide=ours), (forth + back) / 2, [a, p])
+    assert float(ours.share()) == pytest.approx((first[0] + second[0]) / (first[1] + second[1]))
+
+
+def test_what_is_no_negative_anyway_is_not_counted():
+    (a, p), (g, h) = columns(2)
+    texts = torch.arange(N) % 5
+    guide = Guide(g, h, margin=9.0, counting=True)
+    info_nce(a, p, 0.1, guide=guide, anchor_identities=texts, positive_identities=texts)
+    assert float(guide.share()) == 1.0
+    assert float(guide.tally[0][1]) == int((texts[:, None] != texts[None]).sum())
+
+
+def objective(**settings):
+    torch.manual_seed(0)
+    encoder = build_encoder(SIZES | {"dropout": 0.0, "attention_dropout": 0.0}, FakeTokenizer(), "mean")
+    tree = {"objective": settings, "train": {"global_batch": 24}, "data": {"lanes": 1}}
+    return build_objective(validate_config(tree, "test"), encoder, FakeTokenizer(), 4)
+
+
+def context(probing: bool = False) -> BatchContext:
+    zeros = torch.zeros(N, dtype=torch.long)
+    return BatchContext(0, 0.0, zeros, None, {}, None, 5, probing=probing)
+
+
+@pytest.mark.parametrize("weights", [[], [1.0, 0.5, 2.0]])
+def test_widths_equal_matryoshka_loss_over_multiple_negatives_ranking_loss(weights):
+    (a, p), _ = columns(2)
+    options = {"matryoshka": [32, 4, 16], "matryoshka_weights": weights}
+    whole = objective(name="simcse", simcse={"head": "none", "temperature": 0.05}, **options)
+    model = Given("model")
+    ranking = losses.MultipleNegativesRankingLoss(model, scale=20.0)
+    matryoshka = losses.MatryoshkaLoss(model, ranking, [32, 4, 16], weights or None)
+    theirs = matryoshka([{"model": a}, {"model": p}], None)
+    report = context(probing=True)
+    ours = whole.relate({"anchor": a, "positive": p}, report)["simcse"]
+    equal(ours, theirs, [a, p])
+    alone = info_nce(a[:, :4], p[:, :4], 0.05)
+    assert float(report.measures["simcse_at_4"]) == pytest.approx(float(alone.detach()), rel=1e-12)
+
+
+def test_a_head_sees_the_coordinates_within_a_width_alone():
+    whole = objective(name="simcse", matryoshka=[8]).double()
+    views = {role: torch.randn(N, WIDTH, dtype=torch.float64) for role in ("anchor", "positive")}
+    changed = {role: torch.cat([v[:, :8], torch.randn(N, WIDTH - 8)], 1) for role, v in views.items()}
+    assert whole.relate(views, context())["simcse"] == whole.relate(changed, context())["simcse"]
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"matryoshka": [8, 8]}, "different widths"),
+        ({"matryoshka": [8, 0]}, "different widths"),
+        ({"matryoshka": [8], "matryoshka_weights": [1.0, 2.0]}, "one weight above 0"),
+        ({"matryoshka": [64, 8]}, "64, and sentence vectors of this model have 32"),
+        ({"false_negatives": {"guide": "itself"}}, "none"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(settings, says):
+    with pytest.raises(UserError, match=says):
+        objective(name="simcse", **settings)
