@@ -219,14 +219,17 @@ def evaluate(
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
     """Evaluate retrieval on sets, by name as `read` read them; prompts stand before every text."""
+    encode = model.without_prompt or model.encode
+    query_prompt = query_prompt or model.prompts.get("query", "")
+    document_prompt = document_prompt or model.prompts.get("document", "")
     protocol = "cosine, exact search, figures of the first 10 and 100 documents"
     prompts = {"queries": query_prompt, "documents": document_prompt}
     protocol += "".join(f"; {what} begin with {prompt!r}" for what, prompt in prompts.items() if prompt)
     evaluation = Evaluation.of("nanobeir", model, protocol)
     for name, data in loaded.items():
         clock = time.perf_counter()
-        documents = model.encode([document_prompt + text for text in data.documents])
-        queries = model.encode([query_prompt + text for text in data.queries])
+        documents = encode([document_prompt + text for text in data.documents])
+        queries = encode([query_prompt + text for text in data.queries])
         each = [
             score(ranking, relevant)
             for ranking, relevant in zip(rank(queries, documents).tolist(), data.relevant, strict=True)
@@ -263,7 +266,8 @@ def main(
 
     Args:
         tasks: names of folders below DIR/NanoBEIR, by commas; without it, all that are there.
-        query_prompt: text that stands before every query, for models that were trained with one.
+        query_prompt: text that stands before every query, for models that were trained with one; without
+            it, that of an export's own data.prompts.
         document_prompt: the same for documents.
     """
     there = available(eval_data)

@@ -152,6 +152,7 @@ def load_batch(
 ) -> RankBatch:
     """Return the rank's batch of a step, from the Loader that training uses."""
     from pretrain.data.loader import Loader, LoaderSettings, Position
+    from pretrain.data.tokenizer import prompt_tokens
 
     synonyms = synonyms_for(
         [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
@@ -159,7 +160,14 @@ def load_batch(
     masking = Masking.of(settings.objective)
     loader = Loader(
         reader,
-        BatchSpec(views, masking, vocabulary, synonyms, _longest(settings)),
+        BatchSpec(
+            views,
+            masking,
+            vocabulary,
+            synonyms,
+            _longest(settings),
+            prompt_tokens(tokenizer, settings.data.prompts),
+        ),
         replace(LoaderSettings.of(settings), workers=0),
         Position(step, step + 1, rank, world_size),
     )

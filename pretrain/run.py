@@ -21,6 +21,7 @@ from pretrain.data.batch import BatchSpec
 from pretrain.data.lanes import require_divisible
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
+from pretrain.data.tokenizer import prompt_tokens
 from pretrain.estimate.dry_run import whole_run
 from pretrain.export.folder import export
 from pretrain.objectives import build_objective
@@ -106,7 +107,9 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     on_rank_zero(lambda: replace_durably(folder / "config.yaml", recipe.encode()))
 
     # batches, evaluation, checkpoints
-    spec = BatchSpec(data.views, Masking.of(config.objective), data.vocabulary, data.synonyms, longest)
+    prompts = prompt_tokens(data.tokenizer, config.data.prompts)
+    masking = Masking.of(config.objective)
+    spec = BatchSpec(data.views, masking, data.vocabulary, data.synonyms, longest, prompts)
     rank, world = dist.get_rank(), dist.get_world_size()
     position = Position(progress.step, stop_step, rank, world, progress.substitutions)
     batches = Loader(data.train, spec, LoaderSettings.of(config), position)

@@ -73,6 +73,11 @@ class EmbeddingModel:
     """How the export says that its vectors are stored; None: as float32. `encode` gives float32 all the same
     (`stored` changes that)."""
 
+    prompt: str = ""
+    """The text that `encode` and `encode_poolings` put before every sentence."""
+    without_prompt: Callable[[Sequence[str]], np.ndarray] | None = None
+    """`encode` of sentences as they are, where there is a prompt; else None."""
+
     batch: str = ""
     """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
 
@@ -89,7 +94,12 @@ class EmbeddingModel:
         quantization, encode = self.quantization, self.encode
         if quantization is None:
             return self
-        return replace(self, encode=lambda sentences: quantization.apply(encode(sentences)))
+        plain = self.without_prompt
+        return replace(
+            self,
+            encode=lambda sentences: quantization.apply(encode(sentences)),
+            without_prompt=None if plain is None else lambda sentences: quantization.apply(plain(sentences)),
+        )
 
     @property
     def folder(self) -> Path | None:
@@ -115,6 +125,12 @@ class EmbeddingModel:
     def identity(self) -> str:
         """What tells these weights from others of the same name (`ModelSource.identity`)."""
         return self.source.identity if self.source else self.name
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The prompts that an export was trained with, by name: query, and document."""
+        policy = self.source.policy if self.source else None
+        return (policy or {}).get("prompts") or {}
 
     @property
     def remark(self) -> str | None:
@@ -179,8 +195,31 @@ def open_model(
         opened = _in_bfloat16(opened)
     if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
-    folder = os.environ.get(KEPT_VECTORS)
-    return keeping(opened, Path(folder), before) if folder else opened
+    if folder := os.environ.get(KEPT_VECTORS):
+        opened = keeping(opened, Path(folder), before)
+    return prompted(opened)  # vectors are kept by the text with its prompt
+
+
+def prompted(model: EmbeddingModel) -> EmbeddingModel:
+    """Return the model with the prompt of queries, if it was trained with one, before every sentence."""
+    prompt, plain, several = model.prompts.get("query", ""), model.encode, model.encode_poolings
+    if not prompt:
+        return model
+
+    def with_prompt(sentences: Sequence[str]) -> Sequence[str]:
+        if isinstance(sentences, str):  # which is refused, and no list
+            return sentences
+        return [prompt + one if isinstance(one, str) else one for one in sentences]
+
+    return replace(
+        model,
+        prompt=prompt,
+        without_prompt=plain,
+        encode=lambda sentences: plain(with_prompt(sentences)),
+        encode_poolings=None
+        if several is None
+        else lambda sentences, poolings: several(with_prompt(sentences), poolings),
+    )
 
 
 def keeping(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:

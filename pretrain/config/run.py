@@ -38,6 +38,11 @@ class LoadingConfig(Section):
         "labelled augmentations are made once, k of every sentence, and kept beside the data "
         "(pretrain.cache)",
     )
+    prompts: dict[str, str] = Field(
+        default_factory=dict,
+        description="role of a view -> text before every sentence of it, as {anchor: 'query: ', positive: "
+        "'passage: '}; it is never augmented or masked, and it is pooled. Kept in the export (docs/data.md)",
+    )
     lanes: int = Field(
         16,
         ge=1,

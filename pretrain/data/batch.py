@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -48,6 +48,7 @@ class BatchSpec:
     vocabulary: of the tokenizer that the data was prepared with.
     synonyms: the table for `subs`.
     max_length: most tokens of a sequence that the model takes; longer views are cut. None: any.
+    prompts: role -> int32[p], tokens behind the first of every view of that role, after augmentation.
     """
 
     views: Sequence[ViewSpec]
@@ -55,6 +56,7 @@ class BatchSpec:
     vocabulary: Vocabulary
     synonyms: SynonymTable | None = None
     max_length: int | None = None
+    prompts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def label_names(view: ViewSpec) -> list[str]:

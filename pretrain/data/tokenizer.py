@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DEL = "[DEL]"
 _ROLES = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+_SENTENCES = ("A man plays the guitar.", "the 3rd of May", "Über den Fluss", "(nobody) was there")
 _WORDPIECE_ROLES = {"unk_token": "[UNK]"}
 _STAND_INS = {
     "cls_token": "bos_token",
@@ -287,6 +288,29 @@ def load_tokenizer(path: str | Path) -> Any:
             f"{path} holds no tokenizer (no tokenizer.json). Prepare the data again, or name its folder."
         )
     return pretrained(AutoTokenizer, folder)
+
+
+def prompt_tokens(tokenizer: Any, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return the tokens of texts that stand before sentences, by role: int32[p] each, without special ones.
+
+    Raises:
+        UserError: the tokens of a prompt and a sentence together are not those of the prompt followed by
+            those of the sentence, so that training would see others than whoever uses the model.
+    """
+    found = {}
+    for role, prompt in prompts.items():
+        tokens = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else []
+        for sentence in _SENTENCES if prompt else ():
+            first, *rest = tokenizer(sentence)["input_ids"]
+            if not tokens or tokenizer(prompt + sentence)["input_ids"] != [first, *tokens, *rest]:
+                other = prompt.rstrip() if prompt != prompt.rstrip() else f"{prompt} "
+                raise UserError(
+                    f"data.prompts.{role}={prompt!r}: with this tokenizer the tokens of the prompt and of "
+                    f"{sentence!r} together are not those of the one followed by those of the other. End the "
+                    f"prompt in a mark, or with another blank: {other!r}"
+                )
+        found[role] = np.array(tokens, np.int32)
+    return found
 
 
 def tokenizer_hash(path: str | Path) -> str:

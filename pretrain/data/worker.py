@@ -104,7 +104,7 @@ class BlockMaker:
             if wanted.column == NEGATIVE and there is None:
                 there = ~equal_sequences(source, tokens)
             views[wanted.role] = View(
-                tokens,
+                clip(with_prompt(tokens, spec.prompts.get(wanted.role)), spec.max_length),
                 identity_of_text if source is original else sequence_identities(source),
                 np.ones(len(original), dtype=bool) if there is None else there,
             )
@@ -259,6 +259,24 @@ def _label(spec: ViewSpec, pipeline: Pipeline, keys: np.ndarray, source: Ragged,
     labels = numbers.take(pipeline.choices(keys))
     labels[equal_sequences(source, view)] = len(names) - 1
     return labels
+
+
+def with_prompt(view: Ragged, prompt: np.ndarray | None) -> Ragged:
+    """Put the tokens of a prompt, int32[p], behind the first token ([CLS]) of every sequence.
+
+    >>> with_prompt(Ragged.from_sequences([[1, 7, 2], [1, 2]]), np.array([5, 6], np.int32)).ids
+    array([1, 5, 6, 7, 2, 1, 5, 6, 2], dtype=int32)
+    """
+    if prompt is None or not len(prompt) or not len(view):
+        return view
+    offsets = view.offsets + np.arange(len(view) + 1) * len(prompt)
+    ids = np.empty(offsets[-1], np.int32)
+    places = offsets[:-1, None] + 1 + np.arange(len(prompt))
+    ids[places] = prompt
+    others = np.ones(len(ids), dtype=bool)
+    others[places] = False
+    ids[others] = view.ids
+    return Ragged(ids, offsets)
 
 
 def clip(view: Ragged, max_length: int | None) -> Ragged:

@@ -199,6 +199,13 @@ def _data_folder(config: dict[str, Any]) -> Path:
     return Path(config["data"]["folder"] or Path("data") / config["name"])
 
 
+def _prompts(config: dict[str, Any]) -> dict[str, str]:
+    """Return the prompts of a recipe by sentence-transformers' names: anchors ask, and positives answer."""
+    prompts = config["data"].get("prompts") or {}
+    names = {"query": "anchor", "document": "positive"}
+    return {name: prompts.get(role, "") for name, role in names.items()} if any(prompts.values()) else {}
+
+
 def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
     """Return what the run was trained on, by the data's manifest if it is still there, else the recipe."""
     prepare = config["data"].get("prepare") or {}
@@ -240,6 +247,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         model.config.num_hidden_layers,
         longest,
         None if kept is None else _kept_head(checkpoint, heads, kept),
+        prompts := _prompts(config),
     )
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
@@ -252,6 +260,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         "kept_head": None if kept is None else {"folder": folder, "name": kept},
         "max_length": longest,
         "hidden_size": model.config.hidden_size,
+        "prompts": prompts,
         "dimensions": config["objective"].get("matryoshka") or [],
         "step": state["step"],
         "progress": state.get("progress", {}),

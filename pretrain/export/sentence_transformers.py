@@ -8,6 +8,7 @@ And importing the library takes longer than an export.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ def write_modules(
     layers: int,
     max_length: int,
     head: ProjectionHead | None = None,
+    prompts: Mapping[str, str] | None = None,
 ) -> str | None:
     """Write modules.json and what it names into the export folder `out`.
 
@@ -39,6 +41,7 @@ def write_modules(
         hidden_size, layers: of the encoder.
         max_length: of the longest sequence in tokens, special ones included.
         head: what the pooled vectors go through: a `pretrain.model.heads.simcse_head`.
+        prompts: name -> text before a sentence; `query` is the default where there are any.
 
     Returns:
         The name of the head's folder in `out`; None without a head.
@@ -84,7 +87,8 @@ def write_modules(
         for index, (path, kind) in enumerate(modules)
     ])  # fmt: skip
     _write(out / "config_sentence_transformers.json", {
-        "__version__": {}, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine",
+        "__version__": {}, "prompts": dict(prompts or {}),
+        "default_prompt_name": "query" if prompts else None, "similarity_fn_name": "cosine",
     })  # fmt: skip
     return None if head is None else folder.name
 

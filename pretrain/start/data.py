@@ -68,6 +68,7 @@ def open_data(config: Config) -> Data:
     Raises:
         UserError: it cannot be prepared, is damaged, or its tokenizer or columns do not fit the run.
     """
+    _check_prompts(config)
     on_rank_zero(lambda: find_data(config))
     config = cached_views.trains_on(config)
     folder = config.data_folder
@@ -88,6 +89,20 @@ def open_data(config: Config) -> Data:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
     hashes = inputs.collect(config, train, heldout)
     return Data(config, train, heldout, tokenizer, vocabulary, synonyms, hashes)
+
+
+def _check_prompts(config: Config) -> None:
+    roles = [view.role for view in view_specs(config)]
+    if unknown := [role for role in config.data.prompts if role not in roles]:
+        raise UserError(
+            f"data.prompts.{unknown[0]}: the objective {config.objective.name} has no view of that role; it "
+            f"has {', '.join(roles) or 'none'}"
+        )
+    if config.data.prompts and "diffcse" in config.objective.parts:
+        raise UserError(
+            "data.prompts: the objective diffcse would replace tokens of a prompt by its generator's; leave "
+            "the prompts or diffcse out"
+        )
 
 
 def find_data(config: Config) -> None:

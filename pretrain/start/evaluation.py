@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
+from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.modules import evaluation_mode
 from pretrain.start.data import Data
 from pretrain.step.heldout import Heldout, text_embedder
@@ -33,10 +34,17 @@ class Evaluation:
         self.engine, self.sts = engine, sts
         longest = engine.module.encoder.max_positions
         self.heldout = Heldout(
-            data.heldout, data.vocabulary, data.config, data.synonyms, longest, progress.heldout_left_out
+            data.heldout,
+            data.vocabulary,
+            data.config,
+            data.synonyms,
+            longest,
+            progress.heldout_left_out,
+            prompt_tokens(data.tokenizer, config.data.prompts),
         )
         self.with_sts = _on_every_rank(config, "STS-B-dev" in sts.available())
-        self.embed = text_embedder(engine, data.tokenizer, longest, config.train.micro_batch_tokens)
+        prompt, budget = config.data.prompts.get("anchor", ""), config.train.micro_batch_tokens
+        self.embed = text_embedder(engine, data.tokenizer, longest, budget, prompt)
 
     def __call__(self) -> dict[str, float]:
         """Return name -> score, the same on every rank. Collective."""

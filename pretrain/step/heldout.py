@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from pretrain.data.masking import Masked, mask_tokens
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut, pack
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import DamagedShard, ShardReader
-from pretrain.data.worker import clip
+from pretrain.data.worker import clip, with_prompt
 from pretrain.model.modules import evaluation_mode
 from pretrain.step.model import EmbedForUse, MaskedLoss
 
@@ -46,11 +46,13 @@ class Heldout:
         synonyms: SynonymTable | None,
         max_length: int,
         left_out: Sequence[dict] = (),
+        prompts: Mapping[str, np.ndarray] | None = None,
     ):
         """
         Args:
             max_length: what the encoder takes; longer views are cut as in training.
             left_out: damaged chunks that this run's record names; they are left out unread.
+            prompts: as `BatchSpec.prompts`.
 
         Raises:
             UserError: the data has no held-out sequences.
@@ -86,15 +88,11 @@ class Heldout:
         specs = [config.augment.of_role(role) for role in ("anchor", "positive")]
         if all(parse(spec).is_identity for spec in specs):  # equal texts find each other whatever was learned
             specs[1] = PARTNER_OF_ITSELF
-        self.views = [
-            clip(
-                build_for(reader, spec, vocabulary, synonyms)(
-                    originals, sequence_keys(SEED, 0, ids[: self.partners], view, "augment"), sentences
-                ),
-                max_length,
-            )
-            for view, spec in enumerate(specs)
-        ]
+        self.views = []
+        for view, (role, spec) in enumerate(zip(("anchor", "positive"), specs)):
+            keys = sequence_keys(SEED, 0, ids[: self.partners], view, "augment")
+            tokens = build_for(reader, spec, vocabulary, synonyms)(originals, keys, sentences)
+            self.views.append(clip(with_prompt(tokens, (prompts or {}).get(role)), max_length))
 
     def evaluate(self, engine) -> dict[str, float]:
         """Evaluate in inference mode; the same dict on every rank.
@@ -136,15 +134,17 @@ def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
     return vectors.cpu().numpy()
 
 
-def text_embedder(engine, tokenizer, max_length: int, budget: int) -> Callable[[list[str]], np.ndarray]:
+def text_embedder(
+    engine, tokenizer, max_length: int, budget: int, prompt: str = ""
+) -> Callable[[list[str]], np.ndarray]:
     """Return a function from sentences to vectors, float32[N, d], for an evaluator.
 
-    Call it on every rank with the same sentences.
+    Call it on every rank with the same sentences. prompt: a text before each of them.
     """
 
     def embed(sentences: list[str]) -> np.ndarray:
         encoded = tokenizer(
-            sentences,
+            [prompt + sentence for sentence in sentences],
             truncation=True,
             max_length=max_length,
             padding=False,

@@ -156,7 +156,9 @@ def identity(config: Config) -> str:
         for key in keys:
             tree.get(section, {}).pop(key, None)
     cached = {"cache": config.data.cache} if config.data.cache else {}
-    tree["data"] = {"folder": str(config.data_folder.resolve()), "lanes": config.data.lanes, **cached}
+    prompts = {"prompts": config.data.prompts} if config.data.prompts else {}
+    folder = str(config.data_folder.resolve())
+    tree["data"] = {"folder": folder, "lanes": config.data.lanes, **cached, **prompts}
     if config.model.init is not None and Path(config.model.init).exists():
         tree["model"]["init"] = str(Path(config.model.init).resolve())
     # a dropout that is given replaces the checkpoint's, even where it is the default

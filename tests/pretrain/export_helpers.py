@@ -61,6 +61,7 @@ def make_run(
     steps: tuple[int, ...] = (7,),
     simcse: dict | None = None,
     matryoshka: tuple[int, ...] = (),
+    prompts: dict[str, str] | None = None,
 ):
     """A run folder with checkpoints, of the objective simcse where its settings are given; returns the
     encoder as it was at the last, and the tokenizer."""
@@ -80,7 +81,7 @@ def make_run(
             "name": "test",
             "folder": str(folder),
             "model": {"type": recipe_type, "pooling": pooling, **sizes},
-            "data": {"folder": str(data)},
+            "data": {"folder": str(data), "prompts": prompts or {}},
             "objective": {"matryoshka": list(matryoshka)}
             | ({} if simcse is None else {"name": "simcse", "simcse": simcse, "mlm": {"weight": 0.0}}),
         },
