@@ -172,6 +172,8 @@ def _told(
     if counts["pairs_without"]:
         how = "stand there as pairs" if unmatched == "keep" else "are left out"
         lines.append(f"  {counts['pairs_without']:,} pairs got none, and {how}")
+    if 2 * counts["pairs_without"] > counts["pairs"]:
+        lines.append("  for more, raise --range-max, or loosen the margins by the cosines below")
     lines.append(f"  {'cosine with its':18s}{'25%':>8}{'median':>8}{'75%':>8}")
     for what, of_what in cosines.items():
         lines.append(f"    {what:16s}" + "".join(f"{value:8.3f}" for value in of_what.values()))
