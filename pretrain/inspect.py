@@ -64,6 +64,7 @@ def inspect(
     from pretrain.cache.views import trains_on
     from pretrain.data.tokenizer import load_tokenizer
     from pretrain.objectives import view_specs
+    from pretrain.start.data import open_train
 
     copies, settings = settings.data.cache, trains_on(settings)
     if copies and not (settings.data_folder / MANIFEST).is_file():
@@ -72,7 +73,7 @@ def inspect(
             "makes them (pretrain/main.py, with --dry-run too), and --data.cache 0 shows them as they would "
             "be drawn anew"
         )
-    reader = ShardReader(settings.data_folder, split)
+    reader = open_train(settings) if split == "train" else ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     views = view_specs(settings)
@@ -111,7 +112,7 @@ def _lengths(
     synonyms = synonyms_for(
         [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
     )
-    return measure_lengths(settings, reader, vocabulary, views, synonyms, _longest(settings))
+    return measure_lengths(settings, reader.parts[0], vocabulary, views, synonyms, _longest(settings))
 
 
 def _longest(settings: Config) -> int | None:

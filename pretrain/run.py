@@ -6,6 +6,7 @@ Importing it takes seconds (torch, DeepSpeed, transformers): `pretrain/main.py` 
 import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -138,7 +139,11 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         summary.print_summary(
             config, data, encoder, objective, progress, checkpoint, threads, lengths, telemetry
         )
-        beside = summary.length_only(objective, lengths)
+        of_lengths = summary.length_only(objective, lengths)
+
+        def beside(step: int) -> dict[str, Any]:
+            return of_lengths(config.batch_sizes.at_step(step - 1)) | batches.counts(step)
+
         continuity.print_changes(progress.changes, progress.step, telemetry)
         report_damage(data, evaluate.heldout, progress, telemetry)
         summary.print_idle_augmentations(data, telemetry)

@@ -30,6 +30,8 @@ from pretrain.telemetry.monitors import Monitor
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
 
+Beside = Callable[[int], Mapping[str, Any]]
+
 
 class NotFinite(UserError):
     """A loss or gradient is inf or NaN; the step was not applied."""
@@ -46,7 +48,7 @@ def train(
     shutdown: Shutdown,
     progress: Progress,
     stop_step: int,
-    beside: Callable[[int], Mapping[str, float]] = lambda _: {},
+    beside: Beside = lambda step: {},
 ) -> int:
     """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
 
@@ -57,7 +59,7 @@ def train(
         save: writes a checkpoint of the engine and the progress.
         keep_best: called on all ranks with the checkpoint of the step whose `selection_score` is the best so
             far.
-        beside: figures that a row of metrics has beside its own, from the sequences of its step.
+        beside: number of steps done -> what a row of metrics says besides.
 
     Raises:
         NotFinite: a loss or gradient is not finite. Parameters and the last checkpoint are as they were.
@@ -171,7 +173,7 @@ class _StepLog:
         progress: Progress,
         clock: Stopwatch,
         scale: LossScale | None,
-        beside: Callable[[int], Mapping[str, float]],
+        beside: Beside,
     ) -> None:
         self.beside, self.sizes = beside, config.batch_sizes
         self.config, self.engine, self.telemetry = config, engine, telemetry
@@ -211,7 +213,7 @@ class _StepLog:
         of_row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
         if ends_row:
             of_row |= {"seconds": progress.seconds, "time": self.clock.shares()} | dict(
-                self.beside(sequences)
+                self.beside(progress.step)
             )
             if self.sizes.growth_steps:
                 of_row["global_batch"] = sequences

@@ -94,6 +94,33 @@ class Source(BaseModel):
         return self.source if self.weight == 1 else f"{self.source}@{self.weight:g}"
 
 
+class DataSet(BaseModel):
+    """A folder of prepared data among several; `FOLDER` or `FOLDER@WEIGHT` for short."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    folder: Path = Field(description="prepared data (manifest.json inside)")
+    weight: float | None = Field(
+        None,
+        gt=0,
+        description="how many of the steps read it, relative to the other sets; none: as many as its "
+        "number of sequences asks for (data.temperature)",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str | Path):
+            match = _WEIGHT.match(str(value))
+            if match and not Path(value).exists():
+                return {"folder": match[1], "weight": float(match[2])}
+            return {"folder": value}
+        return value
+
+    def __str__(self) -> str:
+        return str(self.folder) if self.weight is None else f"{self.folder}@{self.weight:g}"
+
+
 class DataConfig(BaseModel):
     """How text becomes shards: all that decides the shards. Executor and workers do not."""
 

@@ -17,7 +17,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE
 from pretrain.config.batch_sizes import BatchSizes
-from pretrain.config.data import DataConfig
+from pretrain.config.data import DataConfig, DataSet
 from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.terms import Section
 
@@ -27,6 +27,17 @@ class LoadingConfig(Section):
         None,
         description="prepared data (manifest.json inside); none: data/NAME, prepared on "
         "first use from data.prepare. Flag --data",
+    )
+    sets: list[DataSet] = Field(
+        default_factory=list,
+        description="several folders of prepared data in place of one, each with @WEIGHT or none: a global "
+        "batch is of one of them (docs/data.md). The first one's tokenizer and held-out split are the run's",
+    )
+    temperature: float = Field(
+        1.0,
+        gt=0,
+        description="T of data.sets without weights: a set of n sequences is read as often as n^(1/T) says; "
+        "1: by size, larger: more equally",
     )
     prepare: DataConfig = Field(
         default_factory=DataConfig, description="how to prepare the data if the folder has none"
@@ -54,6 +65,25 @@ class LoadingConfig(Section):
         "refuse",
         description="a chunk whose hash is wrong: stop, or replace it by another and write that down",
     )
+
+    @field_validator("sets", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return value
+
+    @model_validator(mode="after")
+    def _one_way_to_name_data(self) -> LoadingConfig:
+        if self.sets and (self.folder is not None or self.cache):
+            other = "data.cache" if self.cache else "data.folder (--data)"
+            raise ValueError(f"data.sets and {other} exclude each other: leave one of them out")
+        folders = [one.folder.resolve() for one in self.sets]
+        if len(set(folders)) < len(folders):
+            raise ValueError("data.sets names a folder twice: give it once, with a larger weight")
+        if len({one.weight is None for one in self.sets}) > 1:
+            raise ValueError("data.sets: give a weight (FOLDER@WEIGHT) to all sets, or to none")
+        return self
 
 
 class ModelConfig(Section):
@@ -378,6 +408,11 @@ class Config(Section):
                 f"train.batch_start={train.batch_start} changes nothing without "
                 "train.batch_warmup_steps: set the steps over which the batch grows, or leave it out"
             )
+        if train.batch_warmup_steps and self.data.sets:
+            raise ValueError(
+                f"train.batch_warmup_steps={train.batch_warmup_steps}: with data.sets all batches are of one "
+                "size; leave one of them out"
+            )
         start = self.batch_sizes.start
         if start % self.data.lanes or start > train.global_batch:
             raise ValueError(
@@ -442,4 +477,6 @@ class Config(Section):
 
     @property
     def data_folder(self) -> Path:
+        if self.data.sets:
+            return self.data.sets[0].folder
         return self.data.folder or Path("data") / self.name

@@ -18,6 +18,7 @@ in O(B).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -29,7 +30,9 @@ from pretrain.config.batch_sizes import BatchSizes
 
 _ROUNDS = 4
 # Domains of the hash, so that two uses of one (seed, epoch, chunk) never share random bits.
-_ORDER_OF_CHUNKS, _ORDER_IN_CHUNK, _REPLACEMENT = 1, 2, 3
+_ORDER_OF_CHUNKS, _ORDER_IN_CHUNK, _REPLACEMENT, _ORDER_OF_SETS = 1, 2, 3, 4
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio
+_AT_ONCE = 1 << 20  # steps whose sets are counted at once
 
 
 def hash_words(*words: int | np.ndarray) -> np.ndarray:
@@ -214,6 +217,10 @@ class Lanes:
         epochs[early], offsets[early] = self._early.take(steps[early], axis=1)
         return epochs, offsets
 
+    def step_before(self, step: int) -> int | None:
+        """Return the step before this one in its epoch, or None for an epoch's first step."""
+        return step - 1 if step and self.epoch_of(step - 1) == self.epoch_of(step) else None
+
     def draw(self, step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw the sequences that lanes [lane_start, lane_stop) give at a step, lane after lane.
 
@@ -278,6 +285,124 @@ class Lanes:
             while len(self._epochs) > 2:
                 self._epochs.popitem(last=False)
         return self._epochs[epoch]
+
+
+class MixedLanes:
+    """The order of several sets of data, of which each step reads one: a pure function of (seed, step).
+
+    Set k has its own `Lanes`, of which it gives one step after the other, at the steps of the run that are
+    its own; chunks are numbered through, set after set. Which set a step reads is where the step's point of
+    a Weyl sequence, (start + step / golden ratio) mod 1, lies among intervals as long as the sets' shares:
+    after any number of steps, each set has had its share of them but for a few.
+
+    Args:
+        sets: int64[C_k] each, sequences in each chunk.
+        shares: of the steps, adding up to 1.
+        seed, global_batch, lanes: as `Lanes`.
+
+    Raises:
+        UserError: as `Lanes`; a set with fewer sequences than a global batch is named by its number.
+    """
+
+    def __init__(
+        self,
+        sets: Sequence[np.ndarray],
+        shares: Sequence[float],
+        seed: int,
+        global_batch: int,
+        lanes: int,
+    ) -> None:
+        for number, sizes in enumerate(sets, 1):
+            if sizes.sum() < global_batch:
+                raise UserError(
+                    f"set {number} of data.sets has {int(sizes.sum()):,} sequences, fewer than one global "
+                    f"batch (train.global_batch = {global_batch:,}), which is of one set: lower "
+                    "train.global_batch, or prepare the sets into one folder"
+                )
+        self.sets = [Lanes(sizes, seed, global_batch, lanes) for sizes in sets]
+        self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)
+        self.per_lane, self.sizes = self.sets[0].per_lane, self.sets[0].sizes
+        self.chunk_sizes = np.concatenate([one.chunk_sizes for one in self.sets])
+        self.num_sequences = sum(one.num_sequences for one in self.sets)
+        self._first_chunk = np.cumsum([0, *(len(one.chunk_sizes) for one in self.sets)])
+        self._ends = (np.cumsum(shares)[:-1] * 2.0**64).astype(np.uint64)
+        self._start = hash_words(seed, _ORDER_OF_SETS)
+        self._counted = (0, np.zeros(len(self.sets), dtype=np.int64))
+
+    def slice_of(self, rank: int, world_size: int) -> tuple[int, int]:
+        """As `Lanes.slice_of`."""
+        return self.sets[0].slice_of(rank, world_size)
+
+    def set_of(self, steps: np.ndarray) -> np.ndarray:
+        """Return the number of the set that each of the steps int64[n] reads: int64[n]."""
+        points = self._start + steps.astype(np.uint64) * np.uint64(_GOLDEN)
+        return np.searchsorted(self._ends, points, side="right")
+
+    def taken(self, step: int) -> np.ndarray:
+        """Return how many steps before `step` read each set: int64[K]."""
+        last, counts = self._counted
+        if step < last:
+            last, counts = 0, np.zeros_like(counts)
+        while last < step:
+            stop = min(step, last + _AT_ONCE)
+            counts = counts + np.bincount(self.set_of(np.arange(last, stop)), minlength=len(self.sets))
+            last = stop
+        self._counted = (last, counts)
+        return counts
+
+    @overload
+    def epoch_of(self, step: int) -> int: ...
+
+    @overload
+    def epoch_of(self, step: np.ndarray) -> np.ndarray: ...
+
+    def epoch_of(self, step: int | np.ndarray) -> int | np.ndarray:
+        """Return the epoch, of the set that it reads, that each step belongs to; steps rise by 1."""
+        steps = np.atleast_1d(np.asarray(step, dtype=np.int64))
+        epochs = np.empty(len(steps), dtype=np.int64)
+        for number, rows, own in self._own_steps(int(steps[0]), int(steps[-1]) + 1):
+            epochs[rows] = self.sets[number].epoch_of(own + np.arange(len(rows)))
+        return epochs if isinstance(step, np.ndarray) else int(epochs[0])
+
+    def step_before(self, step: int) -> int | None:
+        """Return the step before this one of the same set and epoch, or None."""
+        (number, _, own), *_ = self._own_steps(step, step + 1)
+        if self.sets[number].step_before(own) is None:
+            return None
+        before = step - 1
+        while self.set_of(np.array([before]))[0] != number:
+            before -= 1
+        return before
+
+    def draw(self, step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `Lanes.draw`."""
+        return self.draw_steps(step, step + 1, lane_start, lane_stop)
+
+    def draw_steps(
+        self, first: int, stop: int, lane_start: int, lane_stop: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `Lanes.draw_steps`."""
+        shape = (max(stop - first, 0), (lane_stop - lane_start) * self.per_lane)
+        chunks, indices = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
+        for number, rows, own in self._own_steps(first, stop):
+            drawn = self.sets[number].draw_steps(own, own + len(rows), lane_start, lane_stop)
+            chunks[rows] = drawn[0].reshape(len(rows), -1) + self._first_chunk[number]
+            indices[rows] = drawn[1].reshape(len(rows), -1)
+        return chunks.ravel(), indices.ravel()
+
+    def replacements(self, epoch: int, chunk: int, attempts: int) -> np.ndarray:
+        """As `Lanes.replacements`: chunks of the same set."""
+        number = int(np.searchsorted(self._first_chunk, chunk, side="right")) - 1
+        first = int(self._first_chunk[number])
+        return self.sets[number].replacements(epoch, chunk - first, attempts) + first
+
+    def _own_steps(self, first: int, stop: int) -> list[tuple[int, np.ndarray, int]]:
+        """Return (set, its steps minus `first`, int64[n], how many it gave before) of the steps' sets."""
+        before, sets = self.taken(first), self.set_of(np.arange(first, stop))
+        return [(int(k), np.flatnonzero(sets == k), int(before[k])) for k in np.unique(sets)]
+
+
+AnyLanes = Lanes | MixedLanes
 
 
 def _divisors(value: int) -> list[int]:

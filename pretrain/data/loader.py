@@ -20,9 +20,9 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, label_names
 from pretrain.data.damage import known_damaged, substitution_key
-from pretrain.data.lanes import Lanes
+from pretrain.data.lanes import AnyLanes, Lanes, MixedLanes
 from pretrain.data.processes import WorkerProcesses
-from pretrain.data.shards import ShardReader
+from pretrain.data.shards import SeveralSets, ShardReader
 from pretrain.data.worker import BlockMaker
 
 # A block is this many sequences where a step of a worker's lanes has fewer (below some 2,000 the fixed cost
@@ -109,15 +109,8 @@ class Loader:
     ) -> None:
         _check_settings(settings, position)
         _check_views(reader, spec)
-        self.settings, self.position = settings, position
-        self.lanes = Lanes(
-            reader.chunk_sizes,
-            settings.seed,
-            settings.global_batch,
-            settings.lanes,
-            settings.start_batch,
-            settings.growth_steps,
-        )
+        self.reader, self.settings, self.position = reader, settings, position
+        self.lanes = lanes_of(reader, settings)
         groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
         largest = max(stop - start for start, stop in groups)
         block_steps = _block_steps(largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences)
@@ -144,9 +137,15 @@ class Loader:
                     "changes the meaning"
                 )
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.lanes.steps_per_epoch
+    def counts(self, step: int) -> dict[str, dict[str, int]]:
+        """Return, as `sets`, how many sequences of each set `step` steps have read; nothing of one set."""
+        if not isinstance(self.lanes, MixedLanes):
+            return {}
+        folders = [part.folder for part in self.reader.parts]
+        unique = len({folder.name for folder in folders}) == len(folders)
+        names = [folder.name if unique else str(folder) for folder in folders]
+        sequences = self.lanes.taken(step) * self.settings.global_batch
+        return {"sets": dict(zip(names, sequences.tolist(), strict=True))}
 
     def __len__(self) -> int:
         return self.position.stop_step - self.position.start_step
@@ -209,6 +208,14 @@ class _BlockItems:
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
         return (steps + lanes for steps in self.steps() for lanes in self.groups)
+
+
+def lanes_of(reader: ShardReader, settings: LoaderSettings) -> AnyLanes:
+    """Return the order of a split's data."""
+    order = settings.seed, settings.global_batch, settings.lanes
+    if isinstance(reader, SeveralSets):
+        return MixedLanes([part.chunk_sizes for part in reader.parts], reader.shares, *order)
+    return Lanes(reader.chunk_sizes, *order, settings.start_batch, settings.growth_steps)
 
 
 def _check_settings(settings: LoaderSettings, position: Position) -> None:

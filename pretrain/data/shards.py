@@ -21,7 +21,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,14 @@ class ShardReader:
         ).hexdigest()
         self.tokenizer_path = self.folder / self.manifest["tokenizer"]
 
+    shares: Sequence[float] = (1.0,)
+    """Of the steps, one for each of its parts, adding up to 1."""
+
+    @property
+    def parts(self) -> list[ShardReader]:
+        """The readers of which it is made: itself, or one for each of several sets."""
+        return [self]
+
     def read(self, chunk: int) -> Chunk:
         """One chunk, verified against the manifest's sha256 unless `verify=False`.
 
@@ -230,3 +239,77 @@ class ShardReader:
     def __del__(self):
         if getattr(self, "_open", None) and os is not None:  # at the interpreter's end modules go first
             self.close()
+
+
+class SeveralSets(ShardReader):
+    """A split of several prepared folders, read as one: chunks and sequences are numbered set after set.
+
+    Columns are all that any set has: a record lacks those that its own set has not, as records may. What a
+    reader says of its data besides (folder, manifest, unit, tokenizer) is the first set's. Text and parse are
+    there if all sets have the same columns, parsed alike.
+
+    Raises:
+        UserError: the sets have other tokenizers, or labels that only some have.
+    """
+
+    def __init__(self, parts: Sequence[ShardReader], weights: Sequence[float]) -> None:
+        first, *others = self._parts = list(parts)
+        for other in others:
+            if other.tokenizer_hash != first.tokenizer_hash:
+                raise UserError(
+                    f"{other.folder} was prepared with another tokenizer than {first.folder}: prepare it "
+                    f"again with --tokenizer {first.tokenizer_path}"
+                )
+            if other.labels != first.labels:
+                raise UserError(
+                    f"{other.folder} has {other.labels} different labels and {first.folder} has "
+                    f"{first.labels}: sets of data.sets all have the same, or none"
+                )
+        self.shares = [weight / sum(weights) for weight in weights]
+        self.folder, self.split, self.manifest = first.folder, first.split, first.manifest
+        self.chunk_sizes = np.concatenate([part.chunk_sizes for part in parts])
+        self.chunk_tokens = np.concatenate([part.chunk_tokens for part in parts])
+        self.num_chunks, self.labels = len(self.chunk_sizes), first.labels
+        self.num_sequences = sum(part.num_sequences for part in parts)
+        self.num_tokens = sum(part.num_tokens for part in parts)
+        self.unit, self.max_length = first.unit, max(part.max_length for part in parts)
+        self.columns = tuple(dict.fromkeys(column for part in parts for column in part.columns))
+        alike = all((part.columns, part.annotation) == (first.columns, first.annotation) for part in others)
+        self.annotation = first.annotation if alike else None
+        self.tokenizer_hash, self.tokenizer_path = first.tokenizer_hash, first.tokenizer_path
+        order = [(part.content_hash, share) for part, share in zip(parts, self.shares)]
+        self.content_hash = hashlib.sha256(repr(order).encode()).hexdigest()
+        self._first_chunk = np.cumsum([0, *(part.num_chunks for part in parts)])
+        self._first_sequence = np.cumsum([0, *(part.num_sequences for part in parts)])
+
+    @property
+    def parts(self) -> list[ShardReader]:
+        return self._parts
+
+    def read(self, chunk: int) -> Chunk:
+        """As `ShardReader.read`; columns that the chunk's set has not are empty."""
+        if not 0 <= chunk < self.num_chunks:
+            raise IndexError(f"chunk {chunk} of {self.num_chunks}")
+        number = int(np.searchsorted(self._first_chunk, chunk, side="right")) - 1
+        part = self._parts[number]
+        own = part.read(chunk - int(self._first_chunk[number]))
+        ids = own.sequence_ids + np.uint64(self._first_sequence[number])
+        if own.columns == self.columns:
+            return replace(own, sequence_ids=ids)
+        records, nothing = np.arange(len(ids)), len(own.stored)
+        rows = np.full((len(ids), len(self.columns)), nothing)
+        for column in own.columns:
+            rows[:, self.columns.index(column)] = records * len(own.columns) + own.columns.index(column)
+        empty = Ragged(np.empty(0, np.int32), np.zeros(2, np.int64))
+        stored = Ragged.concatenate([own.stored, empty]).take(rows.ravel())
+        return replace(own, stored=stored, sequence_ids=ids, columns=self.columns, annotation=None)
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+    def __getstate__(self) -> dict:
+        return dict(self.__dict__)  # its parts open their own files
+
+    def __del__(self) -> None:
+        """Leave the files to the parts."""

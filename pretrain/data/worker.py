@@ -19,7 +19,7 @@ from augment.spec.pipeline import Pipeline
 from pretrain.common.errors import UserError
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, View, ViewSpec, label_names
 from pretrain.data.chunk_cache import ChunkCache
-from pretrain.data.lanes import Lanes
+from pretrain.data.lanes import AnyLanes
 from pretrain.data.masking import mask_tokens
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import DamagedShard, ShardReader
@@ -50,7 +50,7 @@ class BlockMaker:
     def __init__(
         self,
         reader: ShardReader,
-        lanes: Lanes,
+        lanes: AnyLanes,
         spec: BatchSpec,
         skip_damaged: bool,
         known_damaged: dict[int, str],
@@ -230,9 +230,8 @@ class BlockMaker:
 
     def _met_before(self, chunk: int, step: int, lane: int) -> bool:
         """Whether the lane's draw just before this step came from the same chunk in the same epoch."""
-        if step == 0 or self.lanes.epoch_of(step - 1) != self.lanes.epoch_of(step):
-            return False
-        return int(self.lanes.draw(step - 1, lane, lane + 1)[0][-1]) == chunk
+        before = self.lanes.step_before(step)
+        return before is not None and int(self.lanes.draw(before, lane, lane + 1)[0][-1]) == chunk
 
     def _check_lengths(self, original: Ragged, ids: np.ndarray) -> None:
         longest = self.spec.max_length

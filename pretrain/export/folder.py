@@ -196,7 +196,8 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
 
 
 def _data_folder(config: dict[str, Any]) -> Path:
-    return Path(config["data"]["folder"] or Path("data") / config["name"])
+    sets = config["data"].get("sets")
+    return Path(sets[0]["folder"] if sets else config["data"]["folder"] or Path("data") / config["name"])
 
 
 def _prompts(config: dict[str, Any]) -> dict[str, str]:
@@ -210,6 +211,8 @@ def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
     """Return what the run was trained on, by the data's manifest if it is still there, else the recipe."""
     prepare = config["data"].get("prepare") or {}
     described: dict[str, Any] = {"folder": str(_data_folder(config))}
+    if sets := config["data"].get("sets"):
+        return described | {"sources": [one["folder"] for one in sets]}
     try:
         manifest = json.loads((_data_folder(config) / "manifest.json").read_bytes())
         prepare = manifest.get("config") or prepare

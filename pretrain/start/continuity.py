@@ -25,6 +25,8 @@ COMPARED = ("data", "model", "augment", "objective", "train")
 
 FREE = {
     "data.folder": "the data is identified by its hashes",
+    "data.sets": "they and their shares are identified by their hash",
+    "data.temperature": "the sets' shares are identified by their hash",
     "data.prepare": "prepared data is identified by its hashes",
     "data.workers": "changes no batch",
     "data.damaged": "what is replaced is recorded",

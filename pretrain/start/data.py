@@ -19,7 +19,7 @@ from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.damage import describe_record
 from pretrain.data.manifest import MANIFEST, outdated, require_files
 from pretrain.data.pipelines import build_for, synonyms_for
-from pretrain.data.shards import ShardReader
+from pretrain.data.shards import SeveralSets, ShardReader
 from pretrain.data.tokenizer import load_tokenizer, tokenizer_hash
 from pretrain.objectives import view_specs
 from pretrain.prepare.run import find_or_prepare
@@ -72,9 +72,8 @@ def open_data(config: Config) -> Data:
     on_rank_zero(lambda: find_data(config))
     config = cached_views.trains_on(config)
     folder = config.data_folder
-    train, heldout = ShardReader(folder, "train"), ShardReader(folder, "heldout")
-    on_rank_zero(lambda: check_files(train, config.data.damaged))
-    on_rank_zero(lambda: warn_if_outdated(train))
+    train, heldout = open_train(config), ShardReader(folder, "heldout")
+    on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer_hash(folder) != train.tokenizer_hash:
         raise UserError(
@@ -105,6 +104,22 @@ def _check_prompts(config: Config) -> None:
         )
 
 
+def open_train(config: Config) -> ShardReader:
+    """Open the split to train on, of one folder or of several sets.
+
+    Raises:
+        UserError: a folder holds no prepared data, or the sets do not go together.
+    """
+    if not config.data.sets:
+        return ShardReader(config.data_folder, "train")
+    parts = [ShardReader(one.folder, "train") for one in config.data.sets]
+    weights = [
+        part.num_sequences ** (1 / config.data.temperature) if one.weight is None else one.weight
+        for one, part in zip(config.data.sets, parts)
+    ]
+    return SeveralSets(parts, weights)
+
+
 def find_data(config: Config) -> None:
     """Prepare the data folder if it is empty, and make the views that `data.cache` asks for; on one rank.
 
@@ -118,6 +133,14 @@ def find_data(config: Config) -> None:
     made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
     if not made:
         require_resources([view.augmentation for view in view_specs(config)], config.augment.synonyms)
+    if config.data.sets:
+        for one in config.data.sets:
+            if not (one.folder / MANIFEST).is_file():
+                raise UserError(
+                    f"data.sets: {one.folder} holds no prepared data. Prepare it: python -m pretrain.prepare "
+                    f"--source ... --out {one.folder}, all sets with the tokenizer of one (--tokenizer)"
+                )
+        return
     if (
         config.data.folder is not None
         and not (folder / MANIFEST).is_file()
@@ -133,6 +156,13 @@ def find_data(config: Config) -> None:
     find_or_prepare(folder, recipe)
     if config.data.cache:
         cached_views.make(config)
+
+
+def check_parts(reader: ShardReader, damaged: str) -> None:
+    """Check the files of every set (`check_files`), and warn of outdated ones."""
+    for part in reader.parts:
+        check_files(part, damaged)
+        warn_if_outdated(part)
 
 
 def check_files(reader: ShardReader, damaged: str) -> None:

@@ -27,7 +27,7 @@ FIXED = ("shards", "manifest", "tokenizer")
 """Inputs that cannot change within a run: they decide what a position in the data, or an id, means."""
 
 _REMEDIES = {
-    "shards": "point --data at the data of that run",
+    "shards": "point --data at the data of that run, or --data.sets at its sets with their weights",
     "manifest": "put back the manifest.json that the run began with",
     "tokenizer": "point --data at the data of that run",
     "held-out shards": "put the held-out shards back",
@@ -53,10 +53,11 @@ def collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
 
 def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
     folder = str(train.folder.resolve())
+    folders = ", ".join(str(part.folder.resolve()) for part in train.parts)
     collected: Inputs = {
-        "shards": {"sha256": train.content_hash, "where": folder},
+        "shards": {"sha256": train.content_hash, "where": folders},
         "held-out shards": {"sha256": heldout.content_hash, "where": folder},
-        "manifest": {"sha256": _manifest_hash(train), "where": folder},
+        "manifest": {"sha256": _manifest_hash(train), "where": folders},
         "tokenizer": {"sha256": train.tokenizer_hash, "where": folder},
     }
     cached = train.manifest.get("cache") or {}
@@ -77,6 +78,8 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
 
 def _manifest_hash(reader: ShardReader) -> str:
     """Hash how the manifest says that shards are read, which the shards' own hashes do not cover."""
+    if len(reader.parts) > 1:
+        return _json_hash([_manifest_hash(part) for part in reader.parts])
     splits = {
         split: [shard["chunks"] for shard in part["shards"]]
         for split, part in reader.manifest["splits"].items()

@@ -24,6 +24,7 @@ from pretrain.data import idle_augmentations
 from pretrain.data.damage import first_sound
 from pretrain.data.masking import Masking
 from pretrain.data.pipelines import build_for
+from pretrain.data.shards import ShardReader
 from pretrain.export.folder import read_policy
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.layer import layer_matrices
@@ -83,7 +84,7 @@ def measure_views(
     return on_rank_zero(
         lambda: measure_lengths(
             config,
-            data.train,
+            data.train.parts[0],
             data.vocabulary,
             data.views,
             data.synonyms,
@@ -119,13 +120,11 @@ def print_summary(
         else f"CPU, threads a rank: {threads}{from_user}"
     )
     chosen = f" ({reason})" if (reason := describe_choice()) else ""
-    epochs = config.batch_sizes.before(train.steps) / max(1, data.train.num_sequences)
     start = f", resumed from {resumed} at step {progress.step}" if resumed else ""
     lines = [
         f"run        {config.run_folder}{start}",
         f"devices    {world} x {device}; ZeRO {train.zero}, {train.precision}{chosen}",
-        f"data       {data.train.folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} "
-        f"tokens, unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
+        *_data_lines(config, data.train),
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
         f"{train.steps:,} steps" + _decay(train),
         *_optimizer_lines(train, encoder),
@@ -156,6 +155,19 @@ def _decay(train: TrainConfig) -> str:
     if train.schedule != "wsd":
         return ""
     return f", decay {train.decay_shape} over the last {train.steps - train.decay_begins:,}"
+
+
+def _data_lines(config: Config, reader: ShardReader) -> list[str]:
+    """Say what is read: a line for a folder, and for several sets one each, with its share of the steps."""
+    steps, lines = config.train.steps, list[str]()
+    for part, share in zip(reader.parts, reader.shares):
+        epochs = share * config.batch_sizes.before(steps) / max(1, part.num_sequences)
+        of_steps = f"{share:.1%} of " if len(reader.parts) > 1 else ""
+        lines.append(
+            f"{'' if lines else 'data':11}{part.folder}: {part.num_sequences:,} sequences, "
+            f"{part.num_tokens:,} tokens, unit {part.unit}; {epochs:.3g} epochs in {of_steps}{steps:,} steps"
+        )
+    return lines
 
 
 def length_only(

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
@@ -156,9 +156,12 @@ def identity(config: Config) -> str:
         for key in keys:
             tree.get(section, {}).pop(key, None)
     cached = {"cache": config.data.cache} if config.data.cache else {}
-    prompts = {"prompts": config.data.prompts} if config.data.prompts else {}
+    several: dict[str, Any] = {"prompts": config.data.prompts} if config.data.prompts else {}
+    if config.data.sets:
+        several["sets"] = [(str(one.folder.resolve()), one.weight) for one in config.data.sets]
+        several["temperature"] = config.data.temperature
     folder = str(config.data_folder.resolve())
-    tree["data"] = {"folder": folder, "lanes": config.data.lanes, **cached, **prompts}
+    tree["data"] = {"folder": folder, "lanes": config.data.lanes, **cached, **several}
     if config.model.init is not None and Path(config.model.init).exists():
         tree["model"]["init"] = str(Path(config.model.init).resolve())
     # a dropout that is given replaces the checkpoint's, even where it is the default

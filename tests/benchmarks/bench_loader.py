@@ -151,7 +151,7 @@ def fused(folder: Path, goal: float) -> list[str]:
         rates, tokens, total, start = [], 0, 0, time.process_time()
         for batch in loader:
             tokens += batch.original.num_tokens
-            if (batch.step + 1) % loader.steps_per_epoch == 0:
+            if (batch.step + 1) % loader.lanes.steps_per_epoch == 0:
                 now = time.process_time()
                 rates.append(tokens / (now - start))
                 total, tokens, start = total + tokens, 0, time.process_time()
@@ -183,9 +183,9 @@ def through_processes(folder: Path, workers: int) -> list[str]:
     loader = make_loader(folder, workers, EPOCHS)
     tokens = moved = 0
     for batch in loader:
-        if batch.step == loader.steps_per_epoch - 1:
+        if batch.step == loader.lanes.steps_per_epoch - 1:
             clock, processor_time = time.perf_counter(), time.process_time()
-        if batch.step >= loader.steps_per_epoch:
+        if batch.step >= loader.lanes.steps_per_epoch:
             tokens += batch.original.num_tokens
             parts = [batch.original, *(m.batch for m in batch.masked)]
             parts += [view.tokens for view in batch.views.values()]
