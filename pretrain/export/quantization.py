@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from augment.core.pretrained import pretrained
 from pretrain.common.errors import UserError
 from pretrain.data.shards import ShardReader
+from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import ProjectionHead
 from pretrain.model.modules import evaluation_mode
@@ -114,7 +115,12 @@ def quantize_export(
     if precision.endswith("int8"):
         tokenizer = pretrained(AutoTokenizer, folder)
         data = Path(policy["data"]["folder"])
-        rows = _of_data(data) if sentences is None else _of_text(sentences, tokenizer, policy["max_length"])
+        prompt = (policy.get("prompts") or {}).get("query", "")  # stands before all that the export encodes
+        if sentences is None:
+            tokens = prompt_tokens(tokenizer, {"query": prompt})["query"]
+            rows = [np.concatenate([row[:1], tokens, row[1:]]) for row in _of_data(data)]
+        else:
+            rows = _of_text(sentences, prompt, tokenizer, policy["max_length"])
         encoder = load_encoder(folder, tokenizer, policy["pooling"])
         encoder.head = head
         source = f"{len(rows):,} sentences of {(sentences or data).name}"
@@ -168,7 +174,7 @@ def _of_data(folder: Path) -> list[np.ndarray]:
     return rows[:SENTENCES]
 
 
-def _of_text(file: Path, tokenizer: Any, max_length: int) -> list[np.ndarray]:
+def _of_text(file: Path, prompt: str, tokenizer: Any, max_length: int) -> list[np.ndarray]:
     try:
         lines = [line.strip() for line in file.read_text("utf-8").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
@@ -178,7 +184,9 @@ def _of_text(file: Path, tokenizer: Any, max_length: int) -> list[np.ndarray]:
         raise UserError(
             f"--sentences {file}: {len(texts)} different sentences; give some thousand, one a line"
         )
-    encoded = tokenizer(texts, truncation=True, max_length=max_length, padding=False)
+    encoded = tokenizer(
+        [prompt + text for text in texts], truncation=True, max_length=max_length, padding=False
+    )
     return [np.asarray(ids) for ids in encoded["input_ids"]]
 
 

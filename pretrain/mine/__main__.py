@@ -16,8 +16,9 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
@@ -61,7 +62,8 @@ def main(
         positive_key: column of the texts that mean the same (also: sent1).
         other_fields: what to do about other columns.
         unmatched: a pair for which no negative was found: keep it as a pair, or drop it.
-        query_prompt: stands before every text when it is encoded, for models that were trained with one.
+        query_prompt: stands before every text when it is encoded; without it, that of an export's own
+            data.prompts.
         document_prompt: the same for candidates.
     """
     place = _place(out)
@@ -71,8 +73,8 @@ def main(
     candidates = read_texts(Source.model_validate(corpus)) if corpus else []
     print(f"{len(read):,} pairs; {_candidates(read, candidates):,} different candidates", file=sys.stderr)
     with folder_lock(place):
-        encode = _encoder(model, pooling, precision, place / VECTORS)
-        triples = mine(read, candidates, Vectors(encode, query_prompt, document_prompt), options)
+        vectors = _vectors(model, pooling, precision, place / VECTORS, query_prompt, document_prompt)
+        triples = mine(read, candidates, vectors, options)
         if not triples:
             raise UserError(
                 f"none of {len(read):,} pairs got a negative; loosen --max-score, --min-score or the "
@@ -140,15 +142,24 @@ def _candidates(pairs: Pairs, corpus: list[str]) -> int:
     return len({*pairs.positives, *pairs.negatives, *corpus})
 
 
-def _encoder(model: str, pooling: str, precision: str, folder: Path) -> Any:
-    """Open the model; return its function of texts, whose vectors are kept (CLEAR_VECTORS, else `folder`)."""
+def _vectors(
+    model: str, pooling: str, precision: str, folder: Path, query_prompt: str, document_prompt: str
+) -> Vectors:
+    """Open the model; its vectors are kept where CLEAR_VECTORS says, or else in `folder`."""
     from finetune.encoders.models import KEPT_VECTORS, keeping, open_model
 
-    if os.environ.get(KEPT_VECTORS) or names_function(model):
-        return open_model(model, pooling, precision=precision).encode
-    source = resolve(model)
-    before = source.identity
-    return keeping(open_model(source, pooling, precision=precision), folder, before).encode
+    named = model if names_function(model) else resolve(model)
+    before = named if isinstance(named, str) else named.identity
+    opened = open_model(named, pooling, precision=precision)
+    opened = replace(opened, encode=opened.without_prompt or opened.encode)
+    if not os.environ.get(KEPT_VECTORS) and opened.source is not None:
+        opened = keeping(opened, folder, before)
+    prompts = opened.prompts
+    return Vectors(
+        opened.encode,
+        query_prompt or prompts.get("query", ""),
+        document_prompt or prompts.get("document", ""),
+    )
 
 
 def _quartiles(values: list[float]) -> dict[str, float]:

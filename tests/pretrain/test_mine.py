@@ -7,6 +7,7 @@ import pytest
 import yaml
 from commands import call
 from datasets import Dataset
+from export_helpers import WORDS, make_run
 from forked_python import run_python
 from model_folders import make_tokenizer, save_bert, save_run
 from run_helpers import ROOT, command, environment, finish, start
@@ -14,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
 from pretrain.common.errors import UserError
+from pretrain.export.folder import export
 from pretrain.mine.__main__ import main
 from pretrain.mine.mining import MiningOptions, Vectors, mine
 from pretrain.mine.pairs import Pairs
@@ -69,6 +71,18 @@ def test_the_triples_are_those_of_the_library(run, pairs_file, tmp_path, options
         return PAIRS.index((row["text"], row["positive"]))
 
     assert theirs and rows_of(tmp_path / "mined") == sorted(theirs, key=by_pair)
+
+
+def test_an_export_that_was_trained_with_prompts_is_asked_with_them(tmp_path):
+    make_run(tmp_path, prompts={"anchor": "under the roof: ", "positive": "nobody listens: "})
+    folder = export(tmp_path)
+    pairs = [(" ".join(WORDS[n : n + 4]), " ".join(WORDS[n + 2 : n + 5])) for n in range(14)]
+    rows = [{"text": a, "positive": b} for a, b in pairs]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    call(main, folder, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "mined", num_negatives=2)
+    model = SentenceTransformer(str(folder), device="cpu")
+    theirs = mine_hard_negatives(Dataset.from_list(rows), model, num_negatives=2, verbose=False)
+    assert rows_of(tmp_path / "mined") == theirs.to_list()
 
 
 def test_a_second_mining_encodes_nothing_and_writes_the_same(run, pairs_file, tmp_path, capsys):

@@ -110,3 +110,15 @@ def test_mistakes_are_one_message(run, tmp_path):
     (out / "quantization.json").write_text('{"precision": "int8", "ranges": null, "calibrated_on": null}')
     with pytest.raises(UserError, match=r"quantization.json is damaged \(no ranges\)"):
         api.load(out)
+
+
+def test_ranges_are_of_sentences_with_their_prompt(tmp_path):
+    _, tokenizer = make_run(tmp_path, prompts={"anchor": "under the roof: ", "positive": ""})
+    rows = Ragged.from_sequences(tokenizer(TEXTS)["input_ids"])
+    write_folder(tmp_path / "data", {"train": rows}, len(tokenizer), 20)
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS))
+    for sentences in (None, tmp_path / "text.txt"):
+        folder = export(tmp_path, quantize="int8", sentences=sentences)
+        floats, _ = by_the_library(folder, "int8")
+        ranges = json.loads((folder / "quantization.json").read_text())["ranges"]
+        np.testing.assert_allclose(ranges, [floats.min(0), floats.max(0)], atol=1e-5)
