@@ -90,6 +90,10 @@ class Source(BaseModel):
             return expand(value)
         return value
 
+    def how_to_set(self, key: str) -> str:
+        """Say in an error what to type to set a key of this source, as `text_key`."""
+        return f"""Set its {key}: --source '[{{source: "{self.source}", {key}: FIELD}}]'."""
+
     def __str__(self) -> str:
         return self.source if self.weight == 1 else f"{self.source}@{self.weight:g}"
 

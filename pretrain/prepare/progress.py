@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from rich.progress import (
 )
 
 _INTERVAL = 0.5  # seconds between two heartbeats of a task
+_LINE_SECONDS = 30.0  # between two lines of progress where no terminal shows bars
 _QUIET = "CLEAR_PREPARE_QUIET"
 
 if os.environ.get(_QUIET):  # in a worker process, which sets up its own logging
@@ -112,7 +115,7 @@ class Display:
     """A progress bar per stage with the time left, fed from the work folder by a thread.
 
     A finished task counts with its full size and a running one with its heartbeat, so that estimated sizes
-    even out.
+    even out. Bars need a terminal; a log file gets a line every half minute.
     """
 
     def __init__(self, work: Path, stages: Sequence[Stage], enabled: bool = True):
@@ -130,6 +133,7 @@ class Display:
         self._bars = {
             s.name: self._progress.add_task(s.title, total=max(1, sum(s.sizes)), start=False) for s in stages
         }
+        self._lines = enabled and not self._progress.console.is_terminal
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -145,8 +149,24 @@ class Display:
         self._progress.__exit__(*failure)
 
     def _watch(self) -> None:
+        last = time.monotonic()
         while not self._stop.wait(0.25):
             self._update()
+            if self._lines and time.monotonic() - last >= _LINE_SECONDS:
+                last = time.monotonic()
+                self._print_line()
+
+    def _print_line(self) -> None:
+        for task in reversed(self._progress.tasks):  # the last stage that has begun
+            if task.started:
+                left = (
+                    "" if task.time_remaining is None else f", {timedelta(seconds=task.time_remaining)} left"
+                )
+                taken = timedelta(seconds=round(task.elapsed or 0))
+                print(
+                    f"{task.description}: {task.percentage:.0f}%, {taken}{left}", file=sys.stderr, flush=True
+                )
+                return
 
     def _update(self) -> None:
         for stage in self._stages:

@@ -141,14 +141,24 @@ def _refuse_other_config(out: Path, existing: dict, wanted: dict, what: str) -> 
     if existing:
         with contextlib.suppress(ValidationError):  # what was prepared before a key was there has its default
             existing = DataConfig(**existing).model_dump(mode="json")
-    differing = [key for key in wanted if existing.get(key) != wanted[key]]
+    before, now = _flat(existing), _flat(wanted)
+    differing = [key for key in now | before if before.get(key) != now.get(key)]
     if differing:
         key = differing[0]
         raise UserError(
-            f"{out} {what} with another config: {key} is {existing.get(key)!r} there and {wanted[key]!r} now"
+            f"{out} {what} with another config: {key} is {before.get(key)!r} there and {now.get(key)!r} now"
             + (f" ({len(differing) - 1} more keys differ)" if len(differing) > 1 else "")
             + ". Choose another --out, or give --overwrite true to prepare it again."
         )
+
+
+def _flat(config: dict) -> dict[str, Any]:
+    """Return the keys of a config, those of each source as `sources[N].KEY`, N from 1."""
+    flat: dict[str, Any] = {}
+    for number, source in enumerate(config.get("sources", []), 1):
+        keys = source if isinstance(source, dict) else {"source": source}
+        flat |= {f"sources[{number}].{key}": value for key, value in keys.items()}
+    return flat | {key: value for key, value in config.items() if key != "sources"}
 
 
 def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:

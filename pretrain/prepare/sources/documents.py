@@ -68,7 +68,8 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
         if key in fields:
             return [key]
         raise UserError(
-            f"source {task.place} has no column {key!r}; it has {', '.join(fields) or 'none'}. Set text_key."
+            f"source {task.place} has no column {key!r}; it has {', '.join(fields) or 'none'}. "
+            f"{source.how_to_set('text_key')}"
         )
 
     first: str | None = None  # the fault that the task begins with
@@ -79,7 +80,7 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
         if isinstance(row, Broken):
             why = row.why
         elif key not in row:
-            why = f"no field {key!r}"
+            why = f"no field {key!r} (its fields: {', '.join(map(str, row))[:200] or 'none'})"
         elif text is None:
             continue  # an empty cell of a table
         elif not isinstance(text, str):
@@ -97,6 +98,4 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             if broken == _BROKEN_AT_ONCE:
                 break
     if first is not None and not good:
-        raise UserError(
-            f"{first}, and so are all rows that were read. Set text_key to the field that holds the text."
-        )
+        raise UserError(f"{first}, and so are all rows that were read. {source.how_to_set('text_key')}")

@@ -158,7 +158,8 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[T
             raise UserError(f"source {file} is not a readable parquet file ({error}).") from error
         if not records and source.text_key not in columns:
             raise UserError(
-                f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key."
+                f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. "
+                f"{source.how_to_set('text_key')}"
             )
         return _striped(number, kind, str(file), size, limit=groups)
     layout = source.layout if kind == "text" else "lines"

@@ -161,7 +161,7 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
     if "text" not in column_of.values():
         raise fault(
             f"there is no column {source.text_key!r}; there are {', '.join(map(str, fields)) or 'none'}. "
-            "Set text_key"
+            + source.how_to_set("text_key").removesuffix(".")
         )
     return column_of
 

@@ -1,0 +1,45 @@
+"""What a preparation says while it runs, and in errors about what to set."""
+
+import json
+import time
+
+import pytest
+
+from pretrain.common.errors import UserError
+from pretrain.common.typed_values import typed
+from pretrain.config.data import DataConfig, Source, data_config
+from pretrain.prepare.progress import Display, Heartbeat, Stage
+from pretrain.prepare.run import prepare
+
+
+def test_a_log_file_gets_lines_of_progress(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pretrain.prepare.progress._LINE_SECONDS", 0.0)
+    stages = [Stage("read", "read, clean, split", [60, 40]), Stage("build", "write shards", [1])]
+    with Display(tmp_path, stages), Heartbeat(tmp_path, "read", 0) as heartbeat:
+        heartbeat.advance(30)
+        printed, until = "", time.monotonic() + 60
+        while "read, clean, split: 30%, 0:00:0" not in printed:
+            assert time.monotonic() < until, printed
+            time.sleep(0.05)
+            printed += capsys.readouterr().err
+    assert "write shards:" not in printed
+
+
+@pytest.mark.parametrize("unit", ["sentence", "record"])
+def test_a_missing_text_key_is_answered_by_the_flag_that_sets_it(tmp_path, unit):
+    """And the flag works: it holds a source that the data keys take."""
+    rows = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"id": "1", "message": f"A sentence of prose, number {n}."}) for n in range(40)]
+    rows.write_text("\n".join(lines))
+    ignoring = Source(source=str(rows), other_fields="ignore")
+    where = {"workers": 1, "progress": False}
+    with pytest.raises(UserError, match=r"id, message.*Set its text_key: --source") as refused:
+        prepare(DataConfig(sources=[ignoring], unit=unit), tmp_path / "out", **where)
+    value = str(refused.value).split("--source '")[1].split("'")[0].replace("FIELD", "message")
+    sources = data_config({"sources": typed(value, list[Source], "--source")}).sources
+    assert sources == [Source(source=str(rows), text_key="message")]
+
+    named = ignoring.model_copy(update={"text_key": "message"})
+    with pytest.raises(UserError, match=r"sources\[1\]\.text_key is 'text' there and 'message' now\. Choose"):
+        prepare(DataConfig(sources=[named], unit=unit), tmp_path / "out", **where)
+    prepare(DataConfig(sources=[named], unit=unit), tmp_path / "out", overwrite=True, **where)
