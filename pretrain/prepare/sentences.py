@@ -24,7 +24,8 @@ _NEVER_ENDS = _words(
     "sgt cpl pvt gov sen rep pres amb supt insp det fig figs eq eqs ref refs sec secs chap ch vol vols no "
     "nos nr pp pg art ext cf viz vs e.g i.e eg ie ca approx esp incl excl resp al jan feb apr aug sept oct "
     "nov dec dept univ assn bros op cit ed eds trans p.s ps ibid lit var spp subsp govt assoc dist elev "
-    "misc orig pron illus intl natl anon abbr"
+    "misc orig pron illus intl natl anon abbr "
+    "bzw ggf evtl vgl sog inkl insb bspw hrsg geb mio mrd abb abs bd kap"  # German
 )
 # Abbreviations that also close sentences: only a word that commonly opens one decides for an end.
 _MAY_END = _words(
@@ -42,7 +43,14 @@ _OPENERS = _words(
 _SUBJECTS = _words(
     "the this these those it he she they we you i his her their our my there however meanwhile"
 )
-_NUMBERED = _words("no nos nr vol vols fig figs pp pg ch chap art sec eq op ext")
+_NUMBERED = _words("no nos nr vol vols fig figs pp pg ch chap art sec eq op ext abb abs bd kap")
+# German writes ordinals as "26." and nouns with a capital: before these, such a number ends no sentence.
+_AFTER_ORDINALS = _words(
+    "Januar Jänner Februar Feber März April Mai Juni Juli August September Oktober November Dezember "
+    "Jan Feb Mär Apr Jun Jul Aug Sep Sept Okt Nov Dez "
+    "Jahrhundert Jahrhunderts Jahrhunderte Jahrhunderten Jh Jhd Jhs Jahrtausend Jahrtausends "
+    "Weltkrieg Weltkriegs Weltkrieges"
+)
 _SPEECH = _words(
     "said says say asked asks replied answered cried shouted whispered muttered murmured exclaimed added "
     "continued called thought began demanded snapped yelled screamed sighed laughed"
@@ -52,16 +60,18 @@ _ABBREVIATIONS = _NEVER_ENDS | _MAY_END
 # Western marks end before white space alone; Chinese full stops need none
 _MARKS, _FULL_STOPS = ".!?…｡।۔؟", "。！？"
 _CLOSERS = "\"'”’»)\\]}"
+# „so“ and »so«: elsewhere these open, so only a blank behind them shows that they close
+_GERMAN_CLOSERS = "“‘«"
 _BOUNDARY = re.compile(
     rf"[{_MARKS}{_FULL_STOPS}]+"  # One class first: the search then runs ten times as fast.
     # tokenised: `. . . )`
-    rf"(?:[{_CLOSERS}]*(?: [.!?…]+(?= ))*(?: (?:''|[”’»)\]}}]|-R[RCS]B-)(?= |$))*(?: +|$)"
+    rf"(?:[{_CLOSERS}{_GERMAN_CLOSERS}]*(?: [.!?…]+(?= ))*(?: (?:''|[”’»)\]}}]|-R[RCS]B-)(?= |$))*(?: +|$)"
     rf"|(?<=[{_FULL_STOPS}])[{_CLOSERS}」』）]*"
     r"|(?<=[a-z].)(?=[A-Z][a-z]+(?:[ ,']|$)))"  # "the end.The next": a line break was lost
 )
 _LAST_WORD = re.compile(r"[^\s(\[{\"“‘'«/–—-]*$")
 _OPENING = "\"'“‘«([{¿¡*-–—`"
-_BEFORE_WORDS = _OPENING + " "
+_BEFORE_WORDS = _OPENING + "» "
 _APART = "\"':;="  # what a closing quote or an emoticon that stands alone begins with
 _EMOTICON = re.compile(r"[:;=]['^]?-?[)(DPp](?: +|$)")
 _ADDRESS = re.compile(r"https?:|www\.")
@@ -73,9 +83,9 @@ def split_sentences(line: str) -> list[str]:
     """Return the sentences of one cleaned paragraph, in order; only white space between them is left out.
 
     A sentence ends at . ! ? … 。！？ and their Hindi, Urdu and Arabic kin, closing quotes included. It does not
-    end after titles, initials, inner abbreviations and list numbers. After "etc.", "U.S." and the like it
-    ends only if a word that commonly opens a sentence follows. Before a lower-case letter it ends after a
-    full stop after a common word, and where sentences are written in lower case.
+    end after titles, initials, inner abbreviations, list numbers and German dates ("26. März"). After "etc.",
+    "U.S." and the like it ends only if a word that commonly opens a sentence follows. Before a lower-case
+    letter it ends after a full stop after a common word, and where sentences are written in lower case.
 
     >>> split_sentences('It is " red . " He met Mr. Smith .')
     ['It is " red . "', 'He met Mr. Smith .']
@@ -154,7 +164,8 @@ class _Paragraph:
         if line[behind - 1] != " ":  # "the end.The next"
             return plain
         next_character = line[following]
-        if next_character in _OPENING:
+        opens = next_character == "»" and line[following + 1 : following + 2].isalnum()  # German »so«
+        if opens or next_character in _OPENING:
             rest = line[following : following + 8].lstrip(_BEFORE_WORDS)
             if not rest:
                 return character != "."
@@ -164,7 +175,7 @@ class _Paragraph:
         is_ellipsis = character == "…" or line[mark : mark + 2] == ".." or line[mark : mark + 3] == ". ."
         lowered = False
         if next_character.islower() and not _ADDRESS.match(line, following):
-            quoted = following > behind or line[behind - 2] in "\"'”’»"
+            quoted = following > behind or line[behind - 2] in "\"'”’»“‘«"
             lowered = self._is_lowered(start)
             if quoted and (not lowered or self._goes_on_after_speech(following)):
                 return False
@@ -185,8 +196,15 @@ class _Paragraph:
             return lower not in _MAY_END and lower in _NUMBERED and not next_character.isdigit()
         if lower in _MAY_END or ("." in word and len(word) <= 8 and lower.replace(".", "").isalpha()):
             return self._opens(following, lowered)
+        if word.isdigit() and len(word) <= 2 and self._follows_ordinal(following):
+            return False  # "am 26. März", "im 19. Jahrhundert"
         # "2. Method": a list number, not a sentence
         return not (word.isdigit() and len(word) <= 3 and mark - len(word) - start < 2)
+
+    def _follows_ordinal(self, position: int) -> bool:
+        """Return whether the word at `position` is one that German puts after an ordinal number."""
+        match = _NEXT_WORDS.match(self.line, position)
+        return match is not None and match[1] in _AFTER_ORDINALS
 
     def _opens(self, position: int, lowered: bool) -> bool:
         """Return whether the word at `position` is one that commonly opens a sentence."""
