@@ -14,9 +14,11 @@ text once more, and of units sequence and document 4 bytes a token too.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, Field
 
@@ -50,6 +52,7 @@ def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
     fields = DataConfig.model_fields
     tree |= {key: typed(text, fields[key].annotation, f"--{key}") for key, text in data.items()}
     config = data_config(tree)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         manifest = prepare(
             config, flags.out, **where.model_dump(), overwrite=flags.overwrite, progress=flags.progress
@@ -59,6 +62,12 @@ def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
         return 130
     print(summary(manifest, flags.out))
     return 0
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """End by an exception, so that the workers and their manager end with this process."""
+    print("terminated; run the same command again to resume", file=sys.stderr)
+    raise SystemExit(128 + number)
 
 
 def data_flags() -> list[cli.Flag]:

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from prepare_helpers import WORDS, config, digest, make_corpus, texts_of
 
@@ -92,6 +93,40 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatc
             ShardReader(killed)
     assert kills >= 2
     assert digest(killed) == digest(tmp_path / "whole")
+
+
+def test_sigterm_ends_its_workers_too(tmp_path):
+    corpus, out = tmp_path / "corpus.txt", tmp_path / "out"
+    make_corpus(corpus, documents=3000, seed=5)
+    process = _start(
+        [
+            "--source",
+            str(corpus),
+            "--vocabulary",
+            "320",
+            "--progress",
+            "false",
+            "--workers",
+            "2",
+            "--out",
+            str(out),
+        ]
+    )
+    while process.poll() is None and len(list(out.glob(".work/logs/*/completions/*"))) < 2:
+        time.sleep(0.005)
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    deadline = time.monotonic() + 30
+    while left := [one for one in psutil.pids() if _session(one) == process.pid]:
+        assert time.monotonic() < deadline, [psutil.Process(one).cmdline() for one in left]
+        time.sleep(0.1)
+
+
+def _session(process: int) -> int | None:
+    try:
+        return os.getsid(process)
+    except ProcessLookupError:
+        return None
 
 
 @pytest.mark.parametrize("background", [False, True])
