@@ -219,7 +219,7 @@ def tabulate(content: dict[str, Any]) -> str:
     lines.append("")
     lines.append(
         f"Ours: mean ± standard deviation over seeds {', '.join(map(str, content['seeds']))}, each at its "
-        "best step, by STS-B dev; from random weights, by the held-out masked-language loss."
+        "best step, by STS-B dev; from random weights, by the held-out masked-language loss if there is one."
         + (f" The paper's figures: {content['paper_reports']}." if content["paper_reports"] else "")
     )
     lines += _about_differences(content)
