@@ -93,9 +93,11 @@ def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
         return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
+    config = manifest["config"]
+    lowers = config["lowercase"] and config["tokenizer"] is None  # a given tokenizer decides for itself
     lines = [
         f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary "
-        f"{manifest['vocabulary_size']}"
+        f"{manifest['vocabulary_size']}" + (", lower case without accents" if lowers else "")
     ]
     unit = "sequences"
     if "columns" in manifest:

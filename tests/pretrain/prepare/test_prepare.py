@@ -217,7 +217,9 @@ def test_help_names_every_key(capsys):
 def test_flags_reach_the_config(tmp_path, corpus, capsys):
     path, _ = corpus
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(f"sources: [{{source: {path}, weight: 1}}]\nvocabulary: 384\nunit: sequence\n")
+    recipe.write_text(
+        f"sources: [{{source: {path}, weight: 1}}]\nvocabulary: 384\nunit: sequence\nlowercase: true\n"
+    )
     assert (
         run(
             [
@@ -238,7 +240,8 @@ def test_flags_reach_the_config(tmp_path, corpus, capsys):
         40,
         384,
     )
-    assert "sequences" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "sequences" in said and "vocabulary 384, lower case without accents" in said
     recipe.write_text("max_lenght: 3\n")
     assert run(["--config", str(recipe), "--out", str(tmp_path / "out2")]) == 2
     assert "did you mean max_length?" in capsys.readouterr().err
