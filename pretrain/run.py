@@ -60,7 +60,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())
     require_divisible(config.data.lanes, config.train.global_batch, dist.get_world_size())
-    full_steps = config.batch_sizes.before(config.train.steps) / config.train.global_batch
+    full_steps = config.batch_sizes.full_steps(config.train.steps)
     if dry_run:
         config = dry_run_config(config)
     with hold_run_folder(config.run_folder):

@@ -41,6 +41,10 @@ class BatchSizes:
         early = min(step, self.growth_steps)
         return int(self._sums[early]) + (step - early) * self.full
 
+    def full_steps(self, steps: int) -> float:
+        """Return how many steps of the full batch have as many sequences as the first `steps`."""
+        return self.before(steps) / self.full
+
     def changes(self, first: int, stop: int) -> list[int]:
         """Return the steps in (first, stop) whose batch is larger than that of the step before."""
         steps = np.arange(min(first, self.growth_steps), min(stop, self.growth_steps + 1))

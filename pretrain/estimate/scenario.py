@@ -89,8 +89,7 @@ class Scenario:
             self.config.checkpoint.every,
             self.disk,
         )
-        full_steps = self.config.batch_sizes.before(train.steps) / train.global_batch
-        hours = time.step * full_steps / 3600
+        hours = time.step * self.config.batch_sizes.full_steps(train.steps) / 3600
         return Estimate(
             layout=layout,
             memory=need,

@@ -54,6 +54,13 @@ FALLING = {
 }
 
 
+def copy_at_first_checkpoint(run, copy):
+    """Copy a finished run without its checkpoints after the first."""
+    shutil.copytree(run, copy)
+    for later in sorted((copy / "checkpoints").glob("step-*"))[1:]:
+        shutil.rmtree(later)
+
+
 def test_a_rate_of_masking_that_falls_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
     run, again, other = (tmp_path / name for name in ("run", "again", "other"))
     flags = FALLING | {"checkpoint__keep": 9, "model__attention_dropout": 0}
@@ -65,9 +72,7 @@ def test_a_rate_of_masking_that_falls_is_resumed_bitwise_and_on_two_ranks(tiny_d
     rows = {row["step"]: row["masked_tokens"] for row in records(run) if "loss" in row}
     assert rows[1] > 1.5 * rows[5] > 2 * rows[9]
     for copy in (again, other):
-        shutil.copytree(run, copy)
-        for later in sorted((copy / "checkpoints").glob("step-*"))[1:]:
-            shutil.rmtree(later)
+        copy_at_first_checkpoint(run, copy)
     finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))
     assert curve(again) == curve(run)
     finish(start(command(tiny_data, other, **flags, checkpoint__resume="auto"), ranks=2))
@@ -91,9 +96,7 @@ def test_a_batch_that_grows_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_p
     assert [row["global_batch"] for row in rows.values()] == sizes
     assert all(row["sequences_per_second"] > 0 for row in rows.values())
     for copy in (again, other):
-        shutil.copytree(run, copy)
-        for later in sorted((copy / "checkpoints").glob("step-*"))[1:]:
-            shutil.rmtree(later)  # what is left is of step 3, in the middle of the growth
+        copy_at_first_checkpoint(run, copy)  # of step 3, in the middle of the growth
     finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))
     assert curve(again) == curve(run)
     finish(start(command(tiny_data, other, **flags, checkpoint__resume="auto"), ranks=2))
@@ -110,9 +113,7 @@ def test_muon_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
     said = finish(start(command(tiny_data, run, **flags)))
     assert "muon, scale match_rms_adamw, for 12 matrices of layers" in said
     for copy in (again, other):
-        shutil.copytree(run, copy)
-        for later in sorted((copy / "checkpoints").glob("step-*"))[1:]:
-            shutil.rmtree(later)
+        copy_at_first_checkpoint(run, copy)
     finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))
     assert curve(again) == curve(run)
     exported = [(r / "export" / "model.safetensors").read_bytes() for r in (run, again)]
@@ -185,9 +186,7 @@ def test_resumes_on_two_ranks_and_another_zero_stage_with_the_same_batches(tiny_
     run = tmp_path / "run"
     finish(start(command(tiny_data, run, **flags, checkpoint__keep=9)))
     other = tmp_path / "other"
-    shutil.copytree(run, other)
-    for later in sorted((other / "checkpoints").glob("step-*"))[1:]:
-        shutil.rmtree(later)
+    copy_at_first_checkpoint(run, other)
     assert store.latest(other / "checkpoints").name == "step-00000003"
     output = finish(
         start(command(tiny_data, other, **flags, checkpoint__resume="auto", train__zero=3), ranks=2)
@@ -207,10 +206,8 @@ def test_resumes_on_two_ranks_and_another_zero_stage_with_the_same_batches(tiny_
 def test_on_two_balanced_ranks_resumed_equals_uninterrupted_bitwise(tiny_data, tmp_path):
     run, other = tmp_path / "run", tmp_path / "other"
     finish(start(command(tiny_data, run, train__balance="on", checkpoint__keep=9), ranks=2))
-    shutil.copytree(run, other)
+    copy_at_first_checkpoint(run, other)
     shutil.rmtree(other / "export")
-    for later in sorted((other / "checkpoints").glob("step-*"))[1:]:
-        shutil.rmtree(later)
     resume = command(tiny_data, other, train__balance="on", checkpoint__resume="auto")
     assert "resumed from" in finish(start(resume, ranks=2))
     assert curve(other) == curve(run)
