@@ -73,10 +73,8 @@ class EmbeddingModel:
     """How the export says that its vectors are stored; None: as float32. `encode` gives float32 all the same
     (`stored` changes that)."""
 
-    prompt: str = ""
-    """The text that `encode` and `encode_poolings` put before every sentence."""
     without_prompt: Callable[[Sequence[str]], np.ndarray] | None = None
-    """`encode` of sentences as they are, where there is a prompt; else None."""
+    """`encode` of sentences as they are, where `encode` puts a prompt before each; else None."""
 
     batch: str = ""
     """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
@@ -213,7 +211,6 @@ def prompted(model: EmbeddingModel) -> EmbeddingModel:
 
     return replace(
         model,
-        prompt=prompt,
         without_prompt=plain,
         encode=lambda sentences: plain(with_prompt(sentences)),
         encode_poolings=None
