@@ -214,6 +214,8 @@ def print_catalogue(console: Console) -> None:
     for entry in CATALOGUE.values():
         console.print(f"[bold]{entry.name}[/bold]  ({entry.kind})", markup=True)
         lines = [entry.description, f"paper: {entry.paper}", f"meaning: {entry.meaning}"]
+        if entry.languages:
+            lines.append(f"languages: {', '.join(entry.languages)}")
         if entry.needs:
             lines.append(
                 "needs: "

@@ -43,6 +43,8 @@ class Entry:
         "punctuation" (a tokenizer with punctuation marks); for text "parse" (heads and relations, with tags
         and lemmas), "tags" (tags, parts of speech and lemmas), "wordnet", "model:NAME" (a model or vectors
         that the parameters name).
+    languages: spaCy's codes of those that it is written for; (): any. A pipeline refuses a sentence whose
+        parse is of another.
     check: takes all parameters and returns what is wrong with them together, or None.
     require: called when a pipeline is built; raises AugmentationError where this machine lacks a word list or
         WordNet.
@@ -59,6 +61,7 @@ class Entry:
     parameters: tuple[Parameter, ...] = ()
     example: str = ""
     needs: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
     sample: tuple[str, str] | None = None
     check: Callable[[dict[str, Any]], str | None] | None = None
     require: Callable[[], None] | None = None

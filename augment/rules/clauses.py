@@ -244,6 +244,7 @@ ENTRIES = (
         description='Triples of subject, verb and object, "!" in front of a negated verb.',
         function=summarization,
         meaning="possibly altering",
+        languages=("en",),
         needs=("parse",),
         sample=("Stillwater is not a 2010 American fantasy film.", "Stillwater !is film"),
     ),
@@ -253,6 +254,7 @@ ENTRIES = (
         description='"X did it" becomes "X acknowledged that they did it", with a random factive verb.',
         function=factive_verb,
         meaning="preserving",
+        languages=("en",),
         needs=("parse",),
         sample=(
             "Peter published a research paper.",

@@ -122,6 +122,7 @@ ENTRIES = (
         description="Every colour becomes another of the 147 of CSS.",
         function=colors,
         meaning="possibly altering",
+        languages=("en",),
         needs=("tags",),
         sample=("She wore a red dress and black shoes.", "She wore a misty rose dress and teal shoes."),
     ),

@@ -176,6 +176,7 @@ ENTRIES = (
         description="A discourse marker becomes another of the same class of the Penn Discourse Treebank.",
         function=discourse_markers,
         meaning="preserving",
+        languages=("en",),
         needs=("parse",),
         sample=("He left because it was late.", "He left since it was late."),
     ),

@@ -184,6 +184,7 @@ ENTRIES = (
         "name per name.",
         function=gender_swap,
         meaning="preserving",
+        languages=("en",),
         needs=("tags",),
         sample=("She gave her brother Peter the keys.", "He gave his sister Alice the keys."),
     ),

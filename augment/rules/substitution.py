@@ -239,6 +239,7 @@ def _entry(*parameters: Parameter, paper: str = AUGCSE, **fields: Any) -> Entry:
         paper=paper,
         parameters=(*parameters, _VARIANT),
         needs=("parse", "wordnet"),
+        languages=("en",),
         require=require_wordnet,
         **fields,
     )

@@ -309,6 +309,7 @@ ENTRIES = (
         example="tense:to=past",
         function=tense,
         meaning="possibly altering",
+        languages=("en",),
         needs=("parse",),
         sample=("She does not know where he lives.", "She did not know where he lived."),
     ),

@@ -188,6 +188,7 @@ ENTRIES = (
         description="What follows the finite verb goes to the front of its clause.",
         function=yoda,
         meaning="preserving",
+        languages=("en",),
         needs=("parse",),
         sample=("You still have much to learn.", "Much to learn, you still have."),
     ),

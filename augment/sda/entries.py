@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from augment.core.entry import Entry, Parameter
 from augment.sda import chinese, modals, negation
-from augment.sda.punctuation import CODE, PAPER, marks, punctuated
+from augment.sda.punctuation import CODE, PAPER, punctuated
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
@@ -41,7 +41,6 @@ def mv(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: st
 
     The paper says that it "slightly adjusts" the meaning.
     """
-    marks(sentence)
     if sentence.is_english:
         rules = [lambda: modals.modal_edits(sentence, draws, variant, phrases)]
     else:
@@ -67,7 +66,6 @@ def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | N
     the main verb (not), from the left, in whatever clause; a phrase such as "It is not true that" where there
     is none.
     """
-    marks(sentence)
     edits = (negation if sentence.is_english else chinese).negation_edits(sentence, draws, variant)
     return _changed(sentence, edits) if edits else None
 
@@ -81,7 +79,6 @@ def dn(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: st
     in all; the phrase is for sentences that had room for one. None for questions, imperatives, and sentences
     without a verb.
     """
-    marks(sentence)
     if sentence.is_english:
         edits = negation.double_negation_edits(sentence, draws, variant, phrases)
     else:
@@ -116,6 +113,7 @@ ENTRIES = (
         example="pi:variant=code",
         function=pi,
         meaning="preserving",
+        languages=("en", "zh"),
         needs=("parse",),
         sample=(_BEFORE, "He, travelled widely in Europe."),
     ),
@@ -128,6 +126,7 @@ ENTRIES = (
         example="mv:variant=code",
         function=mv,
         meaning="preserving",
+        languages=("en", "zh"),
         needs=("parse",),
         sample=(_BEFORE, "He must have travelled widely in Europe."),
     ),
@@ -140,6 +139,7 @@ ENTRIES = (
         example="dn:variant=code",
         function=dn,
         meaning="preserving",
+        languages=("en", "zh"),
         needs=("parse",),
         sample=(_BEFORE, "It is not true that he did not travel widely in Europe."),
     ),
@@ -152,6 +152,7 @@ ENTRIES = (
         example="neg:variant=code",
         function=neg,
         meaning="altering",
+        languages=("en", "zh"),
         needs=("parse",),
         sample=(_BEFORE, "He did not travel widely in Europe."),
     ),

@@ -3,7 +3,6 @@ final mark (SDA)."""
 
 from __future__ import annotations
 
-from augment.core.errors import AugmentationError
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, balanced
@@ -37,7 +36,7 @@ _WH = frozenset({"WDT", "WP", "WP$", "WRB"})
 
 def punctuated(sentence: ParsedSentence, draws: Draws, variant: str) -> str | None:
     """Return the text of `augment.sda.entries.pi`."""
-    comma, opening, closing, exclamation, finals = marks(sentence)
+    comma, opening, closing, exclamation, finals = _MARKS[sentence.language]
     if not len(sentence):
         return None
     rules = [
@@ -54,17 +53,6 @@ def punctuated(sentence: ParsedSentence, draws: Draws, variant: str) -> str | No
         return opening + sentence.text + closing
     text = sentence.edit([_final(sentence, draws.choice(finals) if variant == CODE else exclamation)])
     return None if text == sentence.text else text
-
-
-def marks(sentence: ParsedSentence) -> tuple[str, str, str, str, tuple[str, ...]]:
-    """Return the comma, opening and closing quote, exclamation mark and the code's final marks of the
-    sentence's language."""
-    if sentence.language not in _MARKS:
-        raise AugmentationError(
-            "pi, mv, dn and neg are written for English and Chinese, and this text was parsed as "
-            f"{sentence.language!r}"
-        )
-    return _MARKS[sentence.language]
 
 
 def _commas_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> list[Edit] | None:

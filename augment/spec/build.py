@@ -110,7 +110,7 @@ def _names_models(step: Step) -> bool:
 
 def _bind_text(step: Step) -> Bound:
     function = functools.partial(step.entry.function, **step.values())
-    return Bound(step.name, True, function, step.entry.batch)
+    return Bound(step.name, True, function, step.entry.batch, step.entry.languages)
 
 
 def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> Bound:

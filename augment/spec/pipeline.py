@@ -29,12 +29,23 @@ class Bound:
 
     function: takes the batch or sentence and its draws, all parameters bound; None for `none`.
     batch: whether a function of text takes several sentences at once (`Entry.batch`).
+    languages: those that a function of text is written for (`Entry.languages`); (): any.
     """
 
     name: str
     is_text: bool
     function: functools.partial | None
     batch: bool = False
+    languages: tuple[str, ...] = ()
+
+    def require_language(self, sentence: ParsedSentence) -> None:
+        """Raise AugmentationError for a sentence of a language that the step is not written for."""
+        if self.languages and sentence.language not in self.languages:
+            raise AugmentationError(
+                f"{self.name} is written for {' and '.join(map(repr, self.languages))}, and this text was "
+                f"parsed as {sentence.language!r}: {sentence.text[:60]!r}. Leave {self.name} out; "
+                "augmentations of tokens (del-span, reorder, crop) work in any language"
+            )
 
 
 @dataclass(frozen=True)
@@ -198,6 +209,8 @@ def _rewritten(
     assert step.function is not None  # only `none` lacks one, and it is no step on text
     if step.batch:
         batch = list(sentences)
+        for sentence in batch:
+            step.require_language(sentence)
         results = step.function(batch, draws) if batch else []
         if len(results) != len(batch):
             raise AugmentationError(
@@ -207,4 +220,5 @@ def _rewritten(
         yield from zip(batch, results, strict=True)
     else:
         for sentence, own in zip(sentences, draws, strict=True):
+            step.require_language(sentence)
             yield sentence, step.function(sentence, own)

@@ -20,11 +20,15 @@ from pretrain.common.shutdown import EXIT_CODES
 
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", LOCAL_RANKS)
 _PR_SET_PDEATHSIG = 1
+_C = ctypes.CDLL(None)  # looked up before a fork, for which other threads may hold the loader's locks
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, however that ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent ends, however that ends.
+
+    Of a parent with several threads, it is the thread that started this process whose end counts.
+    """
+    _C.prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
         os._exit(1)
 

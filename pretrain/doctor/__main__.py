@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
@@ -33,21 +34,34 @@ def doctor(*, folder: Path = Path("runs"), data: str = "") -> int:
     choose_accelerator()
     console = Console(highlight=False)
     data = data or os.environ.get("CLEAR_DATA", "")
-    examinations: dict[str, list[Callable[[], list[Finding]]]] = {
-        "software": [software.python, software.packages, software.compiled],
-        "machine": [hardware.processor, hardware.devices, hardware.precision, hardware.meeting],
-        "folders": [
-            partial(storage.disk, folder),
-            partial(storage.locks, folder),
-            partial(storage.visibility, folder, dict(os.environ)),
-        ],
-        "data": [partial(benchmarks.sets, data), benchmarks.parser],
+    examinations: dict[str, dict[str, Callable[[], list[Finding]]]] = {
+        "software": {
+            "Python": software.python,
+            "packages": software.packages,
+            "compiled parts": software.compiled,
+        },
+        "machine": {
+            "the processor": hardware.processor,
+            "devices": hardware.devices,
+            "the speed of bfloat16": hardware.precision,
+            "whether ranks meet": hardware.meeting,
+        },
+        "folders": {
+            "the disk": partial(storage.disk, folder),
+            "locks": partial(storage.locks, folder),
+            "whether all nodes see the folder": partial(storage.visibility, folder, dict(os.environ)),
+        },
+        "data": {"benchmarks": partial(benchmarks.sets, data), "the parser": benchmarks.parser},
     }
     worst = 0
     for heading, steps in examinations.items():
-        findings = [finding for step in steps for finding in step()]
-        show(console, heading, findings)
-        worst += sum(finding.level == "wrong" for finding in findings)
+        console.print(Text(heading, style="bold"))
+        for what, examine in steps.items():
+            with console.status(f"examining {what}"):  # some take a minute on a busy machine
+                findings = examine()
+            for finding in findings:
+                show(console, finding)
+                worst += finding.level == "wrong"
     console.print(f"\n{worst} things will fail" if worst else "\nnothing here will fail")
     return 1 if worst else 0
 

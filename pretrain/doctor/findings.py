@@ -29,11 +29,9 @@ class Finding:
     todo: str = ""
 
 
-def show(console: Console, heading: str, findings: list[Finding]) -> None:
-    """Print an examination's findings, each with what to do about it."""
-    console.print(Text(heading, style="bold"))
-    for finding in findings:
-        mark, colour = _MARKS[finding.level]
-        console.print(Text.assemble("  ", (mark, colour), "  ", finding.what), soft_wrap=True)
-        if finding.todo:
-            console.print(Text(f"         -> {finding.todo}"), soft_wrap=True)
+def show(console: Console, finding: Finding) -> None:
+    """Print a finding, with what to do about it."""
+    mark, colour = _MARKS[finding.level]
+    console.print(Text.assemble("  ", (mark, colour), "  ", finding.what), soft_wrap=True)
+    if finding.todo:
+        console.print(Text(f"         -> {finding.todo}"), soft_wrap=True)

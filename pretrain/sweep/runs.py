@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from typing import IO, Any, Literal
 
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
-from pretrain.common.processes import failure_line
+from pretrain.common.processes import die_with, failure_line
 from pretrain.common.shutdown import (
     EXIT_CODES,
     INTERRUPT,
@@ -371,10 +372,20 @@ class Trainer:
                     self.print_line(f"{line}  [{folder.name}]")
 
     def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
-        """Start a process; raise UserError if the launcher cannot be started."""
+        """Start a process, which is asked to save and end when this one is killed.
+
+        Raises:
+            UserError: the launcher cannot be started.
+        """
+        parent = os.getpid()
         try:
             return subprocess.Popen(
-                words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True
+                words,
+                stdout=stream,
+                stderr=stream,
+                env=self.environment,
+                start_new_session=True,
+                preexec_fn=lambda: die_with(parent, signal.SIGTERM),
             )
         except OSError as error:
             raise UserError(

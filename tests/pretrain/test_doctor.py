@@ -140,9 +140,6 @@ def test_a_parser_that_is_not_there_is_wrong(monkeypatch):
 
 def test_what_to_do_stands_below_a_finding():
     console = Console(record=True, width=60, highlight=False)
-    show(
-        console, "folders", [Finding("note", "the disk is slow", "take another"), Finding("good", "all else")]
-    )
-    assert console.export_text() == (
-        "folders\n  note   the disk is slow\n         -> take another\n  ok     all else\n"
-    )
+    show(console, Finding("note", "the disk is slow", "take another"))
+    show(console, Finding("good", "all else"))
+    assert console.export_text() == "  note   the disk is slow\n         -> take another\n  ok     all else\n"

@@ -73,6 +73,7 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
         )
 
     first: str | None = None  # the fault that the task begins with
+    remedy = ""
     broken = 0
     good = False
     for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
@@ -94,8 +95,18 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
         faults.add("broken_records", task, position, why)
         if not good:
             broken += 1
-            first = first or f"source {readers.where(task, position)}: {why}"
+            if first is None:
+                first = f"source {readers.where(task, position)}: {why}"
+                remedy = _other_format(source) if isinstance(row, Broken) else source.how_to_set("text_key")
             if broken == _BROKEN_AT_ONCE:
                 break
     if first is not None and not good:
-        raise UserError(f"{first}, and so are all rows that were read. {source.how_to_set('text_key')}")
+        raise UserError(f"{first}, and so are all rows that were read. {remedy}")
+
+
+def _other_format(source: Source) -> str:
+    """Say in an error what to do about a source whose rows cannot be read at all."""
+    return (
+        "Is the file whole, and what its name says? To read it as something else: "
+        f"""--source '[{{source: "{source.source}", format: text}}]' (or jsonl, csv, tsv, parquet)."""
+    )

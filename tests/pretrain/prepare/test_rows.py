@@ -186,7 +186,7 @@ def test_it_does_not_matter_where_a_broken_line_stands(tmp_path, monkeypatch):
     faults = Faults()
     assert len(everything(Source(source=str(path)), faults)) == 88 and faults.counts["broken_records"] == 12
     put(path, '{"text": \n' * 40)
-    with pytest.raises(UserError, match=r"a\.jsonl, line 1: not JSON.*Set its text_key"):
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: not JSON.*as something else: .*format: text"):
         everything(Source(source=str(path)))
 
 

@@ -96,6 +96,23 @@ def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data
     assert [max(curve(run)) for run in runs()] == [60] * 3
 
 
+def test_a_killed_sweep_has_its_runs_save_and_end(tiny_data, tmp_path):
+    write_tiny(tiny_data, tmp_path, seeds=[1, 2])
+    process = start(tmp_path, "--jobs", "2")
+
+    def runs():
+        return sorted((tmp_path / "out" / "runs").glob("one-*"))
+
+    wait_for(
+        lambda: [len(curve(run)) > 4 for run in runs()] == [True] * 2, [process], timeout=200, pause=0.02
+    )
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for(lambda: all(list(run.glob("checkpoints/step-*")) for run in runs()), [], timeout=100)
+    wait_for(lambda: not any((run / ".lock").exists() for run in runs()), [], timeout=100)
+    assert all(max(curve(run)) < 60 for run in runs())
+
+
 def test_runs_side_by_side_are_of_one_process_each(tiny_data, tmp_path):
     write_tiny(tiny_data, tmp_path)
     process = start(tmp_path, "--jobs", "2", "--launch", TORCHRUN)
