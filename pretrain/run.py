@@ -19,7 +19,7 @@ from pretrain.config.recipe import to_yaml
 from pretrain.config.run import Config
 from pretrain.config.validation import leaves
 from pretrain.data.batch import BatchSpec
-from pretrain.data.lanes import require_divisible
+from pretrain.data.lanes import require_lanes
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.tokenizer import prompt_tokens
@@ -35,6 +35,7 @@ from pretrain.start.evaluation import Evaluation
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
 from pretrain.start.in_force import read_back
 from pretrain.start.inputs import as_comments
+from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from
 from pretrain.step import engine as engines
 from pretrain.step.model import SentenceModel
@@ -59,7 +60,8 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     engines.start_processes(config.train.rendezvous_seconds)
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())
-    require_divisible(config.data.lanes, config.train.global_batch, dist.get_world_size())
+    local = has_local_negatives(config)
+    require_lanes(config.data.lanes, config.train.global_batch, dist.get_world_size(), equal=local)
     full_steps = config.batch_sizes.full_steps(config.train.steps)
     if dry_run:
         config = dry_run_config(config)

@@ -76,6 +76,7 @@ def train(
         clock,
         config.objective.mask_duplicates,
         settings.balance,
+        lanes=config.data.lanes,
     )
     update = Update(engine, settings.clip, scale)
     log = _StepLog(config, engine, telemetry, progress, clock, scale, beside)

@@ -57,8 +57,8 @@ class LoadingConfig(Section):
     lanes: int = Field(
         16,
         ge=1,
-        description="parallel streams that make up the data order: a multiple of every world "
-        "size that the run should resume on, and a divisor of train.global_batch",
+        description="parallel streams that make up the data order: at least as many as the "
+        "most ranks that the run should resume on, and a divisor of train.global_batch",
     )
     workers: int = Field(1, ge=0, description="loader processes a rank; 0 loads in the training process")
     damaged: Literal["refuse", "skip"] = Field(

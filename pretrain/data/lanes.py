@@ -3,9 +3,9 @@
 An epoch's order is a seeded permutation of all chunks, with a seeded order inside each chunk. Of its M
 sequences, lane l of L takes the l-th equal slice of that order and gives B / L sequences a step, so an epoch
 is the same floor(M / B) steps for every lane, and the fewer than B sequences left over differ from epoch to
-epoch. A rank of a world of W serves L / W neighbouring lanes: the global batch of a step is the same whatever
-W is, and the step number alone says where every lane stands, so resuming costs nothing and no rank can run
-out before another.
+epoch. A rank of a world of W serves L / W neighbouring lanes, rounded up or down where W does not divide L:
+the global batch of a step is the same whatever W is, and the step number alone says where every lane stands,
+so resuming costs nothing and no rank can run out before another.
 
 A batch that grows at first (`pretrain.config.batch_sizes`) takes smaller shares of the same slices, one after
 the other; a step whose share does not fit into what is left of a slice begins the next epoch.
@@ -99,24 +99,45 @@ class _EpochOrder:
     ends: np.ndarray  # int64[C], cumulative sizes in that order
 
 
-def require_divisible(lanes: int, global_batch: int, world_size: int) -> None:
-    """Check that the lanes can be shared equally by the ranks.
+def lanes_of_rank(lanes: int, rank: int, world_size: int) -> tuple[int, int]:
+    """Return the lanes [start, stop) that a rank serves: numbers that differ by one at most.
+
+    >>> [lanes_of_rank(16, rank, 3) for rank in range(3)]
+    [(0, 5), (5, 10), (10, 16)]
+    """
+    return rank * lanes // world_size, (rank + 1) * lanes // world_size
+
+
+def most_lanes(lanes: int, world_size: int) -> int:
+    """Return the most lanes that one of so many ranks serves."""
+    return -(-lanes // world_size)
+
+
+def require_lanes(lanes: int, global_batch: int, world_size: int, equal: bool = False) -> None:
+    """Check that each rank has a lane.
+
+    equal: each must have equally many, for losses of what one rank reads (`scope: local`).
 
     Raises:
-        UserError: they cannot; the message names a number of lanes that could.
+        UserError: the ranks are too many; the message names a number of lanes that would do.
     """
-    if lanes % world_size:
-        fitting = [n for n in _divisors(global_batch) if n % world_size == 0]
+    if lanes < world_size or (equal and lanes % world_size):
+        fitting = [n for n in _divisors(global_batch) if n >= world_size and not (equal and n % world_size)]
         near = min(fitting, key=lambda n: abs(n - lanes), default=None)
         remedy = (
             f"set data.lanes={near}"
             if near
             else f"change train.global_batch to a multiple of {world_size} and data.lanes too"
         )
+        why = (
+            f"cannot be shared equally by {world_size} ranks, which scope: local needs. Start a number of "
+            f"ranks that divides {lanes}"
+            if equal
+            else f"leave some of {world_size} ranks without one. Start at most {lanes}"
+        )
         raise UserError(
-            f"data.lanes = {lanes} cannot be shared equally by {world_size} ranks. Start a number of ranks "
-            f"that divides {lanes}; or, for a new run, {remedy} (another number of lanes is another order of "
-            "the data, so a run keeps the number it began with)."
+            f"data.lanes = {lanes} {why}; or, for a new run, {remedy} (another number of lanes is another "
+            "order of the data, so a run keeps the number it began with)."
         )
 
 
@@ -127,7 +148,7 @@ class Lanes:
         chunk_sizes: int64[C], sequences in each chunk of the split.
         seed: of the data order.
         global_batch: B, sequences a step over all ranks.
-        lanes: L, fixed in the configuration; every world size that divides it sees the same global batches.
+        lanes: L, fixed in the configuration; every world size up to it sees the same global batches.
         start_batch, growth_steps: of a batch that grows to B (`BatchSizes`); None, 0: it is always B.
 
     Raises:
@@ -172,10 +193,9 @@ class Lanes:
         self._epochs: OrderedDict[int, _EpochOrder] = OrderedDict()
 
     def slice_of(self, rank: int, world_size: int) -> tuple[int, int]:
-        """Return the lanes [start, stop) that a rank serves; raises as `require_divisible`."""
-        require_divisible(self.lanes, self.global_batch, world_size)
-        share = self.lanes // world_size
-        return rank * share, (rank + 1) * share
+        """Return the lanes [start, stop) that a rank serves; raises as `require_lanes`."""
+        require_lanes(self.lanes, self.global_batch, world_size)
+        return lanes_of_rank(self.lanes, rank, world_size)
 
     @overload
     def epoch_of(self, step: int) -> int: ...

@@ -27,7 +27,7 @@ class Estimate:
     """What a run needs on so many ranks at a ZeRO stage.
 
     largest: tokens of the largest micro-batch that fits; None: none does. all_tokens: of a rank's largest
-    pass. fits: whether the run's own micro-batch does. divides: whether the ranks share the lanes equally.
+    pass. fits: whether the run's own micro-batch does. lanes_suffice: whether each rank has a lane.
     sent: bytes that a rank sends in a step. hours: of the whole run. cost: of it, in the price's currency.
     """
 
@@ -40,7 +40,7 @@ class Estimate:
     sent: float
     hours: float
     cost: float
-    divides: bool
+    lanes_suffice: bool
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Scenario:
             sent=sum(part.sent(ranks) for part in collectives(self.model, self.batch, layout)),
             hours=hours,
             cost=hours * ranks * self.price,
-            divides=self.config.data.lanes % ranks == 0,
+            lanes_suffice=self.config.data.lanes >= ranks,
         )
 
 

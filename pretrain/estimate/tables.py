@@ -64,10 +64,10 @@ def print_plan(scenario: Scenario, gpus: int, utilisation: float, said: str, con
         "checkpoints take. run: of all steps, without evaluations and preparation.",
         soft_wrap=True,
     )
-    if not all(one.divides for one in [asked, *rows]):
+    if not all(one.lanes_suffice for one in [asked, *rows]):
         console.print(
-            f"* does not divide data.lanes={scenario.config.data.lanes}: a run refuses it; set data.lanes to "
-            "a multiple that divides train.global_batch"
+            f"* more than data.lanes={scenario.config.data.lanes}: a run refuses it; set data.lanes to a "
+            "larger divisor of train.global_batch"
         )
 
 
@@ -143,7 +143,7 @@ def _table(scenario: Scenario, estimates: list[Estimate], title: str) -> Table:
 def _cells(scenario: Scenario, one: Estimate) -> list[str]:
     time, ranks = one.duration, one.layout.ranks
     cells = [
-        f"{ranks:,}" + "*" * (not one.divides),
+        f"{ranks:,}" + "*" * (not one.lanes_suffice),
         str(one.layout.zero),
         f"{one.memory.peak / 1e9:,.2f}" + " too much" * (not one.fits),
         _largest(one),

@@ -56,18 +56,24 @@ def threads_of_rank(asked: int | None, ranks: int) -> int:
 def choose_ranks(config: Config) -> int:
     """Return how many ranks this process shall be: 1 where the user has chosen, or a GPU is there.
 
-    Otherwise the largest number of which each has a core and an equal share of the lanes, and which fit into
-    half of the free memory. With negatives of the same rank only (`scope: local`) it is 1, too.
+    Otherwise the largest number of which each has a core and a lane (equally many of these where
+    `train.balance` is off), and which fit into half of the free memory. With negatives of the same rank only
+    (`scope: local`) it is 1, too.
     """
     import torch  # a second: not where only flags are read
 
     if torch.cuda.is_available() or config.train.threads or threads_of_user() or _launcher_chose():
         return 1
-    if _has_local_negatives(config):
+    if has_local_negatives(config):
         return 1
     processes = int(os.environ.get("WORLD_SIZE", 1))  # of DeepSpeed's launcher, one for each NUMA node
     most = min(usable_cores() // processes, _fitting_memory(config) // processes)
-    return next(n for n in range(max(1, most), 0, -1) if n == 1 or not config.data.lanes % (n * processes))
+    lanes, equal = config.data.lanes, config.train.balance == "off"
+    return next(
+        n
+        for n in range(max(1, min(most, lanes // processes)), 0, -1)
+        if n == 1 or not (equal and lanes % (n * processes))
+    )
 
 
 def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
@@ -112,7 +118,7 @@ def describe_choice() -> str:
     )
 
 
-def _has_local_negatives(config: Config) -> bool:
+def has_local_negatives(config: Config) -> bool:
     """Return whether a loss compares sequences of the same rank only, so that ranks decide what it is."""
     terms = (getattr(config.objective, name) for name in type(config.objective).model_fields)
     return any(getattr(term, "scope", "") == "local" for term in terms)

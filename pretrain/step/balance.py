@@ -10,6 +10,8 @@ suffices, and gathers of vectors keep their shape. Few sequences move: with 32 a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 UNTIL = 1.02
@@ -23,15 +25,15 @@ _ROUNDS = 32  # random lengths take 3 to 8; this bounds the time for lengths tha
 _NOTHING = (1 << 32) - 1  # the key of an empty place; that of a sequence is its length << 32 | its number
 
 
-def home(ranks: int, sequences: int, roles: int = 1) -> np.ndarray:
-    """Return which rank draws each sequence: int64[roles * W * n].
+def home(counts: Sequence[int], roles: int = 1) -> np.ndarray:
+    """Return which rank draws each sequence: int64[roles * N].
 
-    Of the views [roles, W * n] of a global batch, numbered row by row, rank r draws the r-th n columns.
+    Of the views [roles, N] of a global batch, numbered row by row, rank r draws the next counts[r] columns.
 
-    >>> home(2, 3, roles=2)
-    array([0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1])
+    >>> home([3, 2], roles=2)
+    array([0, 0, 0, 1, 1, 0, 0, 0, 1, 1])
     """
-    return np.tile(np.repeat(np.arange(ranks), sequences), roles)
+    return np.tile(np.repeat(np.arange(len(counts)), counts), roles)
 
 
 def imbalance(lengths: np.ndarray, owners: np.ndarray, ranks: int) -> float:
@@ -52,7 +54,7 @@ def balance(
 
     Args:
         lengths: int64[N], tokens of each sequence, below 2^31.
-        owners: int64[N], the rank that has each; every rank has equally many.
+        owners: int64[N], the rank that has each.
         above: `owners` itself is returned where no rank has more than this many times the mean.
         until: where to end.
 
@@ -62,10 +64,13 @@ def balance(
     """
     if imbalance(lengths, owners, ranks) <= above:
         return owners
-    has = np.argsort(owners, kind="stable").reshape(ranks, -1)
+    has = np.argsort(owners, kind="stable")
+    counts = np.bincount(owners, minlength=ranks)
+    keys = np.full((ranks, counts.max()), _NOTHING)
+    keys[np.arange(counts.max()) < counts[:, None]] = lengths[has] << 32 | has
     longest = int(lengths.max())  # some rank has it, whatever is exchanged
     most = max(until * float(lengths.sum()) / ranks, longest)
-    keys = _exchanged(np.sort(lengths[has] << 32 | has, axis=1), most)
+    keys = _exchanged(np.sort(keys, axis=1), most)
     if _loads(keys).max() > most:
         empty = np.full_like(keys, _NOTHING)
         keys = _exchanged(np.sort(np.concatenate([empty, keys], axis=1), axis=1), most)

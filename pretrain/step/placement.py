@@ -49,6 +49,11 @@ class Placement:
         return not np.array_equal(self.owners, self.drawn)
 
     @cached_property
+    def _is_even(self) -> bool:
+        """Return whether every rank encodes what it draws, and all draw equally many."""
+        return not self.moves and len(set(np.bincount(self.drawn, minlength=self.ranks).tolist())) == 1
+
+    @cached_property
     def mine(self) -> np.ndarray:
         """Return the numbers of the sequences that this rank encodes, rising: int64[n]."""
         return np.flatnonzero(self.owners == self.rank)
@@ -60,7 +65,7 @@ class Placement:
 
     def of_mine(self, whole: Tensor) -> Tensor:
         """Return this rank's rows, [n, ...], of [S, ...]."""
-        if not self.moves:
+        if self._is_even:
             return whole.unflatten(0, (self.roles, self.ranks, -1))[:, self.rank].flatten(0, 1)
         return whole[send([torch.from_numpy(self.mine)], whole.device)[0]]
 
@@ -69,7 +74,7 @@ class Placement:
 
         A rank's rows are those of `mine`, and then filler.
         """
-        if not self.moves:
+        if self._is_even:
             return gathered.unflatten(1, (self.roles, -1)).transpose(0, 1).flatten(0, 2)
         return gathered.flatten(0, 1)[send([torch.from_numpy(self._gathered_at)], gathered.device)[0]]
 
@@ -105,7 +110,7 @@ def place(
         if part.lengths_of not in assigned:
             roles = len(part.lengths_of)
             lengths = torch.cat([plan.sequences[name] for name in part.lengths_of])
-            drawn = owners = home(ranks, len(lengths) // (ranks * roles), roles)
+            drawn = owners = home(plan.drawn, roles)
             if ranks > 1 and how != "off":
                 owners = balance(lengths.numpy(), drawn, ranks, ABOVE[how])
             assigned[part.lengths_of] = Placement(rank, ranks, roles, drawn, owners, lengths)

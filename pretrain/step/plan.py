@@ -94,16 +94,17 @@ class StepPlan:
     masked_tokens: tokens to predict, of each masking; merged the sums.
     request: to stop (`pretrain.common.shutdown`); merged the largest.
     substitutions: how many damaged chunks were replaced; merged the sum.
+    drawn: how many sequences this rank draws; merged, how many each rank does.
     sequences: name -> int64[n], a number for each sequence: "length", "label", "length ROLE",
         "identity ROLE", "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
 
-    >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, {"length": torch.tensor([40, 50])})
-    >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, {"length": torch.tensor([49, 50])})
-    >>> whole = one.merge(torch.stack([one.to_tensor(), two.to_tensor()]))
+    >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, [2], {"length": torch.tensor([40, 50])})
+    >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, [1], {"length": torch.tensor([49])})
+    >>> whole = one.merge(torch.stack([one.to_tensor(2), two.to_tensor(2)]))
     >>> whole.micro_batches, whole.tokens, whole.masked_tokens, whole.request
     ({'views': 3}, {'views': 189}, [15], 1)
-    >>> whole.sequences["length"].tolist()
-    [40, 50, 49, 50]
+    >>> whole.drawn, whole.sequences["length"].tolist()
+    ([2, 1], [40, 50, 49])
     """
 
     micro_batches: dict[str, int]
@@ -111,6 +112,7 @@ class StepPlan:
     masked_tokens: list[int]
     request: int
     substitutions: int
+    drawn: list[int]
     sequences: dict[str, Tensor]
 
     @staticmethod
@@ -132,25 +134,33 @@ class StepPlan:
             [len(masked.positions) for masked in batch.masked],
             request,
             len(batch.substitutions),
+            [len(batch)],
             {name: torch.from_numpy(numbers.astype(np.int64)) for name, numbers in sequences.items()},
         )
 
-    def to_tensor(self) -> Tensor:
-        """Return all numbers as one int64[K], for one all-gather; `merge` knows their order."""
+    def to_tensor(self, most: int) -> Tensor:
+        """Return all numbers as one int64[K], for one all-gather; `merge` knows their order.
+
+        most: sequences of the rank that draws most, which makes K the same on all.
+        """
         counts = [*self.micro_batches.values(), *self.tokens.values(), *self.masked_tokens]
-        head = torch.tensor([*counts, self.request, self.substitutions])
-        return torch.cat([head, *self.sequences.values()])
+        head = torch.tensor([*counts, self.request, self.substitutions, *self.drawn])
+        filler = (0, most - self.drawn[0])
+        return torch.cat([head, *(torch.nn.functional.pad(of, filler) for of in self.sequences.values())])
 
     def merge(self, every: Tensor) -> StepPlan:
         """Merge all ranks' tensors, int64[W, K], on the CPU."""
-        width = len(self.micro_batches) + len(self.tokens) + len(self.masked_tokens) + 2
+        width = len(self.micro_batches) + len(self.tokens) + len(self.masked_tokens) + 3
         counts = iter(every[:, :width].numpy().T)
-        columns = every[:, width:].unflatten(1, (len(self.sequences), -1)).transpose(0, 1).flatten(1)
+        padded = every[:, width:].unflatten(1, (len(self.sequences), -1)).transpose(0, 1)
+        drawn = every[:, width - 1]
+        columns = padded[:, torch.arange(padded.shape[2]) < drawn[:, None]]
         return StepPlan(
             {name: int(next(counts).max()) for name in self.micro_batches},
             {name: int(next(counts).sum()) for name in self.tokens},
             [int(next(counts).sum()) for _ in self.masked_tokens],
             int(next(counts).max()),
             int(next(counts).sum()),
+            drawn.tolist(),
             dict(zip(self.sequences, columns)),
         )

@@ -29,13 +29,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.common.transfer import send
 from pretrain.config.run import Balance
 from pretrain.data.batch import RankBatch
+from pretrain.data.lanes import lanes_of_rank, most_lanes
 from pretrain.data.microbatches import MicroBatch, send_all
 from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.probe import Probe
+from pretrain.step.balance import home
 from pretrain.step.model import Condition, Embed, EmbedByMomentum, Idle, MaskedLoss, Relate, SequenceLoss
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
@@ -83,6 +86,7 @@ class WholeBatch:
         mask_duplicates: bool = True,
         balance: Balance = "off",
         overlap: bool = True,
+        lanes: int | None = None,
     ):
         """
         Args:
@@ -94,12 +98,14 @@ class WholeBatch:
             mask_duplicates: equal texts are no negatives of each other.
             balance: when sequences change ranks before a pass (`pretrain.step.balance`).
             overlap: send gradients while the last backward pass runs (`pretrain.step.reduction`).
+            lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
         self.clock = clock or Stopwatch()
         self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.lanes = lanes or self.world
         self.device = engine.device
         self.reduction = reduction_of(engine, overlap)
         # What the ranks agree on before a step is about numbers of the host. Over NCCL it would wait for all
@@ -121,7 +127,7 @@ class WholeBatch:
         weights = self.objective.weights(batch.step)
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
         mine = StepPlan.of_rank(batch, self.objective, passes, request)
-        plan = mine.merge(self._gather(mine.to_tensor(), self.hosts))
+        plan = mine.merge(self._gather(mine.to_tensor(self._most(len(batch))), self.hosts))
         passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
         lengths = plan.sequences["length"]
         rows, sequences = send_all(
@@ -221,7 +227,7 @@ class WholeBatch:
             seed=self.seed,
             present={role: of_sequences[f"present {role}"].bool() for role in roles},
             labels=of_sequences.get("label"),
-            groups=torch.arange(self.world, device=self.device).repeat_interleave(len(batch)),
+            groups=send([torch.from_numpy(home(plan.drawn))], self.device)[0],
             identities=identities if self.mask_duplicates else None,
             probing=probing,
         )
@@ -320,6 +326,11 @@ class WholeBatch:
         every = mine.new_empty((self.world, *mine.shape))
         dist.all_gather_into_tensor(every.view(-1), mine.view(-1), group=group)
         return every
+
+    def _most(self, sequences: int) -> int:
+        """Return the most sequences that a rank draws, from how many this one does."""
+        first, stop = lanes_of_rank(self.lanes, self.rank, self.world)
+        return sequences // (stop - first) * most_lanes(self.lanes, self.world)
 
     def _substitutions(self, batch: RankBatch) -> list[dict]:
         """Collect all ranks' substitutions of a step.

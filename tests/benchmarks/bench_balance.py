@@ -50,7 +50,7 @@ def drawn_lengths(folder: Path | None, batch: int, lanes: int, steps: int) -> It
 
 def measure(folder: Path | None, ranks: int, each: int, steps: int) -> str:
     """Return a row of the table."""
-    drawn, rows = home(ranks, each), []
+    drawn, rows = home([each] * ranks), []
     for lengths in drawn_lengths(folder, ranks * each, ranks, steps):
         began = time.thread_time()
         owners = balance(lengths, drawn, ranks)

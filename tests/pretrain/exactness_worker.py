@@ -90,7 +90,9 @@ def reference_gradients(
             "labels": torch.from_numpy(whole["labels"]),
             "number_of_labels": LABELS,
             "progress": 0.0,
-            "groups": torch.arange(world).repeat_interleave(N // world),
+            "groups": torch.tensor(
+                [next(r for r in range(world) if i < (r + 1) * N // world) for i in range(N)]
+            ),
             "generator": lambda purpose: BatchContext(0, 0.0, None, None, {}, None, SEED).generator(purpose),
         }
         vectors = {
@@ -270,8 +272,11 @@ def needed_micro_batches(
 
 
 def _most_micro_batches(lengths_by_role: list[list[np.ndarray]], budget: int, how: str) -> int:
-    lengths, world = np.array(lengths_by_role).ravel(), len(lengths_by_role[0])
-    owners = home(world, N // world, len(lengths_by_role))
+    lengths, world = (
+        np.concatenate([own for role in lengths_by_role for own in role]),
+        len(lengths_by_role[0]),
+    )
+    owners = home([len(own) for own in lengths_by_role[0]], len(lengths_by_role))
     if how != "off" and world > 1:
         assert imbalance(lengths, owners, world) > 1.3
         owners = balance(lengths, owners, world, ABOVE[how])
@@ -327,7 +332,7 @@ def main() -> None:
                 sharing.SMALLEST = 2**20 if pieces == 2 else 0  # each rank the whole loss, or its share of it
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
                 scaled = pieces == 2 or precision == "fp16"
-                computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how)
+                computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how, lanes=N)
                 with attention():
                     result = computes.compute(batch, probing=pieces > 1)
                 got = engine_gradients(engine)

@@ -201,3 +201,25 @@ def test_restarts_without_progress_come_to_an_end(submit):
     job.wait_for_end()
     assert job.state == "FAILED"
     assert "stopped: 3 restarts without a new checkpoint" in job.output
+
+
+def test_a_node_that_is_taken_away_leaves_the_rest_to_go_on(submit):
+    job = submit("--checkpoint.every", "20", "--train.log_every", "1", name="elastic", sbatch=["--nodes=1-2"])
+    job.wait(lambda job: job.step >= 30)
+    assert "2 nodes x 1 processes" in job.output
+    node = command("scontrol", "show", "hostnames", job.field("NodeList")).split()[-1]
+    try:
+        for state in ("down", "drain"):  # a node that answers is up again at once, unless it is drained
+            command("scontrol", "update", f"nodename={node}", f"state={state}", "reason=test")
+        job.hasten(restarts=1)
+        job.wait_for_end()
+    finally:
+        command("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+    assert job.state == "COMPLETED", job.output
+    assert "1 nodes x 1 processes" in job.output and "requeueing" not in job.output  # Slurm itself did
+    rows = [line for line in job.metrics() if "loss" in line]
+    read: dict[int, set[int]] = {line["step"]: set() for line in rows}
+    for line in rows:
+        read[line["step"]].add(line["tokens"])
+    assert all(len(found) == 1 for found in read.values())  # steps done again read the same batches
+    assert len(read) == 400

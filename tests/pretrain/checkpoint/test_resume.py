@@ -181,7 +181,8 @@ def test_killed_at_random_moments_again_and_again(tiny_data, whole, tmp_path, se
     assert curve(run) == curve(whole)
 
 
-def test_resumes_on_two_ranks_and_another_zero_stage_with_the_same_batches(tiny_data, tmp_path):
+@pytest.mark.parametrize("ranks", [2, 3])  # of 4 lanes: 2 each; 1, 1 and 2
+def test_resumes_on_more_ranks_and_another_zero_stage_with_the_same_batches(tiny_data, tmp_path, ranks):
     flags = {"model__dropout": 0, "model__attention_dropout": 0}  # another split draws other dropout masks
     run = tmp_path / "run"
     finish(start(command(tiny_data, run, **flags, checkpoint__keep=9)))
@@ -189,9 +190,9 @@ def test_resumes_on_two_ranks_and_another_zero_stage_with_the_same_batches(tiny_
     copy_at_first_checkpoint(run, other)
     assert store.latest(other / "checkpoints").name == "step-00000003"
     output = finish(
-        start(command(tiny_data, other, **flags, checkpoint__resume="auto", train__zero=3), ranks=2)
+        start(command(tiny_data, other, **flags, checkpoint__resume="auto", train__zero=3), ranks=ranks)
     )
-    assert "2 x CPU" in output and "ZeRO 3" in output
+    assert f"{ranks} x CPU" in output and "ZeRO 3" in output
     expected, got = curve(run), curve(other)
     assert expected.keys() == got.keys()
     for step, row in expected.items():

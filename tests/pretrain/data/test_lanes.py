@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pretrain.common.errors import UserError
-from pretrain.data.lanes import Lanes, hash_words, permute
+from pretrain.data.lanes import Lanes, hash_words, permute, require_lanes
 
 SIZES = np.array([37, 41, 1, 58, 29, 44, 40, 3, 52, 33])  # 338 sequences
 
@@ -92,12 +92,13 @@ def test_epoch_gives_each_sequence_at_most_once_and_the_rest_changes():
     assert len(set(left_over)) == 4
 
 
-@pytest.mark.parametrize("world", [1, 2, 4, 8])
+@pytest.mark.parametrize("world", range(1, 9))
 def test_ranks_put_together_are_the_global_batch(world):
     lanes = Lanes(SIZES, seed=3, global_batch=24, lanes=8)
     for step in (0, 5, 13, 14, 99):
         parts = [pairs(lanes.draw(step, *lanes.slice_of(rank, world))) for rank in range(world)]
         assert list(itertools.chain(*parts)) == pairs(lanes.draw(step, 0, 8))
+        assert {len(part) // 3 for part in parts} <= {8 // world, -(-8 // world)}
 
 
 def test_many_steps_at_once_also_over_epochs():
@@ -145,14 +146,20 @@ def test_batches_that_do_not_fit_are_refused(global_batch, count, words):
     assert all(word in str(caught.value) for word in words)
 
 
-def test_lanes_must_divide_over_ranks():
+def test_every_rank_must_have_a_lane():
     lanes = Lanes(SIZES, 0, 24, 8)
     with pytest.raises(
-        UserError, match=r"data\.lanes = 8 cannot be shared equally by 3 ranks.*data\.lanes=6"
+        UserError, match=r"lanes = 8 leave some of 9 ranks without one. Start at most 8.*data\.lanes=12"
     ):
-        lanes.slice_of(0, 3)
+        lanes.slice_of(0, 9)
     with pytest.raises(UserError, match="change train"):
-        lanes.slice_of(0, 5)
+        lanes.slice_of(0, 25)
+
+
+def test_negatives_of_a_rank_need_equally_many_lanes_on_each():
+    require_lanes(8, 24, 4, equal=True)
+    with pytest.raises(UserError, match=r"lanes = 8 cannot be shared equally by 3 ranks.*data\.lanes=6"):
+        require_lanes(8, 24, 3, equal=True)
 
 
 def grown(start: int, full: int, lanes: int, steps: int, last: int) -> list[int]:

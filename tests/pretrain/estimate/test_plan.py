@@ -28,7 +28,7 @@ def test_a_plan_says_what_a_run_needs(monkeypatch, capsys, tmp_path):
     assert "32 x a100-80: 312 TFLOP/s, 80.0 GB" in out and "mean length 24 (assumed" in out
     assert "optimizer's moments" in out and "gradients (all-reduce)" in out
     assert [line.split()[1] for line in out.splitlines() if line.split()[:1] == ["32*"]][:4] == list("0123")
-    assert "1,024*" in out and "does not divide data.lanes=16" in out and "cost" in out
+    assert "1,024*" in out and "more than data.lanes=16" in out and "cost" in out
 
 
 @pytest.mark.parametrize(

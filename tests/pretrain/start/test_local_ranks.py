@@ -32,9 +32,11 @@ def choose(monkeypatch, environment=None, cores=8, memory=64, ancestors=(), **ov
     return local_ranks.choose_ranks(load_config(None, flags | overrides))
 
 
-def test_nobody_has_chosen_so_every_core_gets_a_rank_with_an_equal_share(monkeypatch):
+def test_nobody_has_chosen_so_every_core_gets_a_rank_with_a_lane(monkeypatch):
     assert choose(monkeypatch) == 8
-    assert choose(monkeypatch, cores=7) == 6
+    assert choose(monkeypatch, cores=7) == 7
+    assert choose(monkeypatch, cores=7, **{"train.balance": "off"}) == 6
+    assert choose(monkeypatch, cores=60) == 24
     assert choose(monkeypatch, cores=1) == 1
     assert choose(monkeypatch, memory=3) == 3
     assert choose(monkeypatch, memory=0) == 1

@@ -139,6 +139,20 @@ def test_checks_of_mechanisms_are_the_same_for_every_split(tmp_path):
             assert other == pytest.approx(first, rel=1e-3, abs=1e-6), case
 
 
+UNEVEN = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,augcse,vadvcse_in_batch,diffcse"
+
+
+@pytest.mark.parametrize(
+    "stage,cases,dropout,balance",
+    [(1, UNEVEN, 0.1, "off"), (3, FEW, 0.0, "off"), (1, "clear_mean,diffcse", 0.1, "on")],
+)
+def test_gradients_are_the_same_where_ranks_have_unequal_numbers_of_lanes(
+    tmp_path, stage, cases, dropout, balance
+):
+    """16 lanes on 3 ranks: 5, 5 and 6."""
+    check(launch(tmp_path, 3, stage, cases, dropout, balance), 3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -16,7 +16,7 @@ from pretrain.data.microbatches import count_micro_batches
 from pretrain.step.placement import Placement, from_words, place, to_words
 from pretrain.step.plan import Pass, StepPlan
 
-EACH, BUDGET = 6, 60
+BUDGET = 60
 
 
 def sequences(lengths: np.ndarray, start: int) -> Ragged:
@@ -30,10 +30,10 @@ def masked(tokens: Ragged) -> Masked:
     return Masked(tokens, positions, (2 * positions).astype(np.int32))
 
 
-def global_passes(ranks: int) -> dict[str, Pass]:
+def global_passes(counts: list[int]) -> dict[str, Pass]:
     """Passes over a global batch: two views, one of them also by itself and without keys, and a masking."""
-    rng, count = np.random.default_rng(ranks), ranks * EACH
-    rising = np.repeat(np.arange(1, ranks + 1) * 4, EACH)  # the last rank has the longest sequences
+    rng, count = np.random.default_rng(len(counts)), sum(counts)
+    rising = np.repeat(np.arange(1, len(counts) + 1) * 4, counts)  # the last rank has the longest sequences
     views = sequences(np.concatenate([rising, rising]) + rng.integers(0, 5, 2 * count), 1000)
     texts = sequences(rising + rng.integers(0, 3, count), 7)
     keys = rng.integers(0, 2**64, 3 * count, dtype=np.uint64)
@@ -63,23 +63,24 @@ def assert_equal(got: Pass, expected: Pass) -> None:
         assert got.sequences == expected.sequences
 
 
-def drawn_by(rank: int, ranks: int, whole: Pass) -> np.ndarray:
-    numbers = np.arange(len(whole.sequences.lengths)).reshape(-1, ranks, EACH)
-    return numbers[:, rank].ravel()
+def drawn_by(rank: int, counts: list[int], whole: Pass) -> np.ndarray:
+    numbers, first = np.arange(len(whole.sequences.lengths)).reshape(-1, sum(counts)), sum(counts[:rank])
+    return numbers[:, first : first + counts[rank]].ravel()
 
 
-def plan_of(whole: dict[str, Pass]) -> StepPlan:
+def plan_of(whole: dict[str, Pass], counts: list[int]) -> StepPlan:
     lengths = {name: torch.from_numpy(part.sequences.lengths) for name, part in whole.items()}
     first, second = lengths["views"].chunk(2)
     agreed = {"length a": first, "length b": second, "length": lengths["masking 0"]}
-    return StepPlan(dict.fromkeys(whole, 9), {}, [], 0, 0, agreed)
+    return StepPlan(dict.fromkeys(whole, 9), {}, [], 0, 0, counts, agreed)
 
 
-def move_and_return(rank: int, ranks: int, meeting: str) -> None:
+def move_and_return(rank: int, counts: list[int], meeting: str) -> None:
+    ranks = len(counts)
     dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=ranks)
-    whole = global_passes(ranks)
-    plan = plan_of(whole)
-    mine = {name: part_of(part, drawn_by(rank, ranks, part)) for name, part in whole.items()}
+    whole = global_passes(counts)
+    plan = plan_of(whole, counts)
+    mine = {name: part_of(part, drawn_by(rank, counts, part)) for name, part in whole.items()}
 
     passes, placements, counts = place(mine, plan, "off", rank, ranks)
     assert passes is mine and counts == plan.micro_batches
@@ -116,16 +117,19 @@ def check_order(placements: dict[str, Placement], whole: dict[str, Pass], ranks:
         assert torch.equal(placed.of_mine(in_order), vectors[: len(placed.mine)])
 
 
-def test_sequences_move_with_all_that_is_theirs_and_vectors_come_back_in_order(tmp_path: Path):
+@pytest.mark.parametrize("counts", [[6, 6, 6], [8, 4, 6]])
+def test_sequences_move_with_all_that_is_theirs_and_vectors_come_back_in_order(tmp_path: Path, counts):
     meeting = str(tmp_path / "meeting")
-    code = f"import os, test_placement as t; t.move_and_return(int(os.environ['RANK']), 3, {meeting!r})"
+    code = (
+        f"import os, test_placement as t; t.move_and_return(int(os.environ['RANK']), {counts}, {meeting!r})"
+    )
     finish(start(["-c", code], ranks=3, PYTHONPATH=os.pathsep.join(sys.path)))
 
 
 @pytest.mark.parametrize("how", ["auto", "on", "off"])
 def test_on_one_rank_nothing_moves(how):
-    whole = global_passes(1)
-    passes, placements, counts = place(whole, plan_of(whole), how, 0, 1)
+    whole = global_passes([6])
+    passes, placements, counts = place(whole, plan_of(whole, [6]), how, 0, 1)
     assert passes is whole and set(counts.values()) == {9}
     for placed in placements.values():
         vectors = torch.arange(len(placed.owners)).float()[:, None]
@@ -135,7 +139,7 @@ def test_on_one_rank_nothing_moves(how):
 
 @pytest.mark.parametrize("name", ["views", "momentum", "masking 0"])
 def test_words_hold_all_of_a_sequence(name):
-    whole = global_passes(2)[name]
+    whole = global_passes([6, 6])[name]
     assert_equal(from_words(to_words(whole), whole), whole)
     nothing = part_of(whole, np.empty(0, np.int64))
     assert_equal(from_words(to_words(nothing), nothing), nothing)
