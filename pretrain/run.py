@@ -28,6 +28,7 @@ from pretrain.export.folder import export
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
 from pretrain.start.best import keep_start, repair_best
+from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import open_data, report_damage
 from pretrain.start.devices import choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, starting_encoder
@@ -43,7 +44,7 @@ from pretrain.step.progress import Progress
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.trackers.outside import require_trackers
-from pretrain.trainer import save_checkpoint, train
+from pretrain.trainer import train
 
 
 def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> int:
@@ -102,9 +103,10 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     in_force = read_back(config, encoder, objective, data.views)
     flops = summary.flops_meter(config, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, config.train.precision), config)
-    save = functools.partial(save_checkpoint, config, engine, data.inputs)
+    checkpoints = Checkpoints(config, engine, data.inputs)
     if checkpoint is not None:
-        repair_best(folder, progress, functools.partial(save, Progress()))  # while the model is as it starts
+        # while the model is as it starts
+        repair_best(folder, progress, functools.partial(checkpoints.save, Progress(), wait=True))
         store.load(checkpoint, engine, verify=False)  # verified when it was chosen
     recipe = to_yaml(config) + as_comments(data.inputs)
     on_rank_zero(lambda: replace_durably(folder / "config.yaml", recipe.encode()))
@@ -123,18 +125,21 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         on_rank_zero(lambda: export(source, folder / "best"))
 
     # the loop
-    with Telemetry(
-        folder,
-        stop_step,
-        rank,
-        progress.step,
-        progress.tokens,
-        flops,
-        sequences_before=config.batch_sizes.before,
-        track=config.track or (),
-        name=config.name,
-        settings=dict(leaves(config.model_dump(mode="json"))),
-    ) as telemetry:
+    with (
+        checkpoints,
+        Telemetry(
+            folder,
+            stop_step,
+            rank,
+            progress.step,
+            progress.tokens,
+            flops,
+            sequences_before=config.batch_sizes.before,
+            track=config.track or (),
+            name=config.name,
+            settings=dict(leaves(config.model_dump(mode="json"))),
+        ) as telemetry,
+    ):
         if default_recipe is not None:
             telemetry.say(summary.describe_default(default_recipe))
         lengths = summary.measure_views(config, data, encoder, progress)
@@ -153,11 +158,21 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
             scores = evaluate()
             telemetry.log(0, {"evaluation": scores})
             progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
-            keep_start(folder, functools.partial(save, progress), keep_best)
+            keep_start(folder, functools.partial(checkpoints.save, progress, wait=True), keep_best)
         steps = iter(batches)  # forks the workers, which must not have the run's signal handlers
         shutdown = Shutdown(folder, watch_file=rank == 0)
         code = train(
-            config, engine, steps, evaluate, save, keep_best, telemetry, shutdown, progress, stop_step, beside
+            config,
+            engine,
+            steps,
+            evaluate,
+            checkpoints,
+            keep_best,
+            telemetry,
+            shutdown,
+            progress,
+            stop_step,
+            beside,
         )
     if progress.step == stop_step:
         on_rank_zero(lambda: export(folder / "checkpoints", folder / "export"))

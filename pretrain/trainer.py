@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from torch import Tensor
 from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.common.memory import FlatMemory
-from pretrain.common.shutdown import EXIT_CODES, NONE, REASONS, STOP, Shutdown
+from pretrain.common.shutdown import EXIT_CODES, NONE, REASONS, STOP, UNSAVED, Shutdown
 from pretrain.common.transfer import Numbers
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
 from pretrain.data.damage import describe_substitution
 from pretrain.model.precision import SMALLEST_SCALE, LossScale
-from pretrain.start.inputs import Inputs
+from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
 from pretrain.step.update import Update
@@ -42,7 +42,7 @@ def train(
     engine,
     batches: Iterator[RankBatch],
     evaluate: Callable[[], dict[str, float]],
-    save: Callable[[Progress], Path],
+    checkpoints: Checkpoints,
     keep_best: Callable[[Path], None],
     telemetry: Telemetry,
     shutdown: Shutdown,
@@ -56,7 +56,7 @@ def train(
         engine: DeepSpeed engine around a `SentenceModel`.
         batches: this rank's batches from `progress.step` on.
         evaluate: evaluates the engine's model on all ranks together; must return the same dict on each.
-        save: writes a checkpoint of the engine and the progress.
+        checkpoints: of the engine and the progress.
         keep_best: called on all ranks with the checkpoint of the step whose `selection_score` is the best so
             far.
         beside: number of steps done -> what a row of metrics says besides.
@@ -91,7 +91,8 @@ def train(
             group["lr"] = rate * group["lr_scale"]
         last = progress.step + 1 == stop_step
         ends_row = last or progress.step == 0 or _is_due(progress.step + 1, settings.log_every)
-        result = whole.compute(batch, shutdown.requested(), probing=ends_row)
+        asked = max(shutdown.requested(), UNSAVED if checkpoints.failed else NONE)
+        result = whole.compute(batch, asked, probing=ends_row)
         with clock("step"):
             norm, applied = update.apply(result.losses["total"])
         memory.after_step()
@@ -105,7 +106,7 @@ def train(
         request = NONE if last else result.request
 
         log.add(result, rate, norm, applied, ends_row)
-        due = _is_due(progress.step, config.checkpoint.every) or progress.step == _branch_point(config)
+        due = checkpoints.due(progress.step)
         if evaluates or request or due:
             log.write()
 
@@ -118,7 +119,8 @@ def train(
         if last or request or best or due:
             progress.loss_scale = scale.state() if scale is not None else {}
             progress.window, progress.monitor = log.window.state(), log.monitor.memory()
-            path = save(progress)
+            # what is asked of the checkpoint at once needs it whole; else training goes on meanwhile
+            path = checkpoints.save(progress, wait=bool(last or request or best), say=telemetry.say)
             if best:
                 keep_best(path)
             telemetry.throughput.pause()
@@ -137,11 +139,6 @@ def train(
 def _is_due(step: int, every: int) -> bool:
     """Return whether something done every so many steps (0: never) is due."""
     return bool(every) and step % every == 0
-
-
-def _branch_point(config: Config) -> int | None:
-    """Return the step before wsd's decay: its checkpoint is kept, for longer runs and other decays."""
-    return config.train.decay_begins if config.train.schedule == "wsd" else None
 
 
 @dataclass
@@ -254,27 +251,6 @@ class _StepLog:
         """Return whether all losses had their full weight at a step, the first being 1."""
         weights = self.engine.module.objective.weights
         return weights(step - 1) == weights(self.config.train.steps - 1)
-
-
-def save_checkpoint(
-    config: Config, engine, inputs: Inputs, progress: Progress, root: Path | None = None
-) -> Path:
-    """Write a checkpoint, and keep the newest `checkpoint.keep`. Collective.
-
-    Args:
-        root: folder of checkpoints; None: the run's own.
-    """
-    state = {
-        "progress": asdict(progress),
-        "step": progress.step,
-        "config": config.model_dump(mode="json"),
-        "tokenizer_hash": inputs["tokenizer"]["sha256"],
-        "inputs": inputs,
-        "world_size": dist.get_world_size(),
-        "kept_head": engine.module.objective.kept_head_name,
-    }
-    folder = root or config.run_folder / "checkpoints"
-    return store.save(folder, engine, state, config.checkpoint.keep, keep_step=_branch_point(config))
 
 
 _LOSS, _MEASURE = "loss ", "measure "  # what the names of these numbers of a step begin with

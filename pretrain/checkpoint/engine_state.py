@@ -1,6 +1,7 @@
-"""Parameters and optimizer state of a DeepSpeed engine, whole and by parameter name, at any ZeRO stage.
+"""Parameters and optimizer state of a DeepSpeed engine, by parameter name, at any ZeRO stage.
 
-Each stage keeps the same numbers in a different place:
+Each rank reads and writes its own part of them; nothing here is gathered. Each stage keeps the same numbers
+in a different place:
 
 - ZeRO 0: the optimizer's state is keyed by the parameters themselves.
 - ZeRO 1 and 2: parameters of a group are flattened, each rank owns a slice in fp32, and the optimizer's state
@@ -9,19 +10,15 @@ Each stage keeps the same numbers in a different place:
 
 A flat slice has one step count, a list of parameters has one each. They agree unless some parameters got no
 gradient at some steps (ZeRO 0 skips those, a flat slice steps them with gradient zero).
-
-Methods marked collective must be called on every rank, in the same order.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import NamedTuple
 
-import deepspeed
 import torch
-from deepspeed import comm as dist
-from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state, safe_set_full_fp32_param
 from torch import Tensor, nn
 
 from pretrain.common.errors import UserError
@@ -32,6 +29,16 @@ logger = logging.getLogger(__name__)
 def parameter_shape(parameter: nn.Parameter) -> tuple[int, ...]:
     """Return the whole shape; the `shape` of a parameter that ZeRO 3 has partitioned is (0,)."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+class Part(NamedTuple):
+    """A run of consecutive elements of a flattened tensor, which this rank holds.
+
+    values: one-dimensional, a view of the engine's own memory. start: where it begins in the whole.
+    """
+
+    values: Tensor
+    start: int
 
 
 class EngineState:
@@ -87,13 +94,21 @@ class EngineState:
 
     # -- reading --------------------------------------------------------
 
-    def full_parameter(self, parameter: nn.Parameter) -> Tensor:
-        """Return the whole parameter in master precision. Collective."""
-        return parameter.data
+    def is_whole(self, parameter: nn.Parameter) -> bool:
+        """Return whether every rank holds the parameter and its moments whole, and not a part of its own."""
+        return True
 
-    def full_moment(self, parameter: nn.Parameter, key: str) -> Tensor:
-        """Return the whole optimizer tensor `key` of a parameter. Collective."""
-        return self.inner.state[self.holders[id(parameter)]][key]
+    def part(self, parameter: nn.Parameter, key: str | None) -> Part | None:
+        """Return what this rank holds of a parameter, or of its moment `key`; None: nothing.
+
+        Of a parameter that is not whole on every rank (`is_whole`), the parts of all ranks cover each element
+        once.
+
+        Args:
+            key: a name of `moment_keys`; None: the parameter itself, in master precision.
+        """
+        holder = parameter if key is None else self.inner.state[self.holders[id(parameter)]][key]
+        return Part(holder.detach().reshape(-1), 0)
 
     def scalars(self, parameter: nn.Parameter) -> dict[str, float | int]:
         """Return the optimizer's numbers for a parameter: {"step": 12} for Adam; {} before the first step."""
@@ -156,13 +171,18 @@ class EngineState:
     def _forget(self, holder: Tensor) -> None:
         self.inner.state.pop(holder, None)
 
-    def set_parameter(self, parameter: nn.Parameter, value: Tensor) -> None:
-        """Overwrite a whole parameter with `value` (on the CPU). Collective."""
-        parameter.data.copy_(value)
+    def wanted(self, parameter: nn.Parameter, key: str | None) -> slice:
+        """Return the elements of a flattened parameter or moment that this rank must be given by `set`."""
+        return slice(0, parameter.numel())
 
-    def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
-        """Overwrite a whole optimizer tensor with `value` (on the CPU). Collective."""
-        self.inner.state[self.holders[id(parameter)]][key].copy_(value)
+    def set(self, parameter: nn.Parameter, key: str | None, values: Tensor) -> None:
+        """Overwrite what this rank holds of a parameter (key: None) or of its moment `key`.
+
+        Args:
+            values: the elements that are `wanted`, one-dimensional, on the CPU.
+        """
+        holder = parameter.data if key is None else self.inner.state[self.holders[id(parameter)]][key]
+        holder.copy_(values.reshape(holder.shape))
 
     def set_scalars(self, saved: dict[int, dict[str, float | int]]) -> None:
         """Restore the numbers of all parameters: id(parameter) -> {"step": 12}."""
@@ -210,7 +230,7 @@ class EngineState:
         return any(group.get("fused") for group in self.inner.param_groups)
 
     def finish(self) -> None:
-        """Update the working copies of the parameters from the master copies. Collective."""
+        """Update the working copies of the parameters from the master copies. Collective: on every rank."""
 
 
 class FlatPartitionState(EngineState):
@@ -229,48 +249,38 @@ class FlatPartitionState(EngineState):
             for parameter in parameters:
                 self.holders[id(parameter)] = partition
 
-    def full_parameter(self, parameter: nn.Parameter) -> Tensor:
-        # fp32 training keeps the whole parameter on every rank, bitwise equal to the partitions
-        if parameter.dtype == torch.float32 or id(parameter) not in self.holders:
-            return parameter.data
-        return safe_get_full_fp32_param(parameter)
+    def is_whole(self, parameter: nn.Parameter) -> bool:
+        return id(parameter) not in self.holders  # frozen
 
-    def _fragment(self, parameter: nn.Parameter, key: str) -> tuple[Tensor, slice] | None:
-        """Return this rank's piece of an optimizer tensor, and its place in the flattened parameter, or None.
+    def part(self, parameter: nn.Parameter, key: str | None) -> Part | None:
+        """Read through DeepSpeed's addresses of a parameter in its flat slice, which are right.
 
-        `safe_get_full_optimizer_state` fails here: DeepSpeed links the optimizer's state once, after the step
-        of the first parameter group, when the state of further groups does not exist yet. Its addresses are
-        right.
+        Its getters are not: it links the optimizer's state once, after the step of the first parameter
+        group, when the state of further groups does not exist yet.
         """
+        if self.is_whole(parameter):
+            return super().part(parameter, key)
         mapping = parameter._hp_mapping
         if mapping is None:
             return None
         ours, whole = mapping.get_hp_fragment_address(), mapping.lp_fragment_address
-        state = self.inner.state[self.holders[id(parameter)]][key]
-        return state.narrow(0, ours.start, ours.numel), slice(whole.start, whole.start + whole.numel)
-
-    def full_moment(self, parameter: nn.Parameter, key: str) -> Tensor:
-        # The other ranks add zero. Summed as integers: a float sum would turn -0.0 into 0.0.
-        bits = torch.zeros(parameter.numel(), dtype=torch.int32, device=parameter.device)
-        fragment = self._fragment(parameter, key)
-        if fragment is not None:
-            bits[fragment[1]] = fragment[0].to(parameter.device).float().view(torch.int32)
-        dist.all_reduce(bits, group=parameter._dp_group)
-        return bits.view(torch.float32).reshape(parameter.shape)
+        holder = self.holders[id(parameter)]
+        source = holder if key is None else self.inner.state[holder][key]
+        return Part(source.detach().narrow(0, ours.start, ours.numel), whole.start)
 
     def _forget(self, holder: Tensor) -> None:
         """Keep the zeroed tensors: parameters hold views of them, and zeros at step 0 are a fresh state."""
 
-    def set_parameter(self, parameter: nn.Parameter, value: Tensor) -> None:
-        if id(parameter) in self.holders:
-            safe_set_full_fp32_param(parameter, value.to(parameter.device))
-        else:
-            parameter.data.copy_(value)
+    def wanted(self, parameter: nn.Parameter, key: str | None) -> slice:
+        if self.is_whole(parameter):
+            return super().wanted(parameter, key)
+        return _range_of(self.part(parameter, key))
 
-    def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
-        fragment = self._fragment(parameter, key)
-        if fragment is not None:
-            fragment[0].copy_(value.reshape(-1)[fragment[1]])
+    def set(self, parameter: nn.Parameter, key: str | None, values: Tensor) -> None:
+        if self.is_whole(parameter):
+            super().set(parameter, key, values)
+        elif (part := self.part(parameter, key)) is not None:
+            part.values.copy_(values)
 
     def finish(self) -> None:
         self.engine.optimizer.update_lp_params()
@@ -293,43 +303,38 @@ class Stage3State(EngineState):
             for parameter in parameters:
                 self.holders[id(parameter)] = partition
 
-    def full_parameter(self, parameter: nn.Parameter) -> Tensor:
-        if id(parameter) in self.holders:
-            return safe_get_full_fp32_param(parameter)
-        with deepspeed.zero.GatheredParameters([parameter]):  # frozen: partitioned, but no fp32 master
-            return parameter.data.clone()
+    def is_whole(self, parameter: nn.Parameter) -> bool:
+        return False
 
-    def full_moment(self, parameter: nn.Parameter, key: str) -> Tensor:
-        return safe_get_full_optimizer_state(parameter, key)
+    def part(self, parameter: nn.Parameter, key: str | None) -> Part | None:
+        start, slot = self._slot(parameter, key)
+        count = min(slot.numel(), parameter.ds_numel - start)  # the rest is padding
+        return Part(slot[:count], start) if count > 0 else None
+
+    def _slot(self, parameter: nn.Parameter, key: str | None) -> tuple[int, Tensor]:
+        """Return where this rank's part begins in the flattened whole, and its memory, with the padding.
+
+        DeepSpeed's `safe_set_full_*` read past the end where the size is no multiple of the world size.
+        """
+        zero = self.engine.optimizer
+        rank = zero._get_param_partition_rank(parameter)
+        holder = self.holders.get(id(parameter))
+        if holder is None:  # frozen: partitioned, but no fp32 master
+            return parameter.ds_tensor.ds_numel * rank, parameter.ds_tensor.data
+        _, offset, count = zero.grad_position[zero.get_param_id(parameter)]
+        tensor = holder if key is None else self.inner.state[holder][key]
+        return count * rank, tensor.data.narrow(0, offset, count)
 
     def _forget(self, holder: Tensor) -> None:
         """Keep the zeroed tensors: zeros at step 0 are a fresh state."""
 
-    def set_parameter(self, parameter: nn.Parameter, value: Tensor) -> None:
-        if id(parameter) in self.holders:
-            self._set_partition(parameter, value, None)
-        else:
-            with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
-                if dist.get_rank() == 0:
-                    parameter.data.copy_(value)
+    def wanted(self, parameter: nn.Parameter, key: str | None) -> slice:
+        return _range_of(self.part(parameter, key))
 
-    def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
-        self._set_partition(parameter, value, key)
-
-    def _set_partition(self, parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
-        """Copy this rank's slice.
-
-        `safe_set_full_*` reads past the end when the size is not a multiple of the world size (the last
-        partition is padded), so the slice is cut here.
-        """
-        zero = self.engine.optimizer
-        _, offset, count = zero.grad_position[zero.get_param_id(parameter)]
-        holder = self.holders[id(parameter)]
-        target = (holder if key is None else self.inner.state[holder][key]).data.narrow(0, offset, count)
-        start = count * zero._get_param_partition_rank(parameter)
-        piece = value.reshape(-1)[start : start + count]
-        target[: piece.numel()].copy_(piece)
-        target[piece.numel() :].zero_()  # the padding
+    def set(self, parameter: nn.Parameter, key: str | None, values: Tensor) -> None:
+        slot = self._slot(parameter, key)[1]
+        slot[: values.numel()].copy_(values)
+        slot[values.numel() :].zero_()  # the padding
 
     def finish(self) -> None:
         zero = self.engine.optimizer
@@ -337,6 +342,10 @@ class Stage3State(EngineState):
         for index in range(len(zero.fp16_groups)):
             zero._reassign_or_swap_out_partitioned_parameters(index)
         zero.checkpoint_event_epilogue()  # gather again the small ones that are kept whole
+
+
+def _range_of(part: Part | None) -> slice:
+    return slice(0, 0) if part is None else slice(part.start, part.start + part.values.numel())
 
 
 def engine_state(engine) -> EngineState:

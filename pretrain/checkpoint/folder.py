@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +25,7 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 
+from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import fsync_folder, sha256_of
 
@@ -127,20 +130,26 @@ def problem_with(path: Path) -> Problem | None:
         manifest = _parse_manifest((path / "manifest.json").read_bytes())
         if isinstance(manifest, Problem):
             return manifest
-        for name, expected in manifest.items():
-            size = (path / name).stat().st_size
-            if size != expected["bytes"]:
-                return Problem("damaged", f"{name} has {size} bytes instead of {expected['bytes']}")
-            if sha256_of(path / name) != expected["sha256"]:
-                return Problem(
-                    "damaged", f"{name} does not have the content that was written (sha256 differs)"
-                )
+        with ThreadPoolExecutor(usable_cores()) as pool:  # hashing leaves other threads their turn
+            for problem in pool.map(lambda name: _changed(path, name, manifest[name]), manifest):
+                if problem is not None:
+                    return problem
         return _lacking(path, list(manifest))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         return Problem("damaged", f"{Path(error.filename).name} is missing")
     except OSError as error:
         where = f" ({Path(error.filename).name})" if error.filename else ""
         return Problem("unreadable", f"{error.strerror or error}{where}")
+
+
+def _changed(path: Path, name: str, expected: dict[str, Any]) -> Problem | None:
+    """Return a problem where a file is not what the manifest says of it. Raises OSError."""
+    size = (path / name).stat().st_size
+    if size != expected["bytes"]:
+        return Problem("damaged", f"{name} has {size} bytes instead of {expected['bytes']}")
+    if sha256_of(path / name) != expected["sha256"]:
+        return Problem("damaged", f"{name} does not have the content that was written (sha256 differs)")
+    return None
 
 
 def _parse_manifest(data: bytes) -> dict[str, dict[str, Any]] | Problem:
@@ -293,10 +302,23 @@ def _names_in(file: Path) -> list[str]:
         return list(tensors.keys())
 
 
-def in_order(files: dict[str, Path], names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield tensors in the engine's order, the same on every rank, one in memory at a time."""
-    opened: tuple[Path, Any] | None = None
-    for name in names:
-        if opened is None or opened[0] != files[name]:
-            opened = files[name], safe_open(files[name], framework="pt")
-        yield name, opened[1].get_tensor(name)
+class TensorReader:
+    """Read elements of tensors; files stay open from one to the next."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Path, Any] = {}
+
+    def elements(self, file: Path, name: str, wanted: slice) -> torch.Tensor:
+        """Return `wanted` of the flattened tensor, one-dimensional; no more than its rows are read."""
+        if file not in self._opened:
+            self._opened[file] = safe_open(file, framework="pt")
+        if wanted.start == wanted.stop:
+            return torch.empty(0)
+        tensor = self._opened[file].get_slice(name)
+        shape = tensor.get_shape()
+        if wanted == slice(0, math.prod(shape)):
+            return self._opened[file].get_tensor(name).reshape(-1)
+        row = math.prod(shape[1:])
+        first = wanted.start // row
+        rows = tensor[first : -(-wanted.stop // row)].reshape(-1)
+        return rows[wanted.start - first * row : wanted.stop - first * row]

@@ -6,59 +6,73 @@ import logging
 import os
 import shutil
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from pretrain.checkpoint.folder import FORMAT_VERSION, candidates, set_aside, step_of
-from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter, split_entries
+from pretrain.checkpoint.folder import FORMAT_VERSION, CheckpointError, candidates, set_aside, step_of
+from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter
 from pretrain.common.files import fsync_folder, replace_durably, to_json, write_durably
 
 logger = logging.getLogger(__name__)
 
 
 class FolderWriter:
-    """Write one checkpoint folder: hidden while it is written, named when it is whole."""
+    """Write one checkpoint folder: hidden while it is written, named when it is whole.
 
-    def __init__(self, folder: Path, max_file_bytes: int) -> None:
+    Rank 0 begins it, every rank writes files of its own into it, rank 0 finishes it when all have.
+
+    A failure is kept in `error`, and not raised: other ranks are waiting for this one. Nothing is attempted
+    after it.
+    """
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.hidden = folder.with_name(f".tmp-{folder.name}")
-        self.max_file_bytes = max_file_bytes
-        self.files: dict[str, dict[str, object]] = {}
-        self._planned: deque[tuple[str, list[TensorEntry]]] = deque()  # file name, its tensors in order
+        self.error: str | None = None
+        self.files: dict[str, dict[str, object]] = {}  # written by this rank: name -> {"bytes", "sha256"}
+        self._planned: deque[tuple[str, list[TensorEntry]]] = deque()
         self._open: TensorFileWriter | None = None
 
-    def attempt(self, action) -> OSError | None:
-        """Run one step of writing; on failure remove what there is and return the error.
-
-        It must not be raised: the other ranks are waiting in the next collective.
-        """
+    def attempt(self, action: Callable[[], object]) -> None:
+        """Run one step of writing, unless an earlier one has failed."""
+        if self.error is not None:
+            return
         try:
             action()
-        except OSError as error:
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            if isinstance(error, OSError):  # the disk; anything else is a fault of this program
+                self.error = error.strerror or str(error)
+            else:
+                logger.exception("writing checkpoint %s failed", self.folder)
             if self._open is not None:
                 self._open.abandon()
-            shutil.rmtree(self.hidden, ignore_errors=True)
-            return error
-        return None
 
-    def begin(self, plan: dict[str, list[tuple[TensorEntry, Any]]]) -> None:
+    def begin(self, need: int) -> None:
+        """Make the hidden folder, after removing what saves that were killed have left.
+
+        need: bytes of all tensors.
+        """
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.parent.glob(".tmp-step-*"):  # of a save that was killed
+        for leftover in self.folder.parent.glob(".tmp-step-*"):
             shutil.rmtree(leftover)
-        entries = {kind: [entry for entry, _ in items] for kind, items in plan.items()}
-        need = sum(entry.num_bytes for series in entries.values() for entry in series)
+        for leftover in self.folder.parent.glob(".latest.*.partial"):
+            leftover.unlink()
         free = shutil.disk_usage(self.folder.parent).free
         if need > free:
             raise OSError(28, f"{need / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free")
         self.hidden.mkdir()
-        for kind, series in entries.items():
-            for number, batch in enumerate(split_entries(series, self.max_file_bytes)):
-                self._planned.append((f"{kind}-{number:05d}.safetensors", batch))
+
+    def plan(self, files: list[tuple[str, list[TensorEntry]]]) -> None:
+        """Take the names of the files that this rank writes, each with its tensors, in order."""
+        self._planned.extend(files)
 
     def write(self, entry: TensorEntry, tensor: torch.Tensor) -> None:
+        """Write the next tensor of the plan; the last one of a file makes it durable."""
         if self._open is None:
             name, batch = self._planned.popleft()
             self._open = TensorFileWriter(self.hidden / name, batch)
@@ -66,11 +80,17 @@ class FolderWriter:
         if self._open.is_complete:
             self.files[self._open.path.name] = self._open.close()
             self._open = None
+            if not self._planned:
+                fsync_folder(self.hidden)
 
-    def finish(self, engine_json: dict[str, Any], state: dict[str, Any]) -> None:
-        content = {"format_version": FORMAT_VERSION, "state": state, **engine_json}
-        self.files["state.json"] = write_durably(self.hidden / "state.json", to_json(content))
-        manifest = {"format_version": FORMAT_VERSION, "files": self.files}
+    def finish(self, files: dict[str, dict[str, object]], state: bytes) -> None:
+        """Add state.json and the manifest, give the folder its name, and point `latest` to it.
+
+        Args:
+            files: of all ranks. state: the content of state.json.
+        """
+        files = files | {"state.json": write_durably(self.hidden / "state.json", state)}
+        manifest = {"format_version": FORMAT_VERSION, "files": files}
         write_durably(self.hidden / "manifest.json", to_json(manifest))
         fsync_folder(self.hidden)
         if self.folder.exists():
@@ -84,25 +104,49 @@ class FolderWriter:
         fsync_folder(self.folder.parent)
         replace_durably(self.folder.parent / "latest", f"{self.folder.name}\n".encode())
 
+    def discard(self, error: str) -> str:
+        """Remove what was written, when no rank writes any more; return the message for all ranks."""
+        shutil.rmtree(self.hidden, ignore_errors=True)
+        good = "Earlier ones are untouched"
+        with suppress(CheckpointError):
+            previous = [path.name for path in candidates(self.folder.parent)]
+            good = (
+                f"The last complete one, {previous[0]}, is untouched"
+                if previous
+                else "There is no earlier one"
+            )
+        return (
+            f"could not write checkpoint {self.folder.name} under {self.folder.parent}: {error}. {good}, and "
+            "nothing half-written was left. Free some space, keep fewer checkpoints, or give the run folder "
+            "another disk; then resume."
+        )
 
-def failed_save_message(folder: Path, error: OSError) -> str:
-    """Return the message for a checkpoint that could not be written."""
-    previous = [path.name for path in candidates(folder.parent)]
-    good = f"The last complete one, {previous[0]}, is untouched" if previous else "There is no earlier one"
-    return (
-        f"could not write checkpoint {folder.name} under {folder.parent}: {error.strerror or error}. "
-        f"{good}, and nothing half-written was left. Free some space, keep fewer checkpoints, or give the "
-        "run folder another disk; then resume."
-    )
 
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints stay when a newer one is whole.
 
-def remove_superfluous(newest: Path, keep: int, keep_step: int | None = None) -> None:
-    """Remove what the new checkpoint makes superfluous. Failing to is a warning: the new one is good.
-
-    keep: how many checkpoints stay, the new one included. keep_step: stays beside them.
+    newest: how many, the new one included. every: those of steps that are multiples of it stay for ever; 0:
+    none. steps: stay, too. What `every` and `steps` keep does not count among the newest.
     """
+
+    newest: int
+    every: int = 0
+    steps: frozenset[int] = frozenset()
+
+    def spares(self, step: int) -> bool:
+        """Return whether the checkpoint of a step stays however old it is."""
+        return step in self.steps or (self.every > 0 and step % self.every == 0)
+
+
+def remove_superfluous(newest: Path, retention: Retention) -> None:
+    """Remove what the new checkpoint makes superfluous. Failing to is a warning: the new one is good."""
     step = step_of(newest)
-    older = [path for path in candidates(newest.parent) if path != newest]
+    try:
+        older = [path for path in candidates(newest.parent) if path != newest]
+    except CheckpointError as error:
+        logger.warning("old checkpoints stay: %s", error)
+        return
     for path in older:
         if step_of(path) > step:
             try:
@@ -115,8 +159,8 @@ def remove_superfluous(newest: Path, keep: int, keep_step: int | None = None) ->
                 path,
                 renamed.name,
             )
-    earlier = [path for path in older if step_of(path) < step and step_of(path) != keep_step]
-    doomed = [path for path in older if step_of(path) == step] + earlier[keep - 1 :]
+    earlier = [path for path in older if step_of(path) < step and not retention.spares(step_of(path))]
+    doomed = [path for path in older if step_of(path) == step] + earlier[retention.newest - 1 :]
     for path in doomed:
         hidden = path.with_name(f".old-{path.name}")
         with suppress(OSError):

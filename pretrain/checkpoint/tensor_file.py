@@ -3,7 +3,8 @@
 The library reads single tensors and slices, but writes (`save_file`) only what is in memory all at once, and
 does not fsync. A checkpoint holds three times the model (parameters and two moments) and assembles one
 parameter at a time from its partitions. So this writer takes the shapes first, writes the header, then
-streams: peak memory is the largest tensor, and the sha256 is computed on the way, without reading back.
+streams: peak memory is the largest tensor. The sha256 is computed on the way, without reading back, and in a
+thread beside the one that writes: hashing a tensor takes about as long as handing it to the system.
 
 Format: https://huggingface.co/docs/safetensors (8-byte little-endian header length, JSON header, raw buffer).
 """
@@ -15,6 +16,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +28,7 @@ DTYPE_NAMES = {
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
     torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
+_HASHED_AT_ONCE = 1 << 18  # bytes; of fewer the hash takes no longer than handing them to a thread
 
 
 class TensorEntry(NamedTuple):
@@ -67,6 +70,7 @@ class TensorFileWriter:
         self.path = path
         self._pending = list(reversed(entries))
         self._hash = hashlib.sha256()
+        self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
         self.num_bytes = 0
         header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
         offset = 0
@@ -84,8 +88,13 @@ class TensorFileWriter:
         self._put(encoded)
 
     def _put(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
-        self._hash.update(data)
+        if len(data) <= _HASHED_AT_ONCE:
+            self._hash.update(data)
+            self._file.write(data)
+        else:
+            hashed = self._hasher.submit(self._hash.update, data)
+            self._file.write(data)
+            hashed.result()
         self.num_bytes += len(data)
 
     @property
@@ -108,6 +117,7 @@ class TensorFileWriter:
         """Flush to the disk itself and return {"bytes": size, "sha256": hex digest}."""
         if self._pending:
             raise ValueError(f"{self.path.name}: {len(self._pending)} tensors were never written")
+        self._hasher.shutdown()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -115,5 +125,6 @@ class TensorFileWriter:
 
     def abandon(self) -> None:
         """Close after a failure. Writing the buffered rest may fail too; only the first error counts."""
+        self._hasher.shutdown()
         with suppress(OSError):
             self._file.close()

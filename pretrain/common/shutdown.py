@@ -10,7 +10,8 @@ EXIT_REQUEUE = 75  # EX_TEMPFAIL: a batch script requeues the job, which resumes
 STOP_FILE = "stop"
 
 # Requests, the weightier the larger: the largest over all ranks wins. A stop file forbids a requeue.
-NONE, INTERRUPT, TERMINATE, REQUEUE, STOP = range(5)
+# UNSAVED: a checkpoint could not be written, which the next save raises on all ranks.
+NONE, UNSAVED, INTERRUPT, TERMINATE, REQUEUE, STOP = range(6)
 EXIT_CODES = {STOP: 0, INTERRUPT: 130, TERMINATE: 143, REQUEUE: EXIT_REQUEUE}
 REASONS = {
     STOP: "found the stop file",

@@ -357,6 +357,21 @@ class CheckpointConfig(Section):
         500, ge=0, description="steps between checkpoints; 0: only at the end and when the run is stopped"
     )
     keep: int = Field(2, ge=1, description="newest checkpoints kept")
+    keep_every: int = Field(
+        0,
+        ge=0,
+        description="checkpoints of steps that are multiples of it are kept for ever, beside the newest; a "
+        "multiple of `every`; 0: none",
+    )
+    keep_best: bool = Field(
+        False, description="keep the checkpoint of the best step, too; its export, best/, always stays"
+    )
+    background: bool = Field(
+        True,
+        description="copy parameters and moments to host memory (12 bytes a parameter, over all ranks) and "
+        "write checkpoints from there while training goes on; without room for the copy, and with false, "
+        "training waits",
+    )
     resume: str = Field(
         "never",
         description="auto: resume from the newest good checkpoint of the run folder, start from the "
@@ -438,6 +453,12 @@ class Config(Section):
                 f"train.warmup_steps={train.warmup_steps} and a decay of "
                 f"{train.steps - train.decay_begins} steps (train.decay_steps) are more than "
                 f"train.steps={train.steps}: lower one of them"
+            )
+        saves = self.checkpoint
+        if saves.keep_every and (not saves.every or saves.keep_every % saves.every):
+            raise ValueError(
+                f"checkpoint.keep_every={saves.keep_every} is not a multiple of checkpoint.every="
+                f"{saves.every}: at such steps no checkpoint is written. Set it to one"
             )
         if not all(0 <= beta < 1 for beta in train.betas):
             raise ValueError(f"train.betas={train.betas}: each must lie in [0, 1)")

@@ -6,17 +6,26 @@ A scenario is a list of actions done in one launch, because importing DeepSpeed 
 
 import json
 import logging
+import math
 import os
+import signal
 import sys
+import threading
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.utils import safe_get_full_fp32_param
 from torch import nn
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.engine_state import engine_state
+from pretrain.checkpoint.engine_state import engine_state, parameter_shape
+from pretrain.checkpoint.folder_writer import Retention
+from pretrain.checkpoint.saver import Saver
+from pretrain.checkpoint.tensor_file import TensorFileWriter
 from pretrain.step.engine import without_shared_memory_reduction
 
 
@@ -34,7 +43,7 @@ class Tied(nn.Module):
         self.decoder.weight = self.embeddings.weight
         self.scale = nn.Parameter(torch.tensor([1.25]))  # DeepSpeed takes no parameter without dimensions
         self.unused = nn.Linear(5, 3)
-        self.frozen = nn.Parameter(torch.arange(5.0), requires_grad=False)
+        self.frozen = nn.Parameter(torch.rand(5), requires_grad=False)
         self.register_buffer("scratch", torch.zeros(2), persistent=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -74,15 +83,32 @@ def train(engine, first: int, last: int) -> list[float]:
 
 
 def snapshot(engine) -> dict[str, torch.Tensor]:
+    """Every tensor whole, gathered over ranks: parameters by DeepSpeed's own functions."""
     view = engine_state(engine)
     found = {}
     for name, parameter in view.named_parameters():
-        found[f"parameters/{name}"] = view.full_parameter(parameter).cpu().clone()
+        found[f"parameters/{name}"] = whole_parameter(view, parameter).cpu().clone()
         for key in view.moment_keys(parameter):
-            found[f"{key}/{name}"] = (
-                view.full_moment(parameter, key).cpu().clone().reshape(found[f"parameters/{name}"].shape)
-            )
+            found[f"{key}/{name}"] = summed(view, parameter, key).reshape(found[f"parameters/{name}"].shape)
     return found | {f"buffers/{name}": buffer.cpu().clone() for name, buffer in view.named_buffers()}
+
+
+def whole_parameter(view, parameter) -> torch.Tensor:
+    if hasattr(parameter, "ds_id") and id(parameter) not in view.holders:  # frozen at ZeRO 3
+        with deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.data.clone()
+    return safe_get_full_fp32_param(parameter) if hasattr(parameter, "ds_id") else parameter.data
+
+
+def summed(view, parameter, key: str) -> torch.Tensor:
+    """A moment, of which each rank has a part: the others add zero, as integers, to keep the sign of -0.0."""
+    bits = torch.zeros(math.prod(parameter_shape(parameter)), dtype=torch.int32)
+    part = view.part(parameter, key)
+    if part is not None:
+        bits[part.start : part.start + part.values.numel()] = part.values.cpu().view(torch.int32)
+    if not view.is_whole(parameter):
+        dist.all_reduce(bits)
+    return bits.view(torch.float32)
 
 
 def bits_differ(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> list[str]:
@@ -93,15 +119,37 @@ def bits_differ(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -
             or not same(left[name], right[name])]  # fmt: skip
 
 
+@contextmanager
+def disk_that_waits():
+    """No file becomes durable before the block ends: what is saved in it is whole only after it."""
+    goes, fsync = threading.Event(), os.fsync
+
+    def waiting(descriptor):
+        assert goes.wait(300)
+        fsync(descriptor)
+
+    os.fsync = waiting
+    try:
+        yield
+    finally:
+        goes.set()
+        os.fsync = fsync
+
+
 def straight(root: Path, stage: int) -> dict:
-    """Train 3, save, train 3 more; what happened after the save is what a resumed run must repeat."""
+    """Train 3, save, train 3 more while the checkpoint is written; a resumed run must repeat these 3."""
     engine = build(stage)
     losses = train(engine, 0, 3)
     at_save = snapshot(engine)
-    store.save(root, engine, {"step": 3, "losses": losses}, keep=2, max_file_bytes=400)
-    after_save = bits_differ(at_save, snapshot(engine))
-    return {"changed by saving": after_save, "losses": train(engine, 3, 6), "at_save": at_save,
-            "at_end": snapshot(engine)}  # fmt: skip
+    saver = Saver(engine, max_file_bytes=400)
+    with disk_that_waits():
+        path = saver.save(root, {"step": 3, "losses": losses}, Retention(2))
+        after_save = bits_differ(at_save, snapshot(engine))
+        went = {"changed by saving": after_save, "losses": train(engine, 3, 6), "at_save": at_save}
+        early = path.exists()
+    saver.wait()
+    saver.close()
+    return went | {"at_end": snapshot(engine), "early": early}
 
 
 def resume(path: Path, stage: int, steps: int = 3, stepped: bool = False) -> dict:
@@ -122,6 +170,7 @@ def straight_and_resumed(root: Path, stages: list[int], out: dict) -> None:
         came = resume(store.resume_point(root / str(stage)).path, stage, stepped=stage == 1)
         out[f"same {stage}"] = {
             "changed by saving": went["changed by saving"],
+            "named too early": went["early"],
             "load": bits_differ(went["at_save"], came["at_load"]),
             "end": bits_differ(went["at_end"], came["at_end"]),
             "losses": went["losses"] == came["losses"],
@@ -178,16 +227,14 @@ def out_of_disk(root: Path, out: dict) -> None:
     engine = build(2)
     train(engine, 0, 1)
     good = store.save(root / "full", engine, {"step": 1}, keep=1)
-    from pretrain.checkpoint import tensor_file
-
-    original = tensor_file.TensorFileWriter.write
+    original = TensorFileWriter.write
 
     def fails(self, name, tensor):
         if name.startswith("norm"):
             raise OSError(28, "No space left on device")
         original(self, name, tensor)
 
-    tensor_file.TensorFileWriter.write = fails
+    TensorFileWriter.write = fails
     try:
         store.save(root / "full", engine, {"step": 2}, keep=1)
     except store.CheckpointError as error:
@@ -195,10 +242,78 @@ def out_of_disk(root: Path, out: dict) -> None:
             "message": str(error),
             "left": sorted(p.name for p in (root / "full").iterdir()),
         }
-    tensor_file.TensorFileWriter.write = original
+    TensorFileWriter.write = original
     out["out of disk"]["good"] = store.resume_point(root / "full").path == good
     store.save(root / "full", engine, {"step": 2}, keep=1)
     out["out of disk"]["again"] = sorted(p.name for p in (root / "full").iterdir())
+
+
+def out_of_disk_in_the_background(root: Path, out: dict) -> None:
+    """The last rank alone fails, while training goes on; all ranks are told when they ask."""
+    engine = build(1)
+    train(engine, 0, 1)
+    saver = Saver(engine)
+    good = saver.save(root / "full", {"step": 1}, Retention(1))
+    saver.wait()
+    close = TensorFileWriter.close
+
+    def fails(self):
+        raise OSError(28, "No space left on device")
+
+    if dist.get_rank() == dist.get_world_size() - 1:
+        TensorFileWriter.close = fails
+    saver.save(root / "full", {"step": 2}, Retention(1))
+    losses = train(engine, 1, 3)
+    while saver.in_flight:
+        time.sleep(0.01)
+    told = {"failed": saver.failed, "losses": len(losses)}
+    TensorFileWriter.close = close
+    for number, ask in enumerate([saver.wait, lambda: saver.save(root / "full", {"step": 3}, Retention(1))]):
+        try:
+            ask()
+        except store.CheckpointError as error:
+            told |= {f"message {number}": str(error), "left": sorted(p.name for p in good.parent.iterdir())}
+    saver.wait()
+    saver.close()
+    out["in the background"] = told | {"again": sorted(p.name for p in good.parent.iterdir())}
+
+
+def killed(root: Path, at: str, rank: int, out: dict) -> None:
+    """Save step 3, then step 6 in the background, of which `rank` is killed at its first call of `at`."""
+    engine = build(1)
+    train(engine, 0, 3)
+    saver = Saver(engine)
+    saver.save(root, {"step": 3}, Retention(1), background=False)
+    train(engine, 3, 6)
+    if dist.get_rank() == rank:
+        kill_at(at)
+    saver.save(root, {"step": 6}, Retention(1))
+    train(engine, 6, 1_000_000)
+
+
+def kill_at(place: str) -> None:
+    """Let this process kill itself instead of the next call of `place`, of os or TensorFileWriter."""
+    owner, name = place.split(".")
+
+    def kill(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(os if owner == "os" else TensorFileWriter, name, kill)
+
+
+def after_kills(root: Path, kills: list[str], out: dict) -> None:
+    """Each folder that a kill left goes on, bit by bit, as a run that was never killed."""
+    engine = build(1)
+    losses = train(engine, 0, 9)
+    whole = snapshot(engine)
+    for name in kills:
+        found = store.resume_point(root / name).path
+        came = resume(found, 1, steps=9 - store.read_state(found)["step"])
+        out[name] = {
+            "step": came["state"]["step"],
+            "end": bits_differ(whole, came["at_end"]),
+            "losses": came["losses"] == losses[came["state"]["step"] :],
+        }
 
 
 def save_forever(root: Path, out: dict) -> None:

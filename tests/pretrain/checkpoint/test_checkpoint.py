@@ -17,6 +17,8 @@ from checkpoint_helpers import PlainEngine
 from run_helpers import finish, start
 
 from pretrain.checkpoint import store
+from pretrain.checkpoint.folder_writer import Retention
+from pretrain.checkpoint.saver import Saver
 
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
 DEVICE = "cpu"  # or cuda, where each rank has a GPU
@@ -53,6 +55,7 @@ def launches(tmp_path_factory) -> dict[str, list[dict]]:
         ["cross", {"root": two, "pairs": [[1, 3], [3, 0], [2, 1]]}],
         ["before_first_step", {"root": two, "stages": [2, 3]}],
         ["out_of_disk", {"root": two}],
+        ["out_of_disk_in_the_background", {"root": two + "/background"}],
         ["cross", {"root": one, "pairs": [[0, 1], [1, 1], [1, 3], [3, 3]]}],
     ]
     third = [["cross", {"root": two, "pairs": [[1, 1], [3, 0], [2, 3]]}]]
@@ -67,9 +70,10 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(launches, name):
     for rank in launches[name]:
         for stage in range(4):
             result = rank[f"same {stage}"]
-            assert result == {"changed by saving": [], "load": [], "end": [], "losses": True, "step": True}, (
-                stage
-            )
+            assert result == {
+                "changed by saving": [], "named too early": False, "load": [], "end": [], "losses": True,
+                "step": True,
+            }, stage  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["first", "second", "third"])
@@ -110,6 +114,16 @@ def test_out_of_disk_is_said_on_every_rank_and_leaves_the_last_checkpoint(launch
         assert result["again"] == ["latest", "step-00000002"]
 
 
+def test_out_of_disk_in_the_background_is_said_on_every_rank_when_it_is_asked(launches):
+    for rank in launches["second"]:
+        told = rank["in the background"]
+        assert told["failed"] is True and told["losses"] == 2
+        assert "No space left on device" in told["message 0"] and "step-00000001, is" in told["message 0"]
+        assert told["left"] == ["latest", "step-00000001"]
+        assert "message 1" not in told, "an error is told once"
+        assert told["again"] == ["latest", "step-00000003"]
+
+
 def test_only_safe_formats_and_the_layout_documented(saved):
     names = {path.name for path in (saved / "step-00000003").iterdir()}
     assert names == {
@@ -147,7 +161,8 @@ def test_saving_a_step_again_replaces_it(saved):
     assert other.module.bias.tolist() == [7.0] * 3
 
 
-def test_real_write_failure_leaves_nothing_half(saved):
+@pytest.mark.parametrize("background", [False, True])
+def test_real_write_failure_leaves_nothing_half(saved, background):
     """A real EFBIG of the operating system, in a child so that the limit stays there."""
     child = os.fork()
     if child == 0:
@@ -157,7 +172,9 @@ def test_real_write_failure_leaves_nothing_half(saved):
             engine.step()
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
-            store.save(saved, engine, {"step": 9}, keep=1)
+            saver = Saver(engine)
+            saver.save(saved, {"step": 9}, Retention(1), background)
+            saver.wait()
         except store.CheckpointError as error:
             code = 0 if "File too large" in str(error) and "step-00000003, is untouched" in str(error) else 2
         finally:

@@ -1,0 +1,218 @@
+"""What a checkpoint of an engine consists of: tensors, of which each rank has parts, and state.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from pretrain.checkpoint.engine_state import EngineState, Part, parameter_shape
+from pretrain.checkpoint.tensor_file import TensorEntry
+
+PARAMETERS, BUFFERS = "parameters", "buffers"
+_ALIGNED = 64  # bytes; a multiple of every dtype's size
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor of a checkpoint.
+
+    Attributes:
+        series: its series of files ("parameters", "exp_avg", "buffers" ...).
+        entry: its name, dtype and whole shape. The same on every rank, as `series` and `home` are.
+        home: the rank that is to write it where several hold as much of it.
+        part: what this rank has of it for the checkpoint; None: nothing, or another rank's is taken.
+    """
+
+    series: str
+    entry: TensorEntry
+    home: int
+    part: Part | None
+
+    def values(self) -> torch.Tensor:
+        """Return the part's elements on the CPU, one-dimensional, of the entry's dtype."""
+        assert self.part is not None
+        return self.part.values.to("cpu", self.entry.dtype)
+
+
+def items_of(view: EngineState, rank: int, ranks: int) -> list[Item]:
+    """Return the tensors of a checkpoint in the order of its files: parameters, moments, buffers.
+
+    Of a tensor that all ranks hold whole, its home has the part. Homes are runs of consecutive parameters of
+    about equal bytes. Buffers are rank 0's.
+    """
+    named = list(view.named_parameters())
+    shapes = [parameter_shape(parameter) for _, parameter in named]
+    series: dict[str, list[Item]] = {PARAMETERS: []}
+    for (name, parameter), shape, home in zip(named, shapes, _homes(shapes, ranks), strict=True):
+        entry = TensorEntry(name, torch.float32, shape)
+        here = home == rank or not view.is_whole(parameter)
+        for key in (None, *view.moment_keys(parameter)):
+            item = Item(key or PARAMETERS, entry, home, view.part(parameter, key) if here else None)
+            series.setdefault(item.series, []).append(item)
+    series[BUFFERS] = [
+        Item(
+            BUFFERS,
+            TensorEntry(name, buffer.dtype, tuple(buffer.shape)),
+            0,
+            Part(buffer.detach().reshape(-1), 0) if rank == 0 else None,
+        )
+        for name, buffer in view.named_buffers()
+    ]
+    return [item for items in series.values() for item in items]
+
+
+def _homes(shapes: list[tuple[int, ...]], ranks: int) -> list[int]:
+    """Return a rank for each of the shapes: that of its middle among all elements, cut into `ranks` runs."""
+    sizes = [math.prod(shape) for shape in shapes]
+    whole, before, homes = max(1, sum(sizes)), 0, []
+    for size in sizes:
+        homes.append(min(ranks - 1, (2 * before + size) * ranks // (2 * whole)))
+        before += size
+    return homes
+
+
+class HostCopies:
+    """Copy parts into host memory that is kept from one checkpoint to the next.
+
+    Mapping new pages takes longer than the copy. Where parts come from a GPU the memory is pinned, so that
+    they come at the speed of the bus.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def reserved(self) -> int:
+        """Return the bytes that are held already."""
+        return self._memory.numel()
+
+    def copy(self, items: list[Item]) -> list[Item]:
+        """Return the items with parts that no later step changes; the copies before are overwritten."""
+        if (need := bytes_of(items)) > self.reserved:
+            pinned = any(item.part is not None and item.part.values.is_cuda for item in items)
+            self._memory = torch.empty(0, dtype=torch.uint8)  # the old memory first
+            self._memory = torch.empty(need, dtype=torch.uint8, pin_memory=pinned)
+        copied, place = [], 0
+        for item in items:
+            if item.part is not None:
+                count = item.part.values.numel() * item.entry.dtype.itemsize
+                values = self._memory[place : place + count].view(item.entry.dtype)
+                values.copy_(item.part.values, non_blocking=True)
+                item = replace(item, part=Part(values, item.part.start))
+                place += _aligned(count)
+            copied.append(item)
+        if self._memory.is_pinned():
+            torch.cuda.synchronize()
+        return copied
+
+
+def bytes_of(items: list[Item]) -> int:
+    """Return the bytes that copies of this rank's parts take."""
+    return sum(
+        _aligned(item.part.values.numel() * item.entry.dtype.itemsize)
+        for item in items
+        if item.part is not None
+    )
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGNED) * _ALIGNED
+
+
+def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
+    """Return what state.json holds beside the trainer's state; `restore_engine` takes it back."""
+    series = {PARAMETERS: 0} | dict.fromkeys(item.series for item in items) | {BUFFERS: 0}
+    counts = {kind: sum(item.series == kind for item in items) for kind in series}
+    scalars: dict[str, dict[str, float | int]] = {}
+    for name, parameter in view.named_parameters():
+        for key, number in view.scalars(parameter).items():
+            scalars.setdefault(key, {})[name] = number
+    scheduler: Any = getattr(engine, "lr_scheduler", None)
+    return {
+        "series": counts,
+        "aliases": view.aliases(),
+        "hugging_face": _hugging_face_config(view.module),
+        "optimizer": {
+            "class": type(view.inner).__name__,
+            "moments": [kind for kind in counts if kind not in (PARAMETERS, BUFFERS)],
+            "scalars": scalars,
+            "learning_rates": [float(group["lr"]) for group in view.inner.param_groups],
+        },
+        "lr_scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
+        "loss_scale": [scaler for _, scaler in _loss_scalers(engine)],
+        "counters": {name: int(getattr(engine, name)) for name in _COUNTERS if hasattr(engine, name)},
+        "versions": _versions(),
+    }
+
+
+def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
+    """Return the prefix of the names of transformers' model in the module, and its config; None: it has none.
+
+    With it a checkpoint can be exported where the recipe's `model.init` no longer exists.
+    """
+    for prefix, part in module.named_modules():
+        if hasattr(part, "save_pretrained") and hasattr(part, "config"):
+            return {
+                "prefix": f"{prefix}." if prefix else "",
+                "config": json.loads(part.config.to_json_string(False)),
+            }
+    return None
+
+
+_COUNTERS = ("global_steps", "global_samples", "skipped_steps")
+_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+
+
+def _loss_scalers(engine) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield fp16 loss scalers (of the engine or its optimizer; torch's or DeepSpeed's) and their state."""
+    for owner in (engine, engine.optimizer):
+        for attribute in (
+            "torch_autocast_z0_gradscaler",
+            "torch_autocast_gradscaler",
+            "loss_scaler",
+            "grad_scaler",
+        ):
+            scaler = getattr(owner, attribute, None)
+            if isinstance(scaler, torch.amp.GradScaler):
+                yield scaler, {"attribute": attribute, **scaler.state_dict()}
+            elif getattr(scaler, "dynamic", False):
+                fields = {field: getattr(scaler, field) for field in _SCALER_FIELDS if hasattr(scaler, field)}
+                yield scaler, {"attribute": attribute, **fields}
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
+
+
+def restore_engine(engine, view: EngineState, content: dict[str, Any]) -> None:
+    """Set learning rates, loss scale and counters of an engine to those in a state.json."""
+    rates = content["optimizer"]["learning_rates"]
+    if len(rates) == len(view.inner.param_groups):
+        for group, rate in zip(view.inner.param_groups, rates, strict=True):
+            group["lr"] = rate
+    scheduler: Any = getattr(engine, "lr_scheduler", None)
+    if content["lr_scheduler"] is not None and hasattr(scheduler, "load_state_dict"):
+        scheduler.load_state_dict(content["lr_scheduler"])
+    saved_scalers = content["loss_scale"]
+    for (scaler, _), saved in zip(list(_loss_scalers(engine)), saved_scalers, strict=False):
+        values = {key: value for key, value in saved.items() if key != "attribute"}
+        if isinstance(scaler, torch.amp.GradScaler) and "scale" in values:
+            scaler.load_state_dict(values)
+        elif not isinstance(scaler, torch.amp.GradScaler) and "cur_scale" in values:
+            for key, value in values.items():
+                setattr(scaler, key, value)
+    for name, value in content["counters"].items():
+        if hasattr(engine, name):
+            setattr(engine, name, value)
