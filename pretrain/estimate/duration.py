@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pretrain.estimate.communication import FLOAT, Collective, collectives, replays
 from pretrain.estimate.devices import Device
-from pretrain.estimate.memory import MOMENTS
+from pretrain.estimate.memory import MOMENTS, checkpoint_bytes
 from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
 
 BACKWARD = 2.0
@@ -14,6 +14,8 @@ BACKWARD = 2.0
 SEQUENCE_PASSES = 2.0
 """Forward and backward passes of the encoder for each token of a loss of one sequence at a time: such a loss
 reads the row twice (a generator or a clean pass, and the one that is trained)."""
+COPIED = 2e9
+"""Bytes/s of a checkpoint's copy on one core (tests/benchmarks/bench_checkpoint.py). A GPU's is faster."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,18 @@ def communication_seconds(parts: list[Collective], layout: Layout, device: Devic
     return sum(part.sent(layout.ranks) for part in parts) / device.speed_between(layout.ranks)
 
 
-def checkpoint_bytes(model: ModelSize) -> float:
-    """Return the bytes of a checkpoint: weights and two moments, float32."""
-    return FLOAT * (model.trained + model.frozen + MOMENTS * model.trained)
+def checkpoint_stall(model: ModelSize, layout: Layout, every: int, step: float, disk: float) -> float:
+    """Return the seconds for which a checkpoint keeps training from going on.
+
+    In the background that is the copy; and, where one is not written before the next is due, the rest.
+
+    Args:
+        every: steps between checkpoints. step: seconds of one. disk: bytes/s.
+    """
+    write = checkpoint_bytes(model) / disk
+    if not layout.background:
+        return write
+    return checkpoint_bytes(model) / layout.ranks / COPIED + max(0.0, write - every * step)
 
 
 def duration(
@@ -91,5 +102,6 @@ def duration(
     update = (3 + 2 * MOMENTS) * shares / device.bandwidth  # reads and writes of the optimizer's step
     compute = step_flops(model, batch, layout) / (layout.ranks * device.peak * utilisation) + update
     exchange = communication_seconds(collectives(model, batch, layout), layout, device)
-    stall = checkpoint_bytes(model) / disk / checkpoint_every if checkpoint_every else 0.0
+    every = checkpoint_every
+    stall = checkpoint_stall(model, layout, every, compute + exchange, disk) / every if every else 0.0
     return Duration(compute, exchange, stall, batch.tokens, model_flops(model, batch))

@@ -36,6 +36,8 @@ class Memory:
     reduction: buckets of gradients, and at stages 1 and 2 the reduced share. They are needed when activations
         are gone, or go layer by layer (stages 0 and 1): of both the larger counts.
     reserved: buckets that lie there at all times.
+    snapshot: this rank's share of a checkpoint, copied to be written while training goes on (on a CPU).
+    host: the same of a GPU's run: in the memory of its machine, and not in its own.
     """
 
     weights: float
@@ -48,15 +50,23 @@ class Memory:
     loss: float
     reduction: float
     reserved: float
+    snapshot: float = 0.0
+    host: float = 0.0
 
     @property
     def states(self) -> float:
         """Bytes that no setting of the micro-batch changes."""
-        return self.weights + self.gradients + self.optimizer + self.master + self.gathered + self.reserved
+        engine = self.weights + self.gradients + self.optimizer + self.master + self.gathered + self.reserved
+        return engine + self.snapshot
 
     @property
     def peak(self) -> float:
         return self.states + max(self.copies + self.activations + self.loss, self.reduction)
+
+
+def checkpoint_bytes(model: ModelSize) -> float:
+    """Return the bytes of a checkpoint: weights and two moments, float32."""
+    return FLOAT * (model.trained + model.frozen + MOMENTS * model.trained)
 
 
 def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> Memory:
@@ -72,6 +82,7 @@ def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> Memory:
         weights = (trained + frozen) / layout.ranks + FLOAT * model.small
         gathered = FLOAT * model.largest  # a module's weights for the time that it runs
     activations, loss = micro_batch_bytes(model, batch, layout)
+    copy = checkpoint_bytes(model) / layout.ranks if layout.background else 0.0
     return Memory(
         weights=weights,
         # at stage 3 a share in the accumulator, and one that the optimizer reads
@@ -84,6 +95,8 @@ def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> Memory:
         loss=loss,
         reduction=_reduction(model, layout, flattened, bucket, share),
         reserved=bucket if zero == 3 else 0.0,
+        snapshot=0.0 if layout.reserved else copy,
+        host=copy if layout.reserved else 0.0,
     )
 
 

@@ -71,7 +71,7 @@ class Layout:
 
     bucket: elements of gradients reduced at once. wire: bytes of an element of a gradient between ranks.
     reserved: whether a bucket takes its whole size (a GPU), or only the part that is used (untouched pages of
-    a CPU are free).
+    a CPU are free). background: whether checkpoints are copied, and written while training goes on.
     """
 
     ranks: int
@@ -80,3 +80,4 @@ class Layout:
     bucket: int = 500_000_000
     reserved: bool = True
     wire: int = 4
+    background: bool = False

@@ -72,6 +72,7 @@ class Scenario:
             int(zeros.get("reduce_bucket_size", BUCKET if zero <= 1 else Layout.bucket)),
             reserved=self.device_name != CPU,
             wire=WIRE[self.config.train.communication_dtype],
+            background=self.config.checkpoint.background and self.config.checkpoint.every > 0,
         )
 
     def estimate(self, ranks: int, zero: int, utilisation: float) -> Estimate:

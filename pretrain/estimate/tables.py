@@ -25,6 +25,7 @@ PARTS = {
     "loss": "tile of logits, vectors of the global batch",
     "reduction": "buckets of gradients, when activations are gone",
     "reserved": "buckets of gradients at all times (stage 3)",
+    "snapshot": "copy of this rank's share of a checkpoint (checkpoint.background)",
 }
 
 
@@ -106,7 +107,12 @@ def memory_lines(estimate: Estimate) -> list[str]:
         if getattr(memory, name)
     ]
     tokens = estimate.layout.micro_batch_tokens
-    return [*lines, f"  {memory.peak / 1e9:9.3f}  at the peak, with train.micro_batch_tokens {tokens:,}"]
+    lines.append(f"  {memory.peak / 1e9:9.3f}  at the peak, with train.micro_batch_tokens {tokens:,}")
+    if memory.host:
+        lines.append(
+            f"  {memory.host / 1e9:9.3f}  beside it, in the machine's own memory: {PARTS['snapshot']}"
+        )
+    return lines
 
 
 def communication_lines(scenario: Scenario, estimate: Estimate) -> list[str]:

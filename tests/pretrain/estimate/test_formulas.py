@@ -129,3 +129,23 @@ def test_a_device_of_the_table_takes_what_the_user_knows():
     device = device_named("h200", peak=700, memory=100, network=200)
     assert (device.peak, device.memory, device.network) == (7e14, 1e11, 25e9)
     assert device.link == DEVICES["h200"].link
+
+
+def test_seconds_of_a_checkpoint_in_the_background():
+    meanwhile = replace(FOUR, ranks=16, background=True)
+
+    def stall(disk: float) -> duration.Duration:
+        return duration.duration(MODEL, BATCH, meanwhile, DEVICES["a100-80"], 0.5, 10, disk)
+
+    copy = 12e6 / 16 / duration.COPIED
+    fast = stall(1e12)
+    assert fast.checkpoint == pytest.approx(copy / 10)
+    steps = 10 * (fast.compute + fast.communication)
+    assert stall(12e6 / (3 * steps)).checkpoint == pytest.approx((copy + 2 * steps) / 10)  # not done in time
+
+
+def test_a_copy_for_checkpoints_lies_in_the_machines_memory():
+    plain, copied = (memory.memory(MODEL, BATCH, replace(FOUR, background=b)) for b in (False, True))
+    assert copied.host == 12e6 / 4 and copied.peak == plain.peak and plain.host == 0
+    on_cpu = [memory.memory(MODEL, BATCH, replace(FOUR, background=b, reserved=False)) for b in (False, True)]
+    assert on_cpu[1].peak - on_cpu[0].peak == on_cpu[1].snapshot == 12e6 / 4 and on_cpu[1].host == 0
