@@ -27,6 +27,7 @@ COMMANDS = {
     "compare": ("finetune.compare", "what differs between runs: recipes, curves, scores with intervals"),
     "search": ("finetune.search", "the sentences of a text that mean most nearly what a query means"),
     "show": ("pretrain.show", "one page on a run: curves, a batch, what search finds before and after"),
+    "verify": ("pretrain.verify", "whether a run has read the data that it says, and who was in it"),
     "doctor": ("pretrain.doctor", "what this machine has, what will fail on it, and what to do about it"),
     "report": ("finetune.report", "one page about runs and models, side by side"),
 }

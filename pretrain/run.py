@@ -37,6 +37,7 @@ from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_fol
 from pretrain.start.in_force import read_back
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
+from pretrain.start.recorded_batch import compare_last_batch
 from pretrain.start.resume import check_requested, resume_from
 from pretrain.step import engine as engines
 from pretrain.step.model import SentenceModel
@@ -115,6 +116,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     prompts = prompt_tokens(data.tokenizer, config.data.prompts)
     masking = Masking.of(config.objective)
     spec = BatchSpec(data.views, masking, data.vocabulary, data.synonyms, longest, prompts)
+    of_ledger = compare_last_batch(config, data.train, spec, progress, checkpoint)
     rank, world = dist.get_rank(), dist.get_world_size()
     position = Position(progress.step, stop_step, rank, world, progress.substitutions)
     batches = Loader(data.train, spec, LoaderSettings.of(config), position)
@@ -151,6 +153,8 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         def beside(step: int) -> dict[str, Any]:
             return of_lengths(config.batch_sizes.at_step(step - 1)) | batches.counts(step)
 
+        if of_ledger is not None:
+            telemetry.say(of_ledger)
         continuity.print_changes(progress.changes, progress.step, telemetry)
         report_damage(data, evaluate.heldout, progress, telemetry)
         summary.print_idle_augmentations(data, telemetry)

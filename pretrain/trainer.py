@@ -19,6 +19,7 @@ from pretrain.common.transfer import Numbers
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
 from pretrain.data.damage import describe_substitution
+from pretrain.ledger import chain
 from pretrain.model.precision import SMALLEST_SCALE, LossScale
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.optimizer import learning_rate
@@ -102,6 +103,7 @@ def train(
         progress.tokens += result.tokens
         progress.seconds += clock.end_step()
         progress.substitutions += result.substitutions
+        progress.ledger = chain.extend(progress.ledger, result.sums)
         evaluates = last or _is_due(progress.step, config.evaluate.every)
         request = NONE if last else result.request
 
@@ -213,6 +215,7 @@ class _StepLog:
             of_row |= {"seconds": progress.seconds, "time": self.clock.shares()} | dict(
                 self.beside(progress.step)
             )
+            of_row["ledger"] = chain.of_row(progress.ledger)
             if self.sizes.growth_steps:
                 of_row["global_batch"] = sequences
         self._queued = _Step(progress.step, result, rate, Numbers(numbers), ends_row, of_row)

@@ -34,18 +34,21 @@ MAY_IMPORT = {
     "pretrain.telemetry": "",
     "pretrain.model": "",
     "pretrain.losses": "pretrain.model",
-    "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config",
+    "pretrain.ledger": "",
+    "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config pretrain.ledger",
     "pretrain.objectives": "pretrain.config pretrain.model pretrain.losses pretrain.data",
     "pretrain.export": "pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
     "pretrain.prepare": "augment.text pretrain.config pretrain.data",
     "pretrain.cache": "augment.tokens augment.spec pretrain.config pretrain.data pretrain.objectives "
     "pretrain.prepare",
     "pretrain.step": "augment.tokens augment.spec pretrain.config pretrain.telemetry pretrain.model "
-    "pretrain.losses pretrain.data pretrain.objectives",
+    "pretrain.losses pretrain.data pretrain.ledger pretrain.objectives",
     "pretrain.sweep": "pretrain.config pretrain.telemetry",
     "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
-    "pretrain.data pretrain.objectives pretrain.export pretrain.prepare pretrain.cache pretrain.step",
+    "pretrain.data pretrain.ledger pretrain.objectives pretrain.export pretrain.prepare pretrain.cache "
+    "pretrain.step",
     "pretrain.trainer": "pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data "
+    "pretrain.ledger "
     "pretrain.step pretrain.start",
     "pretrain.run": "pretrain finetune",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
@@ -59,6 +62,7 @@ MAY_IMPORT = {
     "pretrain.inspect": "augment pretrain",
     # a page on a run, of the evaluations' drawings and index
     "pretrain.show": "augment pretrain finetune",
+    "pretrain.verify": "augment pretrain",
     # a command between preparation and training that encodes as the evaluations do
     "pretrain.mine": "pretrain.config pretrain.prepare finetune.encoders finetune.flags",
     "pretrain.demo": "pretrain.config",
@@ -174,6 +178,7 @@ PICTURE_BOXES = {
     "pretrain.mine": "tools",
     "pretrain.plan": "planning",
     "pretrain.show": "tools",
+    "pretrain.verify": "tools",
     "pretrain.run": "main",
     "pretrain.trainer": "main",
 }

@@ -13,6 +13,7 @@ from augment.spec.grammar import IDENTITY, alternatives
 from augment.tokens.synonyms import SynonymTable
 from pretrain.data.masking import Masked, Masking
 from pretrain.data.shards import ShardReader
+from pretrain.ledger.hashes import NO_WORDS
 
 NEGATIVE = "negative"  # the one column without which a view may be absent
 
@@ -125,6 +126,8 @@ class RankBatch:
     substitutions: damaged chunks, and the chunks that are read in their place, as `BlockMaker` describes
         them. The loader lists each once an epoch and lane: at the first step, counted from its start, at
         which the lane meets the chunk.
+    words: uint64[n, 4], by which the ledger knows the sequences and their views (`pretrain.ledger.hashes`);
+        none in a batch that no loader made.
 
     >>> two = Ragged.from_sequences([[1, 7, 2], [1, 8, 9, 2]])
     >>> view = View(two, identities=np.array([70, 89]), present=np.array([True, True]))
@@ -143,6 +146,7 @@ class RankBatch:
     views: dict[str, View]
     labels: np.ndarray | None
     substitutions: list[dict]
+    words: np.ndarray = field(default_factory=NO_WORDS.copy)
 
     def __len__(self) -> int:
         return len(self.original)
@@ -158,6 +162,7 @@ class RankBatch:
             {role: view.slice(start, stop) for role, view in self.views.items()},
             None if self.labels is None else self.labels[start:stop],
             self.substitutions,
+            self.words[start:stop],
         )
 
     @staticmethod
@@ -175,4 +180,5 @@ class RankBatch:
             {role: View.concatenate([part.views[role] for part in parts]) for role in first.views},
             None if first.labels is None else np.concatenate([part.labels for part in parts]),
             [substitution for part in parts for substitution in part.substitutions],
+            np.concatenate([part.words for part in parts]),
         )

@@ -17,6 +17,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
+from pretrain.data.lanes import AnyLanes
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 
 _MOST_CHECKED = 100  # recorded chunks that are read at a start, to say which have been repaired
@@ -33,6 +36,38 @@ def known_damaged(rows: Iterable[dict[str, Any]]) -> dict[int, str]:
     rows = list(rows)
     passed = {int(chunk): _RECORDED for row in rows for chunk in row.get("passed", ())}
     return passed | {int(row["chunk"]): row["reason"] for row in rows}
+
+
+def replay(
+    chunk: np.ndarray,
+    index: np.ndarray,
+    lanes: AnyLanes,
+    steps: tuple[int, int],
+    served: tuple[int, int],
+    rows: Iterable[dict[str, Any]],
+) -> None:
+    """Point draws at the chunks that a run has read in place of damaged ones, in place.
+
+    chunk, index: as `Lanes.draw_steps` gives them for steps [first, stop) and the lanes `served`, of which
+        all give equally many sequences.
+    rows: the run's substitutions; each holds from its own step on, in its epoch and lane.
+    """
+    first, stop = steps
+    rows = [row for row in rows if row["step"] < stop and served[0] <= row["lane"] < served[1]]
+    if not rows:
+        return
+    shape = (stop - first, served[1] - served[0], -1)
+    chunks, indices = chunk.reshape(shape), index.reshape(shape)
+    drawn, drawn_index = chunks.copy(), indices.copy()
+    epochs = np.asarray(lanes.epoch_of(np.arange(first, stop)))
+    for row in sorted(rows, key=lambda row: row["step"]):
+        begin = max(row["step"] - first, 0)
+        there = np.flatnonzero(epochs[begin:] == row["epoch"]) + begin
+        lane = row["lane"] - served[0]
+        hit = np.zeros(chunks.shape, dtype=bool)
+        hit[there, lane] = drawn[there, lane] == row["chunk"]
+        chunks[hit] = row["replacement"]
+        indices[hit] = drawn_index[hit] % lanes.chunk_sizes[row["replacement"]]
 
 
 def describe_substitution(row: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, label_names
-from pretrain.data.damage import known_damaged, substitution_key
+from pretrain.data.damage import substitution_key
 from pretrain.data.lanes import AnyLanes, Lanes, MixedLanes
 from pretrain.data.processes import WorkerProcesses
 from pretrain.data.shards import SeveralSets, ShardReader
@@ -77,6 +77,8 @@ class Position:
     recorded: substitutions that the run has recorded up to start_step (in its checkpoint). Their chunks are
         replaced again unread, whatever `LoaderSettings.damaged` says, and what is recorded is not listed
         again.
+    replaying: make batches that the run has read already: each recorded substitution holds from its own step
+        on, and no other is made.
     """
 
     start_step: int
@@ -84,6 +86,7 @@ class Position:
     rank: int = 0
     world_size: int = 1
     recorded: Sequence[dict] = ()
+    replaying: bool = False
 
 
 class Loader:
@@ -125,8 +128,9 @@ class Loader:
             self.lanes,
             spec,
             settings.damaged == "skip",
-            known_damaged(position.recorded),
-            slots=int(largest * chunks_a_lane * 1.1) + 2,
+            position.recorded,
+            int(largest * chunks_a_lane * 1.1) + 2,
+            position.replaying,
         )
         for view, pipeline in zip(spec.views, self.maker.pipelines):
             if view.column == NEGATIVE and NEGATIVE not in reader.columns and pipeline.is_identity:

@@ -7,6 +7,7 @@ work and never what comes out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -19,10 +20,12 @@ from augment.spec.pipeline import Pipeline
 from pretrain.common.errors import UserError
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, View, ViewSpec, label_names
 from pretrain.data.chunk_cache import ChunkCache
+from pretrain.data.damage import known_damaged, replay
 from pretrain.data.lanes import AnyLanes
 from pretrain.data.masking import mask_tokens
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import DamagedShard, ShardReader
+from pretrain.ledger.hashes import batch_words, label_words, masking_words, sequence_words, view_words
 
 _ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is given up
 
@@ -34,8 +37,10 @@ class BlockMaker:
         reader, lanes: the split, and its order.
         spec: what to make of each sequence.
         skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
-        known_damaged: chunk -> reason, of chunks to take as damaged unread, so that a run resumed after a
-            repair stays the same run.
+        recorded: substitutions of the run so far. Their chunks are taken as damaged unread, so that a run
+            resumed after a repair stays the same run.
+        replaying: each of them holds from its own step on (`pretrain.data.damage.replay`), and nothing
+            else is replaced: the batches are those of the steps that were done.
         slots: chunks to keep in memory.
 
     Raises:
@@ -53,15 +58,17 @@ class BlockMaker:
         lanes: AnyLanes,
         spec: BatchSpec,
         skip_damaged: bool,
-        known_damaged: dict[int, str],
+        recorded: Sequence[dict],
         slots: int,
+        replaying: bool = False,
     ) -> None:
         self.reader, self.lanes, self.spec = reader, lanes, spec
         self.pipelines = [
             build_for(reader, view.augmentation, spec.vocabulary, spec.synonyms) for view in spec.views
         ]
         self.skip_damaged, self.slots = skip_damaged, slots
-        self._damaged = dict(known_damaged)
+        self._replayed = list(recorded) if replaying else []
+        self._damaged = {} if replaying else known_damaged(recorded)
 
     @cached_property
     def _cache(self) -> ChunkCache:
@@ -95,7 +102,7 @@ class BlockMaker:
         ]
         views: dict[str, View] = {}
         labels = None
-        identity_of_text = sequence_identities(original) if spec.views else np.empty(0, np.int64)
+        identity_of_text = sequence_identities(original)
         for number, (wanted, pipeline) in enumerate(zip(spec.views, self.pipelines)):
             keys = sequence_keys(seed, epochs, ids, number, "augment")
             source, column, there = self._source(wanted, original, places, ids)
@@ -114,8 +121,15 @@ class BlockMaker:
                     if self.reader.labels
                     else _label(wanted, pipeline, keys, source, tokens)
                 )
+        of_views = [masking_words(ids, copy, one.batch, one.positions) for copy, one in enumerate(masked)]
+        of_views += [
+            view_words(ids, role, view.tokens, view.identities, view.present) for role, view in views.items()
+        ]
+        if labels is not None:
+            of_views.append(label_words(ids, labels))
+        words = batch_words(sequence_words(ids, identity_of_text), of_views)
         epoch = self.lanes.epoch_of(first_step)
-        return RankBatch(first_step, epoch, ids, original, masked, views, labels, substitutions)
+        return RankBatch(first_step, epoch, ids, original, masked, views, labels, substitutions, words)
 
     def _source(
         self, spec: ViewSpec, original: Ragged, places: np.ndarray, ids: np.ndarray
@@ -142,6 +156,7 @@ class BlockMaker:
     ) -> tuple[np.ndarray, list[dict]]:
         """Load what the steps need: (places of the records in the cache, int64[n]; substitutions)."""
         chunk, index = self.lanes.draw_steps(first_step, stop_step, lane_start, lane_stop)
+        replay(chunk, index, self.lanes, (first_step, stop_step), (lane_start, lane_stop), self._replayed)
         needed = set(np.unique(chunk).tolist())
         # Those that are there first: loading one must not push out another that this block is about to use.
         for number in sorted(needed, key=lambda number: number not in self._cache):

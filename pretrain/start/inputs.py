@@ -23,6 +23,8 @@ Inputs = dict[str, dict[str, str]]
 """Name -> {"sha256": ..., "where": where it was found}."""
 
 _DECIDING = ("unit", "max_length", "columns", "labels", "label_names", "vocabulary_size", "token_dtype")
+BATCHES = "batches"
+"""What `checkpoint.accept` calls a last batch that is not as recorded (`pretrain.start.recorded_batch`)."""
 FIXED = ("shards", "manifest", "tokenizer")
 """Inputs that cannot change within a run: they decide what a position in the data, or an id, means."""
 
@@ -115,7 +117,7 @@ def require_same(
         UserError: some differ; one message names all of them, with both hashes, and what to do.
     """
     differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
-    wanted = [name.strip() for name in (accept or "").split(",") if name.strip()]
+    wanted = [name for name in accepted_names(accept) if name != BATCHES]
     if unknown := [name for name in wanted if name not in now]:
         raise UserError(
             f"checkpoint.accept: this run has no input {', '.join(unknown)}; it has {', '.join(now)}"
@@ -140,6 +142,11 @@ def require_same(
     return [
         {"key": f"input {name}", "from": _named(before[name]), "to": _named(now[name])} for name in differ
     ]
+
+
+def accepted_names(accept: str | None) -> list[str]:
+    """Return the names in `checkpoint.accept`."""
+    return [name.strip() for name in (accept or "").split(",") if name.strip()]
 
 
 def _difference(name: str, before: dict[str, str], now: dict[str, str]) -> str:

@@ -13,6 +13,7 @@ from augment.core.ragged import Ragged
 from pretrain.data.batch import RankBatch
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack
+from pretrain.ledger.hashes import COLUMNS, sum_words
 from pretrain.objectives import WholeObjective
 
 VIEWS, MOMENTUM = "views", "momentum"  # names of passes; others are those of a masking or a sequence loss
@@ -97,6 +98,7 @@ class StepPlan:
     drawn: how many sequences this rank draws; merged, how many each rank does.
     sequences: name -> int64[n], a number for each sequence: "length", "label", "length ROLE",
         "identity ROLE", "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
+    sums: of the words of the sequences (`pretrain.ledger.hashes`); merged the sums modulo 2^64.
 
     >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, [2], {"length": torch.tensor([40, 50])})
     >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, [1], {"length": torch.tensor([49])})
@@ -114,6 +116,7 @@ class StepPlan:
     substitutions: int
     drawn: list[int]
     sequences: dict[str, Tensor]
+    sums: tuple[int, ...] = (0,) * COLUMNS
 
     @staticmethod
     def of_rank(
@@ -136,6 +139,7 @@ class StepPlan:
             len(batch.substitutions),
             [len(batch)],
             {name: torch.from_numpy(numbers.astype(np.int64)) for name, numbers in sequences.items()},
+            sum_words(batch.words),
         )
 
     def to_tensor(self, most: int) -> Tensor:
@@ -144,13 +148,13 @@ class StepPlan:
         most: sequences of the rank that draws most, which makes K the same on all.
         """
         counts = [*self.micro_batches.values(), *self.tokens.values(), *self.masked_tokens]
-        head = torch.tensor([*counts, self.request, self.substitutions, *self.drawn])
+        head = torch.tensor([*counts, self.request, self.substitutions, *self.sums, *self.drawn])
         filler = (0, most - self.drawn[0])
         return torch.cat([head, *(torch.nn.functional.pad(of, filler) for of in self.sequences.values())])
 
     def merge(self, every: Tensor) -> StepPlan:
         """Merge all ranks' tensors, int64[W, K], on the CPU."""
-        width = len(self.micro_batches) + len(self.tokens) + len(self.masked_tokens) + 3
+        width = len(self.micro_batches) + len(self.tokens) + len(self.masked_tokens) + 3 + len(self.sums)
         counts = iter(every[:, :width].numpy().T)
         padded = every[:, width:].unflatten(1, (len(self.sequences), -1)).transpose(0, 1)
         drawn = every[:, width - 1]
@@ -163,4 +167,5 @@ class StepPlan:
             int(next(counts).sum()),
             drawn.tolist(),
             dict(zip(self.sequences, columns)),
+            tuple(int(next(counts).sum()) for _ in self.sums),
         )

@@ -23,6 +23,7 @@ class Progress:
         loss_scale: state of the fp16 loss scale.
         changes: settings that were changed when the run was resumed (`pretrain.start.continuity`).
         window: sums since the last row of metrics (`pretrain.telemetry.averages`).
+        ledger: hashes of all batches so far (`pretrain.ledger.chain`); empty in checkpoints from before it.
         monitor: what alarms remember (`pretrain.telemetry.monitors`).
     """
 
@@ -37,6 +38,7 @@ class Progress:
     heldout_left_out: list[dict] = field(default_factory=list)
     loss_scale: dict[str, float] = field(default_factory=dict)
     changes: list[dict] = field(default_factory=list)
+    ledger: dict = field(default_factory=dict)
     window: dict = field(default_factory=dict)
     monitor: dict = field(default_factory=dict)
 

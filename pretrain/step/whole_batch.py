@@ -60,6 +60,7 @@ class StepResult:
     request: to stop, the largest over ranks (`pretrain.common.shutdown`).
     lengths: int64[N], tokens of each original sequence of the global batch; on the CPU.
     substitutions: of all ranks (`RankBatch.substitutions`).
+    sums: by which the ledger knows the global batch (`pretrain.ledger.chain.extend`).
     """
 
     losses: dict[str, Tensor]
@@ -71,6 +72,7 @@ class StepResult:
     request: int
     lengths: Tensor
     substitutions: list[dict]
+    sums: tuple[int, ...]
 
 
 class WholeBatch:
@@ -163,6 +165,7 @@ class WholeBatch:
             plan.request,
             lengths,
             self._substitutions(batch) if plan.substitutions else [],
+            plan.sums,
         )
 
     # ---- sentence level: embed, relate, backpropagate

@@ -188,13 +188,13 @@ def reproducible_records(run: Path) -> list[dict]:
 
 
 def curve(run: Path) -> dict[int, dict]:
-    """step -> losses, gradient norm and evaluation, exactly as written."""
+    """step -> losses, gradient norm, hashes of batches and evaluation, exactly as written."""
     result: dict[int, dict] = {}
     for record in records(run):
         row = result.setdefault(record["step"], {})
         row |= {
             key: record[key]
-            for key in ("loss", "gradient_norm", "evaluation", "lr", "tokens")
+            for key in ("loss", "gradient_norm", "evaluation", "lr", "tokens", "ledger")
             if key in record
         }
     return result

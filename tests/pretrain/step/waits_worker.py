@@ -19,6 +19,7 @@ from exactness_worker import build
 from pretended_device import PretendedDevice
 
 from pretrain.common.shutdown import NONE
+from pretrain.ledger.chain import begin
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
@@ -56,7 +57,8 @@ def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> Pret
 
     silent = Telemetry(Path(), 100, rank=1)
     with contextlib.suppress(StopIteration):
-        train(config, engine, batches(), never, never, never, silent, Running(), Progress(), 100)
+        progress = Progress(ledger=begin(0))
+        train(config, engine, batches(), never, never, never, silent, Running(), progress, 100)
     engine.destroy()
     return device
 

@@ -1,0 +1,99 @@
+"""Batches that a run has read are made again, through damage, growth and several sets."""
+
+from __future__ import annotations
+
+import loader_helpers as helpers
+import numpy as np
+import pytest
+from loader_helpers import batches, damage
+
+from augment.core.ragged import Ragged
+from pretrain.config.recipe import validate_config
+from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
+from pretrain.data.lanes import MixedLanes
+from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.masking import Masking
+from pretrain.data.shard_writer import write_folder
+from pretrain.ledger.hashes import sum_words
+from pretrain.verify.replay import Replay
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "data"
+    splits = {"train": helpers.some_sequences(500)}
+    write_folder(folder, splits, helpers.SIZE, 40, chunk_tokens=400, chunks_per_shard=6)
+    return folder
+
+
+def replay_of(folder, substitutions=(), **train) -> Replay:
+    """The replay of runs of the helpers' loaders."""
+    settings = {"global_batch": 48, "seed": 3, "steps": 25, "warmup_steps": 1, **train}
+    data = (
+        {"lanes": 8, "sets": [str(f) for f in folder]}
+        if isinstance(folder, list)
+        else {"lanes": 8, "folder": str(folder)}
+    )
+    return Replay(validate_config({"data": data, "train": settings}, "test"), substitutions)
+
+
+def of_sequences(read: list[RankBatch]) -> list[tuple[int, ...]]:
+    return [sum_words(batch.words)[:2] for batch in read]
+
+
+def replayed(replay: Replay, first: int = 0, stop: int = 25) -> list[tuple[int, ...]]:
+    sums = list(replay.sums(first, stop))
+    assert [step for step, _ in sums] == list(range(first, stop))
+    return [of_step[:2] for _, of_step in sums]
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
+def test_damage_between_two_starts_is_replayed(folder, how):
+    """The second start replaces what the first has read; the third meets repaired data, and keeps to it."""
+    first = batches(folder, stop_step=9, damaged="skip")
+    _, good = damage(folder, how)
+    second = batches(folder, start_step=9, stop_step=17, damaged="skip")
+    rows = [row for batch in second for row in batch.substitutions]
+    (folder / "train" / "shard-00000.tar").write_bytes(good)
+    third = batches(folder, start_step=17, damaged="refuse", recorded=rows)
+    rows += [row for batch in third for row in batch.substitutions]
+    read = first + second + third
+    assert rows and of_sequences(read) != of_sequences(batches(folder))
+    assert replayed(replay_of(folder, rows)) == of_sequences(read)
+    assert replayed(replay_of(folder, rows), 11, 20) == of_sequences(read[11:20])
+    for workers in (0, 2):
+        again = batches(folder, recorded=rows, replaying=True, workers=workers)
+        assert all(np.array_equal(one.words, other.words) for one, other in zip(again, read, strict=True))
+
+
+def test_what_is_still_damaged_is_read_from_its_replacement(folder):
+    damage(folder, "flip")
+    read = batches(folder, damaged="skip")
+    rows = [row for batch in read for row in batch.substitutions]
+    replay = replay_of(folder, rows)
+    assert replayed(replay) == of_sequences(read) and not replay.unread
+
+
+def test_a_growing_batch_is_replayed(folder):
+    read = batches(folder, start_batch=8, growth_steps=7)
+    replay = replay_of(folder, batch_warmup_steps=7, batch_start=8)
+    assert replayed(replay) == of_sequences(read)
+    assert replayed(replay, 3, 12) == of_sequences(read[3:12])
+
+
+def test_several_sets_are_replayed(folder, tmp_path):
+    random = np.random.default_rng(0)
+    records = Ragged.from_sequences(
+        [[helpers.CLS, *random.integers(5, helpers.SIZE, 9), helpers.SEP] for _ in range(600)]
+    )
+    other = tmp_path / "pairs"
+    columns = ("text", "positive")
+    write_folder(other, {"train": records}, helpers.SIZE, 40, "record", chunk_tokens=900, columns=columns)
+    replay = replay_of([folder, other])
+    assert isinstance(replay.lanes, MixedLanes)
+    spec = BatchSpec(
+        [ViewSpec("anchor", "none"), ViewSpec("positive", "none")], Masking(), helpers.VOCABULARY
+    )
+    read = list(Loader(replay.reader, spec, LoaderSettings(3, 48, 8), Position(0, 25)))
+    assert {bool(batch.sequence_ids[0] < 500) for batch in read} == {False, True}
+    assert replayed(replay) == of_sequences(read)

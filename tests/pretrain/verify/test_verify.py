@@ -1,0 +1,216 @@
+"""The ledger of real runs: the same for any ranks, compared at a resume, and verified from the data alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from run_helpers import command, finish, kill, outputs_of, records, start, wait_for
+
+from pretrain.checkpoint import folder as checkpoint_folder
+from pretrain.common.errors import UserError
+from pretrain.config.recipe import load_config
+from pretrain.data.shards import ShardReader
+from pretrain.verify.__main__ import verify
+from pretrain.verify.replay import Replay
+
+CLEAR = {"objective__name": "clear", "train__log_every": 2, "checkpoint__keep": 9}
+
+
+def ledgers(run: Path) -> dict[int, dict]:
+    return {row["step"]: row["ledger"] for row in records(run) if "ledger" in row}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_data, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("verified") / "run"
+    finish(start(command(tiny_data, run, **CLEAR)))
+    return run
+
+
+def test_the_ledger_is_the_same_for_ranks_micro_batches_workers_and_kills(tiny_data, whole, tmp_path):
+    expected = ledgers(whole)
+    assert list(expected) == [1, 2, 4, 6, 8, 10]
+    assert len({row[kind] for row in expected.values() for kind in ("sequences", "views")}) == 12
+    other = {"train__micro_batch_tokens": 64, "data__workers": 0}
+    finish(start(command(tiny_data, tmp_path / "two", **CLEAR, **other), ranks=2))
+    assert ledgers(tmp_path / "two") == expected
+    killed = tmp_path / "killed"
+    processes = start(command(tiny_data, killed, **CLEAR, data__workers=2))
+    wait_for(lambda: (killed / "checkpoints" / "step-00000006").exists(), processes)
+    kill(processes)
+    said = finish(start(command(tiny_data, killed, **CLEAR, data__workers=2, checkpoint__resume="auto")))
+    assert "is as recorded (sequences, views)" in said
+    assert ledgers(killed) == expected
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_a_run_is_verified_from_its_data_alone(whole, capsys, views):
+    assert verify(whole, views=views, workers=1) == 0
+    said = capsys.readouterr().out
+    assert "steps 1 to 10: every batch" in said and "6 rows of metrics.jsonl" in said
+    assert "step-00000009" in said and "best" in said
+    assert verify(whole, views=views, workers=0, **{"from": "5", "to": "8"}) == 0
+    assert "steps 5 to 8:" in capsys.readouterr().out
+
+
+def with_another_row(whole: Path, run: Path, step: int) -> Path:
+    """Copy a run, with a row of metrics that says something else of the batches."""
+    shutil.copytree(whole, run)
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["step"] == step and "ledger" in row:
+            row["ledger"]["sequences"] = "0" * 32
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def test_the_first_row_that_differs_is_named(whole, tmp_path, capsys):
+    run = with_another_row(whole, tmp_path / "run", 4)
+    assert verify(run) == 1
+    said = capsys.readouterr().out
+    assert "step 4: the sequences are not as recorded (row of step 4), the first of 1 such" in said
+
+
+def change_a_token(data: Path, copy: Path, sequence: int) -> Path:
+    """Copy prepared data, with another token in a sequence of it, and a manifest that agrees."""
+    shutil.copytree(data, copy)
+    reader = ShardReader(data)
+    chunk = int((reader._first.astype(int) <= sequence).sum()) - 1
+    row = sequence - int(reader._first[chunk])
+    place = int(reader.read(chunk).stored.offsets[row]) + 1
+    manifest = json.loads((copy / "manifest.json").read_text())
+    summary = manifest["splits"]["train"]["shards"][int(reader._shard[chunk])]
+    shard = copy / summary["file"]
+    first = int((reader._shard < reader._shard[chunk]).sum())
+    entry = summary["chunks"][chunk - first]
+    with tarfile.open(shard) as tar:
+        member = next(m for m in tar if m.offset >= entry[0] and ".tokens." in m.name)
+    content = bytearray(shard.read_bytes())
+    at = member.offset_data + 2 * place
+    content[at] ^= 1
+    shard.write_bytes(content)
+    entry[4] = hashlib.sha256(content[entry[0] : entry[0] + entry[1]]).hexdigest()
+    summary["sha256"] = hashlib.sha256(content).hexdigest()
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+def sequences_of(run: Path, step: int) -> list[int]:
+    """The sequences of a step, counted from 1."""
+    replay = Replay(load_config(run / "config.yaml", {}), [])
+    ((_, chunk, index),) = replay.draws(step - 1, step)
+    return (replay.first_of_chunk[chunk] + index).ravel().tolist()
+
+
+def test_one_changed_token_is_found(tiny_data, whole, tmp_path, capsys):
+    data = change_a_token(tiny_data, tmp_path / "data", sequences_of(whole, 5)[3])
+    assert verify(whole, data=str(data)) == 1
+    said = capsys.readouterr().out
+    assert "steps 5 to 6: the sequences are not as recorded" in said and "the first of 1 such" in said
+    assert verify(whole, views=True, workers=0, data=str(data)) == 1
+    assert "steps 5 to 6: the sequences and views are not" in capsys.readouterr().out
+
+
+def test_bytes_that_changed_are_named(tiny_data, whole, tmp_path, capsys):
+    shutil.copytree(tiny_data, tmp_path / "data")
+    shard = next((tmp_path / "data" / "train").glob("*.tar"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    assert verify(whole, data=str(tmp_path / "data")) == 1
+    assert "cannot be read now: Damaged shard" in capsys.readouterr().out
+
+
+def edit_state(checkpoint: Path, edit) -> None:
+    """Change a checkpoint's state, and its manifest with it."""
+    path, listed = checkpoint / "state.json", checkpoint / "manifest.json"
+    state = json.loads(path.read_text())
+    edit(state["state"])
+    content = json.dumps(state).encode()
+    path.write_bytes(content)
+    old = json.loads(listed.read_text())
+    (files,) = [part for part in (old, old.get("files")) if isinstance(part, dict) and "state.json" in part]
+    files["state.json"] |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    listed.write_text(json.dumps(old))
+    assert checkpoint_folder.problem_with(checkpoint) is None
+
+
+def at_step_6(whole: Path, run: Path, edit) -> Path:
+    """Copy a run as it was at step 6, with another state in the checkpoint."""
+    shutil.copytree(whole, run)
+    for path in checkpoint_folder.candidates(run / "checkpoints"):
+        if checkpoint_folder.step_of(path) > 6:
+            shutil.rmtree(path)
+    edit_state(run / "checkpoints" / "step-00000006", edit)
+    return run
+
+
+def test_a_resume_refuses_other_sequences_and_goes_on_when_told(tiny_data, whole, tmp_path):
+    """The inputs' hashes, which would be the first to refuse, are made to agree."""
+    data = change_a_token(tiny_data, tmp_path / "data", sequences_of(whole, 6)[0])
+    reader = ShardReader(data)
+
+    def edit(state):
+        for name in ("shards", "manifest"):
+            del state["inputs"][name]
+
+    run = at_step_6(whole, tmp_path / "run", edit)
+    assert reader.content_hash != ShardReader(tiny_data).content_hash
+    words = command(data, run, **CLEAR, checkpoint__resume="auto")
+    (said,) = outputs_of(processes := start(words), 240)
+    assert processes[0].returncode == 2
+    assert "the batch of step 6, made again, is not the one" in said and "its sequences have" in said
+    assert "--checkpoint.accept batches" in said
+    said = finish(start([*words, "--checkpoint.accept", "batches"]))
+    assert "changed    batches: sequences" in said
+    state = checkpoint_folder.read_state(run / "checkpoints" / "step-00000010")
+    assert [change["key"] for change in state["progress"]["changes"]] == ["batches"]
+    assert ledgers(run)[6] == ledgers(whole)[6]
+
+
+def test_a_resume_refuses_other_views_on_all_ranks(tiny_data, whole, tmp_path):
+    def edit(state):
+        state["progress"]["ledger"]["last"]["views"] = "ab" * 16
+
+    run = at_step_6(whole, tmp_path / "run", edit)
+    processes = start(command(tiny_data, run, **CLEAR, checkpoint__resume="auto"), ranks=2)
+    said = outputs_of(processes, 240)[0]
+    assert [process.returncode for process in processes] == [2, 2]
+    assert "its views have the hash" in said and "augmentation or masking" in said
+
+
+def test_a_checkpoint_from_before_the_ledger_resumes(tiny_data, whole, tmp_path, capsys):
+    def edit(state):
+        del state["progress"]["ledger"]
+
+    run = at_step_6(whole, tmp_path / "run", edit)
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row | {"ledger": None}) + "\n" for row in rows))
+    shutil.rmtree(run / "best")
+    for path in checkpoint_folder.candidates(run / "checkpoints")[1:]:
+        shutil.rmtree(path)
+    said = finish(start(command(tiny_data, run, **CLEAR, checkpoint__resume="auto")))
+    assert "is older than the ledger: batches are recorded from this step on" in said
+    assert {row["since"] for row in ledgers(run).values() if row} == {6}
+    capsys.readouterr()
+    assert verify(run) == 0
+    said = capsys.readouterr().out
+    assert "steps 1 to 6 have no record" in said and "steps 7 to 10: every batch is" in said
+
+
+def test_what_cannot_be_verified_is_one_error(whole, tmp_path):
+    with pytest.raises(UserError, match="is not the folder of a run"):
+        verify(tmp_path)
+    with pytest.raises(UserError, match="--from x: a step"):
+        verify(whole, **{"from": "x"})
+    with pytest.raises(UserError, match="--from 11 is after the last step, 10"):
+        verify(whole, **{"from": "11"})
+    with pytest.raises(UserError, match=r"a \.tsv or \.json file"):
+        verify(whole, seen="x", out=tmp_path / "out.csv")
