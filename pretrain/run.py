@@ -46,6 +46,8 @@ from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.trackers.outside import require_trackers
 from pretrain.trainer import train
+from pretrain.watch.deadline import Watchdog, record_collectives
+from pretrain.watch.ending import remove_folder
 
 
 def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> int:
@@ -59,6 +61,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     check_sources(config)
     check_requested(config)
     require_trackers(config.track or ())
+    record_collectives(config.run_folder)
     engines.start_processes(config.train.rendezvous_seconds)
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())
@@ -70,21 +73,24 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     with hold_run_folder(config.run_folder):
         if dry_run:
             empty_run_folder(config.run_folder)
-        code = run(config, default_recipe, min(config.train.steps, 2) if dry_run else None)
+        with Watchdog(config.run_folder, config.train.step_deadline) as watchdog:
+            code = run(config, default_recipe, min(config.train.steps, 2) if dry_run else None, watchdog)
         if dry_run and dist.get_rank() == 0:
             rows = read_metrics(config.run_folder / "metrics.jsonl")
             print(*whole_run(rows, config.train.steps, dist.get_world_size(), full_steps), sep="\n")
         dist.barrier()
+        on_rank_zero(lambda: remove_folder(config.run_folder))
     dist.destroy_process_group()
     return code
 
 
-def run(config: Config, default_recipe: str | Path | None, stop_step: int | None) -> int:
+def run(config: Config, default_recipe: str | Path | None, stop_step: int | None, watchdog: Watchdog) -> int:
     """Train in a run folder that this process holds; return the exit code.
 
     Args:
         default_recipe: the recipe where the command named none.
         stop_step: where to stop; None: at `train.steps`.
+        watchdog: begins to watch when the data is prepared.
     """
     folder, threads = config.run_folder, set_threads(config)
     stop_step = stop_step or config.train.steps
@@ -94,6 +100,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     data = open_data(config)
     checkpoint, state = resume_from(config, data.inputs)
     progress = Progress(**state["progress"]) if state else Progress()
+    watchdog.begin(progress.step)
     config.train.precision = choose_precision(config, state)
 
     # model, objective, engine
@@ -176,9 +183,11 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
             shutdown,
             progress,
             stop_step,
+            watchdog,
             beside,
         )
     if progress.step == stop_step:
-        on_rank_zero(lambda: export(folder / "checkpoints", folder / "export"))
-        on_rank_zero(lambda: summary.report(config, progress, data.inputs, in_force))
+        with watchdog("export"):
+            on_rank_zero(lambda: export(folder / "checkpoints", folder / "export"))
+            on_rank_zero(lambda: summary.report(config, progress, data.inputs, in_force))
     return code

@@ -30,6 +30,7 @@ from pretrain.telemetry.averages import Window
 from pretrain.telemetry.monitors import Monitor
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.watch.deadline import Watchdog
 
 Beside = Callable[[int], Mapping[str, Any]]
 
@@ -49,6 +50,7 @@ def train(
     shutdown: Shutdown,
     progress: Progress,
     stop_step: int,
+    watchdog: Watchdog,
     beside: Beside = lambda step: {},
 ) -> int:
     """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
@@ -60,6 +62,7 @@ def train(
         checkpoints: of the engine and the progress.
         keep_best: called on all ranks with the checkpoint of the step whose `selection_score` is the best so
             far.
+        watchdog: is told of every step that is done.
         beside: number of steps done -> what a row of metrics says besides.
 
     Raises:
@@ -82,6 +85,7 @@ def train(
     update = Update(engine, settings.clip, scale)
     log = _StepLog(config, engine, telemetry, progress, clock, scale, beside)
     engine.train()
+    watchdog.follow(clock)
 
     while progress.step < stop_step:
         clock.start_step()
@@ -101,7 +105,9 @@ def train(
         log.write()  # the step before, while a GPU is busy with this one
         progress.step += 1
         progress.tokens += result.tokens
-        progress.seconds += clock.end_step()
+        seconds = clock.end_step()
+        progress.seconds += seconds
+        watchdog.end_step(progress.step, seconds)
         progress.substitutions += result.substitutions
         progress.ledger = chain.extend(progress.ledger, result.sums)
         evaluates = last or _is_due(progress.step, config.evaluate.every)
@@ -114,7 +120,8 @@ def train(
 
         best = False
         if evaluates:
-            scores = evaluate()
+            with watchdog("evaluation"):
+                scores = evaluate()
             telemetry.log(progress.step, {"evaluation": scores})
             best = progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
 
@@ -122,9 +129,10 @@ def train(
             progress.loss_scale = scale.state() if scale is not None else {}
             progress.window, progress.monitor = log.window.state(), log.monitor.memory()
             # what is asked of the checkpoint at once needs it whole; else training goes on meanwhile
-            path = checkpoints.save(progress, wait=bool(last or request or best), say=telemetry.say)
-            if best:
-                keep_best(path)
+            with watchdog("checkpoint"):
+                path = checkpoints.save(progress, wait=bool(last or request or best), say=telemetry.say)
+                if best:
+                    keep_best(path)
             telemetry.throughput.pause()
 
         if request:

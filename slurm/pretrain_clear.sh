@@ -63,8 +63,12 @@ done
 mkdir -p "$run" || exit 1
 
 # ---- crash-loop guard: a job that restarts and restarts without a new checkpoint would burn its nodes for ever ----
-newest=$(find "$run/checkpoints" -maxdepth 1 -type d -regex '.*/step-[0-9]+' -printf '%f\n' 2>/dev/null | sort | tail -n 1)
-newest=${newest:-none}
+newest_checkpoint() {
+  local found
+  found=$(find "$run/checkpoints" -maxdepth 1 -type d -regex '.*/step-[0-9]+' -printf '%f\n' 2>/dev/null | sort | tail -n 1)
+  echo "${found:-none}"
+}
+newest=$(newest_checkpoint)
 stuck=0
 if ((restarts)) && read -r last_newest last_stuck 2>/dev/null <"$run/slurm-restarts" && [[ $newest == "$last_newest" ]]; then
   stuck=$((last_stuck + 1))
@@ -148,5 +152,16 @@ if ((code == 0)); then
   say "done: $run"
   exit 0
 fi
-[[ -z $request && $code == "$EXIT_REQUEUE" ]] && request="asked to save"
+# One rank says for all how they ended (pretrain/watch/ending.py); srun's status may be that of a rank that was killed.
+verdict=''
+[[ $run/watch/end -nt $run/slurm-restarts ]] && verdict=$(head -n 1 "$run/watch/end")
+if [[ -z $request ]]; then
+  if [[ $verdict == "$EXIT_REQUEUE" ]]; then
+    request="a fault that may pass"
+  elif [[ -z $verdict && $code == "$EXIT_REQUEUE" ]]; then
+    request="asked to save"
+  elif [[ -z $verdict ]] && ((code > 128 && code != 130 && code != 143)) && [[ $(newest_checkpoint) != "$newest" ]]; then
+    request="killed by signal $((code - 128)), after a new checkpoint"  # by the kernel, or by NCCL's watchdog
+  fi
+fi
 end_job "$code" "$request" "sbatch $submitted ${flags[*]-} --run $run"

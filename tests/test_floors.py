@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "pretrain.checkpoint": "",
     "pretrain.telemetry": "",
     "pretrain.model": "",
+    "pretrain.watch": "pretrain.checkpoint pretrain.telemetry",
     "pretrain.losses": "pretrain.model",
     "pretrain.ledger": "",
     "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config pretrain.ledger",
@@ -48,8 +49,7 @@ MAY_IMPORT = {
     "pretrain.data pretrain.ledger pretrain.objectives pretrain.export pretrain.prepare pretrain.cache "
     "pretrain.step",
     "pretrain.trainer": "pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data "
-    "pretrain.ledger "
-    "pretrain.step pretrain.start",
+    "pretrain.ledger pretrain.step pretrain.start pretrain.watch",
     "pretrain.run": "pretrain finetune",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "

@@ -251,7 +251,8 @@ def run(
     """Run a command with the words of the command line and exit with the status that it returns.
 
     function: what runs where the first word is not one of `commands`; without it, that word must be one.
-    A UserError prints its message alone and exits with status 2. `keys`, `first`, `more_help`: see Command.
+    A UserError prints its message alone and exits with its status, mostly 2. `keys`, `first`, `more_help`:
+    see Command.
     """
     # the deepspeed launcher adds it
     words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
@@ -275,7 +276,7 @@ def run(
         code = 141
     except (UserError, AugmentationError) as error:
         print_error(error)
-        code = 2
+        code = error.exit_status if isinstance(error, UserError) else 2
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         code = 130

@@ -102,7 +102,7 @@ def finish(module: str, words: Sequence[str], again: str) -> None:
     code, error = pass_on(module, words)
     if code < 0:
         raise UserError(f"{module} was killed by {signal.Signals(-code).name}. {again}")
-    if code in EXIT_CODES.values() and code:
+    if code in EXIT_CODES.values() and code and not error:
         raise UserError(f"{module} was stopped by a signal. {again}")
     if code:
         raise UserError(error or f"{module} failed with status {code}; what it printed says why")

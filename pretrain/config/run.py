@@ -315,6 +315,14 @@ class TrainConfig(Section):
     rendezvous_seconds: int = Field(
         600, ge=1, description="how long ranks wait for each other at the start, at most"
     )
+    step_deadline: float | None = Field(
+        None,
+        ge=0,
+        description="seconds after which a step that does not end ends the run, with the name of the rank "
+        "that the others wait for; none: ten times the median of recent steps, at least 60; 0: no deadline. "
+        "The start, evaluations and checkpoints have ten times what is given here; else an hour at first, "
+        "then ten times the longest of their kind, at least ten minutes",
+    )
     log_every: int = Field(
         10, ge=1, description="steps between two rows of metrics, which are means over these steps"
     )

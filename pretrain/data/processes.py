@@ -17,7 +17,6 @@ import pickle
 import queue
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
@@ -26,10 +25,9 @@ import torch
 
 from augment.core.errors import AugmentationError
 from pretrain.common.errors import UserError
+from pretrain.common.processes import die_with
 from pretrain.data.batch import RankBatch
 from pretrain.data.worker import BlockMaker
-
-_PARENT_POLL_SECONDS = 1.0
 
 
 class WorkerProcesses:
@@ -168,11 +166,6 @@ def _start_worker(parent: int) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # augmentations of text tokenise here: one core a worker
     gc.freeze()  # the parent's objects: a collection that looked at them would copy their pages
     signal.set_wakeup_fd(-1)  # the parent's, if it had one: this process must not write into it
-    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
-
-
-def _end_with_parent(parent: int) -> None:
-    """Exit as soon as the parent is dead: another worker's copy of its end of the pipe may keep it open."""
-    while os.getppid() == parent:
-        time.sleep(_PARENT_POLL_SECONDS)
-    os._exit(1)
+    # Another worker's copy of the parent's end of the pipe may keep it open. By the kernel: this process may
+    # be stopped.
+    die_with(parent)

@@ -34,6 +34,7 @@ class Stopwatch:
         self._events: list[tuple[str, Any, Any]] = []
         self._whole = 0.0
         self._step_started = clock()
+        self.part = ""  # the part that runs now, by the host's order; "" in none
 
     def start_step(self) -> None:
         self._step_started = self._clock()
@@ -46,6 +47,15 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
+        around, self.part = self.part, part
+        try:
+            with self._measured(part):
+                yield
+        finally:
+            self.part = around
+
+    @contextmanager
+    def _measured(self, part: str) -> Iterator[None]:
         if not self._cuda:
             started = self._clock()
             try:

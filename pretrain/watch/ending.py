@@ -1,0 +1,241 @@
+"""How a start of a run ended: one message for all ranks, one exit status, and whether to start again.
+
+Of a thousand ranks that meet the same failure, or only its consequence (a lost connection), one speaks. It is
+the first to create a file in `RUN/watch`; the others take its exit status. The message says what happened,
+what is safe, and what to type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from augment.core.errors import AugmentationError
+from pretrain.checkpoint.folder import candidates, step_of
+from pretrain.common.error_output import is_printed, mark_printed, print_error
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
+from pretrain.common.shutdown import EXIT_REQUEUE
+from pretrain.watch.faults import PEER, SLOW, fault_of
+from pretrain.watch.heartbeat import Heartbeat, read_all, silent_ranks, who_is_behind
+
+FOLDER, FOLDER_BEFORE = "watch", "watch.before"
+END, CLAIM = "end", "end.claim"
+PATIENCE = 3.0
+"""Seconds in which a rank that fails for a reason of its own is expected to say so."""
+REPORT = 30.0
+"""Seconds that the rank that speaks may take."""
+
+T = TypeVar("T")
+
+
+class RunEnded(UserError):
+    """A failure that has been explained; `exit_status` says whether a batch script starts the run again."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the rank that spoke has said."""
+
+    status: int
+    text: str
+
+
+class Ending:
+    """Says, once for all ranks, how this start of a run ended."""
+
+    def __init__(self, run_folder: Path, rank: int, ranks: int, start_step: int, between: float) -> None:
+        """
+        Args:
+            start_step: of the checkpoint that this start resumed from; 0: of none.
+            between: seconds between two heartbeats.
+        """
+        self.run_folder, self.folder = run_folder, run_folder / FOLDER
+        self.rank, self.ranks, self.start_step, self.between = rank, ranks, start_step, between
+
+    # -- by an exception -----------------------------------------------------
+
+    def explain(self, error: Exception) -> Exception:
+        """Print why the run ends, unless another rank does, and return what to raise for it.
+
+        That is the error itself, marked printed, where it is one for users and not one that may pass.
+        """
+        fault = fault_of(error)
+        for_users = isinstance(error, (UserError, AugmentationError))
+        told = is_printed(error)
+        self._keep(error)
+        waits = fault is not None and fault.kind in (PEER, SLOW) and self.ranks > 1 and not told
+        verdict = self.of_others(PATIENCE) if waits else None
+        if verdict is None and not self.claim():
+            verdict = self.of_others(REPORT)
+        if verdict is not None:
+            if not (told or waits or _first_line(error) in verdict.text):
+                self._print(error, for_users)
+            return _quiet(RunEnded(verdict.text), verdict.status)
+        if fault is None:
+            status = 2 if for_users else 1
+            if not told and not for_users:
+                traceback.print_exception(error)
+            what = str(error) if for_users else f"{type(error).__name__}: {_first_line(error)}"
+        else:
+            status = EXIT_REQUEUE
+            what = str(error) if for_users else f"{fault.what} ({_first_line(error)})"
+            if waits:
+                looks = self.look_twice()
+                if silent_ranks(*looks, self.ranks):
+                    what = f"{who_is_behind(*looks, self.ranks)}. {what[0].upper()}{what[1:]}"
+        status = self.end(what, status, told)
+        return _quiet(error, status) if fault is None and for_users else _quiet(RunEnded(what), status)
+
+    def _keep(self, error: Exception) -> None:
+        """Write the traceback of this rank where it can be looked up."""
+        text = "".join(traceback.format_exception(error))
+        bounded(lambda: (self.folder / f"error-rank-{self.rank}").write_text(text), 5.0, None)
+
+    def _print(self, error: Exception, for_users: bool) -> None:
+        """Print an error of this rank that the rank that spoke did not name."""
+        if for_users:
+            print_error(error)
+        else:
+            traceback.print_exception(error)
+
+    # -- the one who speaks ----------------------------------------------------
+
+    def claim(self) -> bool:
+        """Return whether this rank is the one to speak; so is every rank that cannot reach the folder."""
+
+        def create() -> bool:
+            try:
+                os.close(os.open(self.folder / CLAIM, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            except FileExistsError:
+                return False
+            except OSError:
+                return True
+            return True
+
+        return bounded(create, 5.0, True)
+
+    def of_others(self, seconds: float) -> Verdict | None:
+        """Return what another rank has said, if it does so in time."""
+        end = time.monotonic() + seconds
+        while True:
+            verdict = bounded(lambda: read_verdict(self.run_folder), 5.0, None)
+            if verdict is not None or time.monotonic() > end:
+                return verdict
+            time.sleep(0.1)
+
+    def end(self, what: str, status: int, told: bool = False) -> int:
+        """Print the last message and publish it; return the exit status.
+
+        Args:
+            status: EXIT_REQUEUE asks for another start, and becomes 1 where this one has made no progress.
+            told: what happened has been printed.
+        """
+        unknown: tuple[int, str] | None = (-1, "")
+        newest = bounded(lambda: newest_checkpoint(self.run_folder), 10.0, unknown)
+        status, after = self._what_next(newest, status)
+        text = f"{what}\n{after}"
+        bounded(lambda: replace_durably(self.folder / END, f"{status}\n{text}\n".encode()), 10.0, None)
+        print_error(UserError(after if told else text))
+        return status
+
+    def _what_next(self, newest: tuple[int, str] | None, status: int) -> tuple[int, str]:
+        """Return the status, and the lines that say what is safe and what to type."""
+        if newest is None:
+            safe = f"nothing: {self.run_folder} has no checkpoint yet"
+        elif newest[0] < 0:
+            safe = f"the checkpoints in {self.run_folder}, which cannot be listed now"
+        else:
+            safe = f"{newest[1]}: the run as it was after step {newest[0]}"
+        again = "the same command with --resume auto"
+        if status != EXIT_REQUEUE:
+            return status, f"  safe: {safe}\n  next: deal with the reason above, then {again}"
+        if newest is not None and (newest[0] < 0 or newest[0] > self.start_step):
+            return status, (
+                f"  safe: {safe}\n  next: this may pass (exit status {status}). slurm/pretrain_clear.sh "
+                f"starts the job again by itself; otherwise {again}"
+            )
+        return 1, (
+            f"  safe: {safe}\n  next: this may pass, but no checkpoint was written since this start at step "
+            f"{self.start_step}, so the job is not requeued (exit status 1): it would lose the same again. "
+            f"Look at the nodes, or lower --checkpoint.every; then {again}"
+        )
+
+    # -- the other ranks --------------------------------------------------------
+
+    def look_twice(self) -> tuple[dict[int, Heartbeat], dict[int, Heartbeat]]:
+        """Return all ranks' heartbeats at two moments, with time for two beats between."""
+        none: dict[int, Heartbeat] = {}
+        before = bounded(lambda: read_all(self.folder), 5.0, none)
+        time.sleep(2.5 * self.between)
+        return before, bounded(lambda: read_all(self.folder), 5.0, none)
+
+
+def begin_folder(run_folder: Path) -> None:
+    """Make RUN/watch anew. What the start before left on its end is kept, once, as RUN/watch.before."""
+    folder, before = run_folder / FOLDER, run_folder / FOLDER_BEFORE
+    if (folder / CLAIM).exists():
+        shutil.rmtree(before, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.rename(folder, before)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def remove_folder(run_folder: Path) -> None:
+    """Remove RUN/watch after an end that needs no explanation."""
+    shutil.rmtree(run_folder / FOLDER, ignore_errors=True)
+
+
+def read_verdict(run_folder: Path) -> Verdict | None:
+    """Return how the last start of a run ended; None: as it should, or nobody could say."""
+    try:
+        status, _, text = (run_folder / FOLDER / END).read_text().partition("\n")
+        return Verdict(int(status), text.rstrip())
+    except (OSError, ValueError):
+        return None
+
+
+def newest_checkpoint(run_folder: Path) -> tuple[int, str] | None:
+    """Return the newest checkpoint's step and path; None: there is none; a step of -1: it cannot be read."""
+    try:
+        found = candidates(run_folder / "checkpoints")
+    except UserError:
+        return -1, ""
+    return (step_of(found[0]), str(found[0])) if found else None
+
+
+def bounded(action: Callable[[], T], seconds: float, otherwise: T) -> T:
+    """Return what an action returns; `otherwise` where it fails, or takes longer.
+
+    A file system that is away lets a call wait for ever; its thread is then left behind.
+    """
+    results: list[T] = []
+
+    def act() -> None:
+        with contextlib.suppress(Exception):
+            results.append(action())
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else otherwise
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _quiet(error: Exception, status: int) -> Exception:
+    mark_printed(error)
+    if isinstance(error, UserError):
+        error.exit_status = status
+    return error

@@ -1,0 +1,201 @@
+"""Where each rank stands, in files of the run folder: what is left to read when the network hangs.
+
+Every rank writes a file of its own; nobody locks, waits or talks to another rank. The clocks of machines are
+not compared: a rank is alive if it has beaten between two looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+WIDTH = 512
+"""Bytes of a file: it is written over in place, with one call."""
+STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "waiting for a disk or a driver"}
+"""States of /proc/PID/stat in which a process does nothing."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """What a rank last said of itself.
+
+    pid, started, machine: they identify the process: `started` is field 22 of /proc/PID/stat, `machine` the
+        start of the kernel and the namespace of pids.
+    beat: counts the heartbeats.
+    step: steps done. phase: of the step that runs, or what runs instead. seconds: since it last went on.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    started: int
+    machine: str
+    beat: int
+    step: int
+    phase: str
+    seconds: float
+
+    def write(self, folder: Path) -> None:
+        """Write it over the one before. Raises OSError."""
+        line = json.dumps(asdict(self))[: WIDTH - 1].ljust(WIDTH - 1) + "\n"
+        file = os.open(folder / f"rank-{self.rank}", os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)  # a network file system shows others what was written when the file is closed
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} ({self.host}, process {self.pid})"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the process is one of this machine, and lives."""
+        return self.machine == machine() and start_of(self.pid) == self.started
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process was one of this machine, and has ended."""
+        return self.machine == machine() and (
+            start_of(self.pid) != self.started or state_of(self.pid) in "ZX"
+        )
+
+    def kill(self) -> None:
+        """End the process, if it is one of this machine: SIGKILL, which ends a stopped one too."""
+        if self.is_here:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def heartbeat(rank: int, beat: int, step: int, phase: str, seconds: float) -> Heartbeat:
+    """Return a heartbeat of this process."""
+    pid = os.getpid()
+    started = start_of(pid) or 0
+    return Heartbeat(
+        rank, socket.gethostname(), pid, started, machine(), beat, step, phase, round(seconds, 1)
+    )
+
+
+def read_all(folder: Path) -> dict[int, Heartbeat]:
+    """Return rank -> its last heartbeat, of the ranks that have one to be read."""
+    found = {}
+    for path in folder.glob("rank-*"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            beat = Heartbeat(**json.loads(path.read_text()))
+            found[beat.rank] = beat
+    return found
+
+
+def who_is_behind(before: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat], ranks: int) -> str:
+    """Say which rank keeps the others waiting, and in what it is.
+
+    Ranks that did not beat between the two looks come first, then those of the lowest step, then those that
+    wait for data while others do not.
+
+    Args:
+        before, now: heartbeats at two looks, further apart than two beats.
+        ranks: of the run.
+    """
+    silent = silent_ranks(before, now, ranks)
+    if silent:
+        return _listed([_silence(rank, now.get(rank)) for rank in silent]) + _others(silent, now)
+    first = min(beat.step for beat in now.values())
+    late = [beat for beat in now.values() if beat.step == first]
+    if len(late) == len(now):
+        late = [beat for beat in now.values() if beat.phase == "data"]
+    if not late or len(late) == len(now):
+        phases = sorted({beat.phase for beat in now.values()})
+        where = f"step {first + 1}, in {' and '.join(phases)}"
+        if ranks == 1:
+            return f"{now[0].name} does not go on with {where}" + _workers(now[0])
+        return f"all {ranks} ranks are at {where}: the network between them, or a device, hangs"
+    named = [f"{beat.name} is at step {beat.step + 1}, in {beat.phase}{_workers(beat)}" for beat in late]
+    return _listed(named) + _others([beat.rank for beat in late], now)
+
+
+def silent_ranks(before: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat], ranks: int) -> list[int]:
+    """Return the ranks that did not beat between two looks, or never did."""
+    beats = {rank: beat.beat for rank, beat in now.items()}
+    seen = {rank: beat.beat for rank, beat in before.items()}
+    return [rank for rank in range(ranks) if rank not in beats or beats[rank] == seen.get(rank)]
+
+
+def _silence(rank: int, last: Heartbeat | None) -> str:
+    if last is None:
+        return f"rank {rank} has never given a sign of life"
+    where = f"after step {last.step}, in {last.phase}"
+    if last.has_ended:
+        return (
+            f"{last.name} has ended without a word {where}: it was killed, as the kernel does when memory "
+            "runs out"
+        )
+    if last.is_here and (state := STATES.get(state_of(last.pid))):
+        return f"{last.name} is {state} {where}"
+    return f"{last.name} gives no sign of life {where}: it was stopped or killed, or its machine is gone"
+
+
+def _others(named: list[int], now: Mapping[int, Heartbeat]) -> str:
+    phases = sorted({beat.phase for rank, beat in now.items() if rank not in named})
+    return f"; the other ranks wait in {' and '.join(phases)}" if phases else ""
+
+
+def _listed(parts: list[str]) -> str:
+    more = f"; and {len(parts) - 4} more" if len(parts) > 4 else ""
+    return "; ".join(parts[:4]) + more
+
+
+def _workers(beat: Heartbeat) -> str:
+    """Return what is wrong with the children of a rank of this machine: its loader workers."""
+    if beat.phase != "data" or not beat.is_here:
+        return ""
+    states = {child: STATES.get(state_of(child)) for child in children_of(beat.pid)}
+    idle = [f"{child} is {state}" for child, state in states.items() if state]
+    return f" (loader worker {', '.join(idle)})" if idle else " (its loader workers make none)"
+
+
+# -- this machine's processes --------------------------------------------------
+
+
+@cache
+def machine() -> str:
+    """Return what tells this start of this machine, and this namespace of pids, from all others."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # not Linux
+        return ""
+
+
+def _fields_of(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on; [] for no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def start_of(pid: int) -> int | None:
+    """Return when a process started, in ticks of the kernel; None: there is none."""
+    fields = _fields_of(pid)
+    return int(fields[19]) if fields else None
+
+
+def state_of(pid: int) -> str:
+    """Return the kernel's letter for the state of a process; X: there is none."""
+    return (_fields_of(pid) or ["X"])[0]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the pids of the children of a process."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
+    return found

@@ -1,0 +1,38 @@
+"""Which ends of the ranks requeue the job: by what one rank said for all, else by srun's status."""
+
+import pytest
+
+RUN = "runs/test-7"
+SAID = f"mkdir -p {RUN}/watch; printf '%s\\nwhy\\n' {{}} >{RUN}/watch/end; exit {{}}"
+STEP = f"mkdir -p {RUN}/checkpoints/step-00000040; exit {{}}"
+
+
+@pytest.mark.parametrize(
+    "ends,words,requeued",
+    [
+        # srun ends with the status of the rank that was killed
+        (SAID.format(75, 137), "requeueing 7 (a fault that may pass, exit status 137)", True),
+        (SAID.format(75, 75), "requeueing 7 (a fault that may pass", True),
+        # no progress; a bad setting; a rank that only lost its connection may end with 75
+        (SAID.format(1, 137), "not requeued", False),
+        (SAID.format(2, 75), "not requeued", False),
+        # nobody could say anything
+        ("exit 75", "requeueing 7 (asked to save", True),
+        ("exit 1", "not requeued", False),
+        (STEP.format(1), "not requeued", False),
+        (STEP.format(134), "requeueing 7 (killed by signal 6, after a new checkpoint", True),
+        ("exit 137", "not requeued", False),
+    ],
+)
+def test_the_job_is_requeued_where_that_may_help(submit, tmp_path, ends, words, requeued):
+    done, _ = submit(ENDS=ends)
+    said = done.stdout + done.stderr
+    assert words in said
+    assert (tmp_path / "requeued").exists() == requeued == ("requeueing" in said)
+
+
+def test_what_an_earlier_start_said_does_not_count(submit, tmp_path):
+    submit(ENDS=SAID.format(75, 75))
+    (tmp_path / "requeued").unlink()
+    done, _ = submit(ENDS="exit 1")
+    assert "not requeued" in done.stderr and not (tmp_path / "requeued").exists()
