@@ -148,6 +148,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
             name=config.name,
             settings=dict(leaves(config.model_dump(mode="json"))),
         ) as telemetry,
+        watchdog.end_after_errors(),
     ):
         if default_recipe is not None:
             telemetry.say(summary.describe_default(default_recipe))

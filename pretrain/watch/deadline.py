@@ -39,8 +39,8 @@ TIMES = 10
 OUTSIDE, OUTSIDE_FLOOR = 3600.0, 600.0
 """Deadline of what is no step, where none is given: of the start, the first step, evaluations, checkpoints
 and exports. Of the next of a kind it is `TIMES` the longest so far, at least the second of these."""
-END = 120.0
-"""Deadline of the end after an error."""
+END = 600.0
+"""Deadline of the end after an error: a checkpoint that is being written is waited for."""
 RANKS_A_SECOND = 50
 """Heartbeats that all ranks together write in a second, at most; each rank beats once a second, at most."""
 _TICK = 0.25
@@ -103,6 +103,16 @@ class Watchdog:
             self._longest[phase] = max(self._longest.get(phase, 0.0), time.monotonic() - began)
             self._outside.remove(phase)
             self._moves += 1
+
+    @contextlib.contextmanager
+    def end_after_errors(self) -> Iterator[None]:
+        """Enclose what may fail: what is closed after an error is no step any more."""
+        try:
+            yield
+        except Exception:
+            self._outside.append("end")
+            self._moves += 1
+            raise
 
     def __enter__(self) -> Watchdog:
         return self
