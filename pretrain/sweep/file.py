@@ -393,14 +393,16 @@ def _all_readings() -> str:
 def _point(
     recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, searched: dict[str, Any]
 ) -> Point:
-    both = {SHORT_FLAGS.get(key, key): value for key, value in (common | own).items()}
+    common = {SHORT_FLAGS.get(key, key): value for key, value in common.items()}
+    own = {SHORT_FLAGS.get(key, key): value for key, value in own.items()}
+    both = common | own
     if unused("mlm", flags):
         idle = unused(_objective(recipe, both, flags), flags)
         flags = {key: value for key, value in flags.items() if key not in idle}
-    factors = {
-        key: value for key, value in both.items() if isinstance(value, dict) and set(value) == {"times"}
-    }
-    overrides = {key: text_of(value) for key, value in both.items() if key not in factors} | flags
+    factors = {key: value for key, value in both.items() if _is_factor(value)}
+    # a row's factor multiplies what all rows have, where the file says that
+    plain = {key: value for part in (common, own) for key, value in part.items() if not _is_factor(value)}
+    overrides = {key: text_of(value) for key, value in plain.items()} | flags
     for key, factor in factors.items():
         base: Any = load_config(recipe, {k: v for k, v in overrides.items() if not k.startswith("augment.")})
         for part in key.split("."):
@@ -411,6 +413,10 @@ def _point(
         overrides,
         ", ".join(f"{key.split('.')[-1]} {text_of(value)}" for key, value in searched.items()),
     )
+
+
+def _is_factor(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"times"}
 
 
 def _objective(recipe: Path, values: Mapping[str, Any], flags: Overrides) -> str:

@@ -60,6 +60,16 @@ def test_the_command_line_wins_and_relative_values_multiply_what_it_says(tmp_pat
         expand(read_sweep(path), tmp_path, {"train.seed": "3"})
 
 
+def test_a_relative_value_multiplies_what_all_rows_have(tmp_path):
+    both = {"steps": {"times": 1.5}, "train.warmup_steps": {"times": 2}}
+    tree = {
+        "set": {"train.steps": 100, "train.warmup_steps": 7},
+        "rows": {"plain": {}, "longer": {"set": both}},
+    }
+    trains = [entry.points[0].config(1).train for entry in entries_of(tmp_path, **tree)]
+    assert [(train.steps, train.warmup_steps) for train in trains] == [(100, 7), (150, 14)]
+
+
 def test_flags_of_an_objective_are_of_the_rows_that_have_it(tmp_path):
     rows = {
         "SimCSE": {},
