@@ -31,12 +31,14 @@ MAY_IMPORT = {
     "pretrain.common": "",
     "pretrain.config": "augment.spec",
     "pretrain.checkpoint": "",
+    "pretrain.remote": "",
     "pretrain.telemetry": "",
     "pretrain.model": "",
     "pretrain.watch": "pretrain.checkpoint pretrain.telemetry",
     "pretrain.losses": "pretrain.model",
     "pretrain.ledger": "",
-    "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config pretrain.ledger",
+    "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config pretrain.ledger "
+    "pretrain.remote",
     "pretrain.objectives": "pretrain.config pretrain.model pretrain.losses pretrain.data",
     "pretrain.export": "pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
     "pretrain.prepare": "augment.text pretrain.config pretrain.data",
@@ -46,8 +48,8 @@ MAY_IMPORT = {
     "pretrain.losses pretrain.data pretrain.ledger pretrain.objectives",
     "pretrain.sweep": "pretrain.config pretrain.telemetry",
     "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
-    "pretrain.data pretrain.ledger pretrain.objectives pretrain.export pretrain.prepare pretrain.cache "
-    "pretrain.step",
+    "pretrain.remote pretrain.data pretrain.ledger pretrain.objectives pretrain.export pretrain.prepare "
+    "pretrain.cache pretrain.step",
     "pretrain.trainer": "pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data "
     "pretrain.ledger pretrain.step pretrain.start pretrain.watch",
     "pretrain.run": "pretrain finetune",

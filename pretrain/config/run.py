@@ -28,6 +28,12 @@ class LoadingConfig(Section):
         description="prepared data (manifest.json inside); none: data/NAME, prepared on "
         "first use from data.prepare. Flag --data",
     )
+    remote: str | None = Field(
+        None,
+        description="URL of a folder of prepared data (https://, s3://, gs://, ...): --data names a folder "
+        "here for its manifest, its tokenizer, and the chunks that were read last (docs/data.md)",
+    )
+    remote_cache: float = Field(20.0, ge=0, description="gigabytes of those chunks to keep")
     sets: list[DataSet] = Field(
         default_factory=list,
         description="several folders of prepared data in place of one, each with @WEIGHT or none: a global "

@@ -23,6 +23,7 @@ from pretrain.data.shards import SeveralSets, ShardReader
 from pretrain.data.tokenizer import load_tokenizer, tokenizer_hash
 from pretrain.objectives import view_specs
 from pretrain.prepare.run import find_or_prepare
+from pretrain.remote.mirror import mirror
 from pretrain.start import inputs
 from pretrain.step.heldout import Heldout
 from pretrain.step.progress import Progress
@@ -129,6 +130,8 @@ def find_data(config: Config) -> None:
         AugmentationError: the augmentations need something that this machine lacks.
     """
     folder, recipe = config.data_folder, config.data.prepare
+    if config.data.remote is not None:
+        mirror(config.data.remote, folder, int(config.data.remote_cache * 1e9))
     # What cannot be made, and what is missing for it, fails here and not after hours of preparation.
     made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
     if not made:
@@ -174,6 +177,8 @@ def check_files(reader: ShardReader, damaged: str) -> None:
     Raises:
         UserError: a file is missing or has another size.
     """
+    if reader.is_remote:  # what is not here is fetched when it is read
+        return
     try:
         require_files(reader.folder, reader.manifest)
     except UserError as error:
