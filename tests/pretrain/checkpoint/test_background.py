@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from checkpoint_helpers import PlainEngine
-from run_helpers import outputs_of
+from run_helpers import command, outputs_of, records, start, wait_for
 from safetensors.torch import save_file
 from test_checkpoint import launch, results_of
 
@@ -229,6 +229,25 @@ def test_one_of_two_ranks_killed_at_any_stage_and_resumed_is_bitwise_the_unbroke
         assert result == {
             place: {"step": step, "end": [], "losses": True} for place, (_, step) in KILLS.items()
         }
+
+
+def test_a_run_whose_checkpoint_cannot_be_written_ends_before_the_next_is_due(tiny_data, tmp_path):
+    """The folder of checkpoints is exchanged for a file: an error of the operating system, as a full disk."""
+    run, every = tmp_path / "run", 50
+    flags = {"train__steps": 100_000, "checkpoint__every": every, "evaluate__every": 0}
+    ranks = start(command(tiny_data, run, **flags), ranks=2)
+    checkpoints = run / "checkpoints"
+    wait_for(lambda: store.latest(checkpoints) is not None, ranks)
+    good = store.latest(checkpoints)
+    os.rename(checkpoints, run / "elsewhere")
+    checkpoints.touch()
+    outputs = outputs_of(ranks, 240)
+    assert [rank.returncode for rank in ranks] == [2, 2], outputs
+    (said,) = [line for text in outputs for line in text.splitlines() if "error:" in line]
+    assert "could not write checkpoint" in said and "Traceback" not in "".join(outputs)
+    steps = [row["step"] for row in records(run)]
+    assert steps[-1] % every, "it ended where the next was due"
+    assert store.problem_with(run / "elsewhere" / good.name) is None
 
 
 # -- reading -------------------------------------------------------------------
