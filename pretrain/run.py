@@ -39,7 +39,9 @@ from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.recorded_batch import compare_last_batch
 from pretrain.start.resume import check_requested, resume_from
+from pretrain.start.rollback import roll_back
 from pretrain.step import engine as engines
+from pretrain.step.faults import OverBudget
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.metrics_file import read_metrics
@@ -125,8 +127,14 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     spec = BatchSpec(data.views, masking, data.vocabulary, data.synonyms, longest, prompts)
     of_ledger = compare_last_batch(config, data.train, spec, progress, checkpoint)
     rank, world = dist.get_rank(), dist.get_world_size()
-    position = Position(progress.step, stop_step, rank, world, progress.substitutions)
-    batches = Loader(data.train, spec, LoaderSettings.of(config), position)
+
+    def loader() -> Loader:
+        position = Position(
+            progress.step, stop_step, rank, world, progress.substitutions, jumps=config.train.faults.jumps
+        )
+        return Loader(data.train, spec, LoaderSettings.of(config), position)
+
+    batches = loader()
     sts = StsEvaluator(config.evaluate.sts or os.environ.get("CLEAR_DATA"))
     evaluate = Evaluation(config, data, engine, sts, progress)
 
@@ -173,10 +181,8 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
             keep_start(folder, functools.partial(checkpoints.save, progress, wait=True), keep_best)
         steps = iter(batches)  # forks the workers, which must not have the run's signal handlers
         shutdown = Shutdown(folder, watch_file=rank == 0)
-        code = train(
-            config,
-            engine,
-            steps,
+        decode = functools.partial(data.tokenizer.decode, skip_special_tokens=True)
+        of_run = (
             evaluate,
             checkpoints,
             keep_best,
@@ -187,6 +193,16 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
             watchdog,
             beside,
         )
+        while True:
+            try:
+                code = train(config, engine, steps, *of_run, decode)
+                break
+            except OverBudget as fault:
+                steps.close()
+                with watchdog("roll-back"):
+                    roll_back(fault, config, engine, progress, stop_step, checkpoints, telemetry)
+            batches = loader()
+            steps = iter(batches)
     if progress.step == stop_step:
         with watchdog("export"):
             on_rank_zero(lambda: export(folder / "checkpoints", folder / "export"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from pretrain.checkpoint import store
-from pretrain.common.errors import UserError
 from pretrain.common.memory import FlatMemory
 from pretrain.common.shutdown import EXIT_CODES, NONE, REASONS, STOP, UNSAVED, Shutdown
 from pretrain.common.transfer import Numbers
@@ -20,8 +17,9 @@ from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
 from pretrain.data.damage import describe_substitution
 from pretrain.ledger import chain
-from pretrain.model.precision import SMALLEST_SCALE, LossScale
+from pretrain.model.precision import LossScale
 from pretrain.start.checkpoints import Checkpoints
+from pretrain.step.faults import Decode, Faults, Judged, steadier_settings
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
 from pretrain.step.update import Update
@@ -33,10 +31,6 @@ from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.watch.deadline import Watchdog
 
 Beside = Callable[[int], Mapping[str, Any]]
-
-
-class NotFinite(UserError):
-    """A loss or gradient is inf or NaN; the step was not applied."""
 
 
 def train(
@@ -52,21 +46,24 @@ def train(
     stop_step: int,
     watchdog: Watchdog,
     beside: Beside = lambda step: {},
+    decode: Decode = str,
 ) -> int:
     """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
 
     Args:
         engine: DeepSpeed engine around a `SentenceModel`.
-        batches: this rank's batches from `progress.step` on.
+        batches: this rank's batches from `progress.step` on, without those that `train.faults` jumps over.
         evaluate: evaluates the engine's model on all ranks together; must return the same dict on each.
         checkpoints: of the engine and the progress.
         keep_best: called on all ranks with the checkpoint of the step whose `selection_score` is the best so
             far.
         watchdog: is told of every step that is done.
         beside: number of steps done -> what a row of metrics says besides.
+        decode: token ids -> text, for a report.
 
     Raises:
-        NotFinite: a loss or gradient is not finite. Parameters and the last checkpoint are as they were.
+        OverBudget: too many steps had a loss or gradient that is not finite, or a spike. The checkpoints are
+            as they were.
     """
     settings, clock, memory = config.train, Stopwatch(), FlatMemory()
     scale = LossScale(engine.module) if settings.precision == "fp16" else None
@@ -83,7 +80,8 @@ def train(
         lanes=config.data.lanes,
     )
     update = Update(engine, settings.clip, scale)
-    log = _StepLog(config, engine, telemetry, progress, clock, scale, beside)
+    faults = Faults(config, whole, update, telemetry, progress, decode)
+    log = _StepLog(config, engine, telemetry, progress, clock, scale, beside, faults)
     engine.train()
     watchdog.follow(clock)
 
@@ -91,6 +89,9 @@ def train(
         clock.start_step()
         with clock("data"):
             batch = next(batches)
+        if batch.step > progress.step:
+            log.write()
+            faults.jump_to(batch.step)
         rate = learning_rate(settings, progress.step)
         for group in engine.optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
@@ -99,7 +100,7 @@ def train(
         asked = max(shutdown.requested(), UNSAVED if checkpoints.failed else NONE)
         result = whole.compute(batch, asked, probing=ends_row)
         with clock("step"):
-            norm, applied = update.apply(result.losses["total"])
+            norm, applied = update.apply(result.losses["total"], faults.largest_applied(progress.step + 1))
         memory.after_step()
 
         log.write()  # the step before, while a GPU is busy with this one
@@ -113,7 +114,7 @@ def train(
         evaluates = last or _is_due(progress.step, config.evaluate.every)
         request = NONE if last else result.request
 
-        log.add(result, rate, norm, applied, ends_row)
+        log.add(batch, result, rate, norm, applied, ends_row)
         due = checkpoints.due(progress.step)
         if evaluates or request or due:
             log.write()
@@ -159,6 +160,7 @@ class _Step:
     """
 
     number: int
+    batch: RankBatch
     result: StepResult
     rate: float
     coming: Numbers
@@ -182,12 +184,15 @@ class _StepLog:
         clock: Stopwatch,
         scale: LossScale | None,
         beside: Beside,
+        faults: Faults,
     ) -> None:
+        self.faults = faults
         self.beside, self.sizes = beside, config.batch_sizes
         self.config, self.engine, self.telemetry = config, engine, telemetry
         self.progress, self.clock, self.scale = progress, clock, scale
         self.window = Window(progress.window)
         self.monitor = Monitor(
+            explosion=config.train.faults.spike_factor,
             advice=steadier_settings(config),
             terms=config.objective.sections,
             quiet=config.train.log_every,
@@ -196,7 +201,13 @@ class _StepLog:
         self._queued: _Step | None = None
 
     def add(
-        self, result: StepResult, rate: float, norm: Tensor | float, applied: Tensor, ends_row: bool
+        self,
+        batch: RankBatch,
+        result: StepResult,
+        rate: float,
+        norm: Tensor | float,
+        applied: Tensor,
+        ends_row: bool,
     ) -> None:
         """Take a step that `progress` has counted already; the one before must have been written.
 
@@ -226,13 +237,15 @@ class _StepLog:
             of_row["ledger"] = chain.of_row(progress.ledger)
             if self.sizes.growth_steps:
                 of_row["global_batch"] = sequences
-        self._queued = _Step(progress.step, result, rate, Numbers(numbers), ends_row, of_row)
+        self._queued = _Step(progress.step, batch, result, rate, Numbers(numbers), ends_row, of_row)
 
     def write(self) -> None:
         """Log the step that was added last, unless that has been done.
 
+        A step with a fault is no part of a row's means, and has a record of its own.
+
         Raises:
-            NotFinite: a loss or gradient of it is not finite.
+            OverBudget: one step with a fault too many.
         """
         if self._queued is None:
             return
@@ -240,15 +253,18 @@ class _StepLog:
         result, numbers = step.result, step.coming.read()
         losses, measures = _of(numbers, _LOSS), _of(numbers, _MEASURE)
         norm, applied = numbers["norm"], bool(numbers["applied"])
-        _require_finite(step.number, losses, norm, applied, numbers.get("scale"), self.config)
         self.progress.skipped_steps += not applied
+        sound = self.faults.judge(
+            Judged(step.number, step.batch, losses, norm, applied, numbers.get("scale"))
+        )
         sequences = self.sizes.at_step(step.number - 1)
         self.telemetry.advance(step.number, losses, step.rate, result.tokens, sequences)
         for row in result.substitutions:
             self.telemetry.warn(describe_substitution(row))
-        self.window.add(losses, norm, measures, result.masked_tokens, result.micro_batches)
+        if sound:
+            self.window.add(losses, norm, measures, result.masked_tokens, result.micro_batches)
         alarms = self.monitor.alarms_of_step(step.number, losses, norm) if applied else []
-        if step.ends_row:
+        if step.ends_row and self.window.steps:
             metrics = self.window.close() | step.of_row
             metrics["skipped_steps"] = self.progress.skipped_steps
             alarms += self.monitor.alarms_of_row(
@@ -270,48 +286,3 @@ _LOSS, _MEASURE = "loss ", "measure "  # what the names of these numbers of a st
 def _of(numbers: dict[str, float], prefix: str) -> dict[str, float]:
     """Return the numbers whose name begins with `prefix`, by the rest of their name."""
     return {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
-
-
-def _require_finite(
-    step: int, losses: dict[str, float], norm: float, applied: bool, scale: float | None, config: Config
-) -> None:
-    """Raise NotFinite for a step with a loss, or a gradient, that is not finite.
-
-    scale: of float16, for which a gradient may be infinite as long as a smaller one is left; None: of none.
-    """
-    parts = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
-    if not math.isfinite(losses["total"]):
-        raise NotFinite(f"the loss is not finite at step {step} ({parts}); " + _remedy(config))
-    if scale is None and not applied:
-        raise NotFinite(
-            f"a gradient is not finite (norm {norm}) at step {step}, losses {parts}; " + _remedy(config)
-        )
-    if scale is not None and scale < SMALLEST_SCALE:
-        raise NotFinite(f"gradients overflow float16 at every loss scale, at step {step}; " + _remedy(config))
-
-
-def _remedy(config: Config) -> str:
-    try:
-        good = store.latest(config.run_folder / "checkpoints")
-        kept = f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"
-    except store.CheckpointError as error:
-        kept = str(error)
-    return (
-        f"the step was not applied and {kept}. To continue: {steadier_settings(config)}; with --resume auto"
-    )
-
-
-def steadier_settings(config: Config) -> str:
-    """Name what to change where a loss or gradient is not finite: settings that a resume may change."""
-    train = config.train
-    ways = [
-        f"lower train.lr (now {train.lr:g})",
-        f"lengthen train.warmup_steps (now {train.warmup_steps})",
-        f"lower train.clip (now {train.clip:g})" if train.clip else "set train.clip, as --train.clip 1",
-    ]
-    for key, way in config.objective.steadier.items():
-        section, name = key.split(".")[1:]
-        ways.append(f"{way} {key} (now {getattr(config.objective, section).in_force(name):g})")
-    if train.precision != "fp32":
-        ways.append("--train.precision fp32")
-    return ", ".join(ways[:-1]) + f" or {ways[-1]}"

@@ -53,3 +53,12 @@ def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T:
         mark_printed(failure)
         raise failure
     return result
+
+
+def gathered(mine: T) -> list[T]:
+    """Return what every rank holds, by rank: picklable, and small. Collective."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [mine]
+    parts: list = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, mine)
+    return parts

@@ -18,6 +18,7 @@ from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE
 from pretrain.config.batch_sizes import BatchSizes
 from pretrain.config.data import DataConfig, DataSet
+from pretrain.config.faults import FaultsConfig
 from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.terms import Section
 
@@ -332,6 +333,9 @@ class TrainConfig(Section):
     log_every: int = Field(
         10, ge=1, description="steps between two rows of metrics, which are means over these steps"
     )
+    faults: FaultsConfig = Field(
+        default_factory=FaultsConfig, description="numbers that are not finite, and spikes"
+    )
 
     @property
     def decay_begins(self) -> int:
@@ -474,6 +478,7 @@ class Config(Section):
                 f"checkpoint.keep_every={saves.keep_every} is not a multiple of checkpoint.every="
                 f"{saves.every}: at such steps no checkpoint is written. Set it to one"
             )
+        train.faults.require_before(train.steps)
         if not all(0 <= beta < 1 for beta in train.betas):
             raise ValueError(f"train.betas={train.betas}: each must lie in [0, 1)")
         if train.optimizer == "lamb" and train.zero > 0:

@@ -11,7 +11,7 @@ nothing of /dev/shm, which is 64 MB in a default container.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,6 +79,7 @@ class Position:
         again.
     replaying: make batches that the run has read already: each recorded substitution holds from its own step
         on, and no other is made.
+    jumps: (first step, stop step) of steps that are not loaded (`train.faults.jump`), in order.
     """
 
     start_step: int
@@ -87,10 +88,22 @@ class Position:
     world_size: int = 1
     recorded: Sequence[dict] = ()
     replaying: bool = False
+    jumps: Sequence[tuple[int, int]] = ()
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The steps to load, as (first step, stop step).
+
+        >>> Position(4, 20, jumps=[(2, 6), (9, 12)]).spans
+        [(6, 9), (12, 20)]
+        """
+        ends = [self.start_step, *itertools.chain.from_iterable(self.jumps), self.stop_step]
+        clipped = [min(max(step, self.start_step), self.stop_step) for step in ends]
+        return [(first, stop) for first, stop in zip(clipped[::2], clipped[1::2]) if first < stop]
 
 
 class Loader:
-    """This rank's batches for the steps start_step, ..., stop_step - 1.
+    """This rank's batches for the steps start_step, ..., stop_step - 1, but for those that are jumped over.
 
     Iterating yields one `RankBatch` a step, the same whatever `workers` and, put together over ranks,
     whatever `world_size`. It may be iterated again; leaving an iteration stops its workers.
@@ -117,9 +130,12 @@ class Loader:
         groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
         largest = max(stop - start for start, stop in groups)
         block_steps = _block_steps(largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences)
-        start, stop = position.start_step, position.stop_step
-        cuts = [start, *self.lanes.sizes.changes(start, stop), stop]
-        self.items = _BlockItems(cuts, block_steps, groups)
+        spans = [
+            span
+            for first, stop in position.spans
+            for span in itertools.pairwise([first, *self.lanes.sizes.changes(first, stop), stop])
+        ]
+        self.items = _BlockItems(spans, block_steps, groups)
         # A lane is in one chunk at a time, and crosses into others within a block; with a little room to
         # spare.
         chunks_a_lane = 1 + block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
@@ -142,7 +158,10 @@ class Loader:
                 )
 
     def counts(self, step: int) -> dict[str, dict[str, int]]:
-        """Return, as `sets`, how many sequences of each set `step` steps have read; nothing of one set."""
+        """Return, as `sets`, how many sequences of each set `step` steps have had; nothing of one set.
+
+        Steps that are jumped over count.
+        """
         if not isinstance(self.lanes, MixedLanes):
             return {}
         folders = [part.folder for part in self.reader.parts]
@@ -152,14 +171,14 @@ class Loader:
         return {"sets": dict(zip(names, sequences.tolist(), strict=True))}
 
     def __len__(self) -> int:
-        return self.position.stop_step - self.position.start_step
+        return sum(stop - first for first, stop in self.position.spans)
 
-    def __iter__(self) -> Iterator[RankBatch]:
+    def __iter__(self) -> Generator[RankBatch, None, None]:
         if self.settings.workers == 0:
             return self._batches(itertools.starmap(self.maker.make, self.items))
         return self._iterate_workers()
 
-    def _batches(self, blocks: Iterator[RankBatch]) -> Iterator[RankBatch]:
+    def _batches(self, blocks: Iterator[RankBatch]) -> Generator[RankBatch, None, None]:
         listed = set(map(substitution_key, self.position.recorded))
         for first, stop in self.items.steps():
             parts = [next(blocks) for _ in self.items.groups]
@@ -179,7 +198,7 @@ class Loader:
             substitutions=[entry for entry in block.substitutions if entry["step"] == step],
         )
 
-    def _iterate_workers(self) -> Iterator[RankBatch]:
+    def _iterate_workers(self) -> Generator[RankBatch, None, None]:
         settings = self.settings
         processes = WorkerProcesses(self.maker, self.items, settings.workers, settings.prefetch)
         try:
@@ -197,16 +216,16 @@ class _BlockItems:
     The groups of lanes take turns, and so do the workers: a worker always gets the same group. All steps of a
     block have equally many sequences.
 
-    cuts: the first step, those at which the batch is larger than before, and the last.
+    spans: (first step, stop step) of steps that follow each other and have equally many sequences.
     """
 
-    cuts: list[int]
+    spans: list[tuple[int, int]]
     block_steps: int
     groups: list[tuple[int, int]]
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Yield the first and the stop step of the blocks."""
-        for begin, end in itertools.pairwise(self.cuts):
+        for begin, end in self.spans:
             for first in range(begin, end, self.block_steps):
                 yield first, min(first + self.block_steps, end)
 

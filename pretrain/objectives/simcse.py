@@ -197,6 +197,8 @@ class Esimcse(Objective):
     @torch.no_grad()
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
         newest = self.momentum_head(vectors)[-len(self.queue) :]
+        # a batch that is not finite costs its step, and not all that would be compared with it later
+        newest = torch.where(newest.isfinite(), newest, 0.0)
         for queue, rows in ((self.queue, newest), (self.queue_identities, identities[-len(self.queue) :])):
             queue.copy_(torch.cat([rows, queue])[: len(queue)])
         count = min(self._filled() + len(newest), len(self.queue))

@@ -87,6 +87,11 @@ class Checkpoints:
             )
         return folder
 
+    def wait(self) -> None:
+        """Return when the save in flight, if there is one, is whole. Collective; raises as `save`."""
+        if self._saver.in_flight:
+            self._saver.wait()
+
     def _state(self, progress: Progress) -> dict[str, Any]:
         return {
             "progress": asdict(progress),

@@ -50,6 +50,12 @@ MAY_CHANGE = {
     "train.clip": "from this step on",
     "train.precision": "from this step on",
     "train.warmup_steps": "the learning rate rises to step warmup_steps, counted from the run's first step",
+    "train.faults.skip": "from this step on",
+    "train.faults.within": "from this step on",
+    "train.faults.rollbacks": "rolling back counts from the run's first step",
+    "train.faults.spikes": "from this step on",
+    "train.faults.spike_factor": "from this step on",
+    "train.faults.jump": "steps that are done stay as they are",
     "train.steps": "the decay then ends at the new last step: a linear rate jumps up where a run is extended",
 }
 """Keys that may change when a run is resumed, and what a change does; also an objective's `steadier`

@@ -26,6 +26,7 @@ def dry_run_config(config: Config) -> Config:
     }
     whole_batch = {"batch_warmup_steps": 0, "batch_start": None}
     tree["train"] = tree.get("train", {}) | {"log_every": 1} | whole_batch
+    tree["train"]["faults"] = tree["train"].get("faults", {}) | {"jump": ()}
     for section in tree.get("objective", {}).values():
         if isinstance(section, dict) and {"start_step", "warmup_steps"} & set(section):
             section |= {"start_step": 0, "warmup_steps": 0}  # try the whole step, not its first phase

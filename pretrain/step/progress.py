@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 LOWER_IS_BETTER = ("heldout_mlm_loss", "partner_loss")
 
@@ -16,7 +17,12 @@ class Progress:
         tokens: trained on so far.
         seconds: training time, over all starts.
         best_score, best_step, best_by: the best evaluation so far (`selection_score`); no score: none yet.
-        skipped_steps: steps whose gradient overflowed (fp16).
+        skipped_steps: steps whose update was left out: something was not finite, or a spike.
+        faults: those of them, by number, that count against `train.faults.skip`.
+        norms: (step, finite gradient norm) of the last steps, of which a spike is so many times the median.
+        rollbacks: returns to an earlier checkpoint: `from` its step, `to` the step from which the run went on
+            with its parameters, and why.
+        jumped: steps that were not read, as (a, b): where a steps were done, b counted as done.
         substitutions: damaged chunks and what was read in their place, of all ranks
             (`pretrain.data.damage`).
         heldout_left_out: damaged chunks of the held-out split.
@@ -34,6 +40,10 @@ class Progress:
     best_step: int = 0
     best_by: str = ""
     skipped_steps: int = 0
+    faults: list[int] = field(default_factory=list)
+    norms: list[list[float]] = field(default_factory=list)
+    rollbacks: list[dict] = field(default_factory=list)
+    jumped: list[list[int]] = field(default_factory=list)
     substitutions: list[dict] = field(default_factory=list)
     heldout_left_out: list[dict] = field(default_factory=list)
     loss_scale: dict[str, float] = field(default_factory=dict)
@@ -41,6 +51,18 @@ class Progress:
     ledger: dict = field(default_factory=dict)
     window: dict = field(default_factory=dict)
     monitor: dict = field(default_factory=dict)
+
+    def roll_back(self, kept: dict[str, Any], why: str) -> None:
+        """Go on, from the step where the run stands, with what a checkpoint held: `kept` is its progress.
+
+        The steps in between are counted and have trained nothing. What the run has recorded of its data stays
+        (their batches were read), and so do its settings and the best step, whose model is on disk. Faults
+        count anew.
+        """
+        self.rollbacks.append({"from": kept["step"], "to": self.step, "why": why})
+        self.faults = []
+        for name in ("tokens", "skipped_steps", "norms", "loss_scale", "window", "monitor"):
+            setattr(self, name, kept.get(name, type(getattr(self, name))()))
 
     def note_scores(self, scores: dict[str, float], from_random: bool = False, by: str | None = None) -> bool:
         """Record an evaluation if it is the best so far; return whether it is.

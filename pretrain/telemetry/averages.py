@@ -15,8 +15,8 @@ class Window:
 
     A loss is averaged over what it is a mean of: `mlm` over masked tokens, all others over steps, whose
     batches are of equal size. A loss or measure that some steps do not have is averaged over those that have
-    it. The gradient norm is the mean and the maximum over steps that were applied: that of a skipped step
-    (fp16) is not finite.
+    it. The gradient norm is the mean and the maximum over steps where it is finite: that of an overflow
+    (fp16) is not.
     """
 
     def __init__(self, state: Sums | None = None) -> None:
@@ -61,6 +61,11 @@ class Window:
         total[0] += value * weight
         total[1] += weight
 
+    @property
+    def steps(self) -> int:
+        """How many steps were counted since the last row."""
+        return int(self._sums["counts"].get("views", (0, 0))[1])
+
     def close(self) -> dict[str, Any]:
         """Return the row's means, and start the next row.
 
@@ -80,7 +85,7 @@ class Window:
             "gradient_norm_max": means["norm"].get("largest", math.nan),
             "masked_tokens": counts["masked_tokens"],
             "micro_batches": [counts["views"], counts["masked"]],
-            "steps": self._sums["counts"]["views"][1],
+            "steps": self.steps,
         }
         self._sums = _nothing()
         return row | means["measures"]

@@ -66,7 +66,7 @@ def verify(
     from pretrain.verify.replay import Replay
 
     recorded = read_records(run)
-    replay = Replay(load_config(run / "config.yaml", overrides), recorded.substitutions)
+    replay = Replay(load_config(run / "config.yaml", overrides), recorded.substitutions, recorded.jumped)
     first, last = span["from"] or 1, min(span["to"] or recorded.last_step, recorded.last_step)
     if first > last:
         raise UserError(f"--from {first} is after the last step, {last}")

@@ -46,6 +46,11 @@ class Recorded:
         return self.progress.get("substitutions", [])
 
     @property
+    def jumped(self) -> list[tuple[int, int]]:
+        """The steps that were not read: (first step, stop step), from 0."""
+        return [(first, stop) for first, stop in self.progress.get("jumped", [])]
+
+    @property
     def changes(self) -> list[dict]:
         """What was changed at resumes."""
         return self.progress.get("changes", [])

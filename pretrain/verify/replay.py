@@ -39,18 +39,21 @@ class Replay:
     Args:
         config: of the run.
         substitutions: damaged chunks, and what the run has read in their place.
+        jumped: (first step, stop step) of steps that it has not read.
 
     Attributes:
         config: of what the loader reads; reader, lanes: the data, and its order.
         unread: chunk -> why it cannot be read now.
     """
 
-    def __init__(self, config: Config, substitutions: Sequence[dict[str, Any]]) -> None:
+    def __init__(
+        self, config: Config, substitutions: Sequence[dict[str, Any]], jumped: Sequence[tuple[int, int]] = ()
+    ) -> None:
         self.config = trains_on(config)
         self.reader: ShardReader = open_train(self.config)
         self.settings = LoaderSettings.of(config)
         self.lanes: AnyLanes = lanes_of(self.reader, self.settings)
-        self.substitutions = list(substitutions)
+        self.substitutions, self.jumped = list(substitutions), jumped
         self.unread: dict[int, str] = {}
         self.first_of_chunk = np.concatenate([[0], np.cumsum(self.reader.chunk_sizes)])
         self._words = np.empty((self.reader.num_sequences, 2), np.uint64)
@@ -63,8 +66,9 @@ class Replay:
     def draws(self, first: int, stop: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield, for some steps at a time, (steps int64[s], chunk int64[s, B], index int64[s, B])."""
         at_once = max(1, _DRAWN_AT_ONCE // self.settings.global_batch)
-        cuts = [first, *self.lanes.sizes.changes(first, stop), stop]
-        for begin, end in itertools.pairwise(cuts):
+        spans = Position(first, stop, jumps=self.jumped).spans
+        cuts = [[begin, *self.lanes.sizes.changes(begin, end), end] for begin, end in spans]
+        for begin, end in itertools.chain.from_iterable(map(itertools.pairwise, cuts)):
             for start in range(begin, end, at_once):
                 steps = start, min(start + at_once, end)
                 chunk, index = self.lanes.draw_steps(*steps, 0, self.lanes.lanes)
@@ -119,6 +123,6 @@ class Replay:
             prompt_tokens(tokenizer, self.config.data.prompts),
         )
         settings = replace(self.settings, workers=workers, damaged="refuse")
-        position = Position(first, stop, recorded=self.substitutions, replaying=True)
+        position = Position(first, stop, recorded=self.substitutions, replaying=True, jumps=self.jumped)
         for batch in Loader(self.reader, spec, settings, position):
             yield batch.step, sum_words(batch.words)

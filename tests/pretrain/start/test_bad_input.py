@@ -177,7 +177,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tiny_d
             train__schedule="constant",
             checkpoint__every=1,
         ),
-        "not finite at step",
+        "the loss is not finite (",
+        "at step",
         "train.lr",
         "--resume auto",
     )

@@ -15,8 +15,8 @@ from pretrain.data.tokenizer import load_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.start.continuity import FREE, MAY_CHANGE, record_changes
 from pretrain.start.encoder import make_encoder
+from pretrain.step.faults import steadier_settings
 from pretrain.telemetry.monitors import Monitor
-from pretrain.trainer import steadier_settings
 
 ROOT = Path(__file__).parents[3]
 SUMS = [*OBJECTIVES, "clear+vadvcse", "simcse+sda"]

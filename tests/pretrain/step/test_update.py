@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pretrain.model.precision import LossScale
-from pretrain.step.optimizer import Lamb
+from pretrain.step.optimizer import Lamb, MuonWithAdamW
 from pretrain.step.update import Update
 
 
@@ -32,9 +32,18 @@ class WholeEngine:
 
 
 SETTINGS = {"lr": 0.1, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01}
+
+
+def muon(parameters):
+    decay = {"weight_decay": SETTINGS["weight_decay"]}
+    others = {name: value for name, value in SETTINGS.items() if name not in decay}
+    return MuonWithAdamW([{"params": parameters, **decay}], {id(parameters[0])}, "match_rms_adamw", **others)
+
+
 OPTIMIZERS = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, **SETTINGS, fused=True),
     "lamb": lambda parameters: Lamb(parameters, **SETTINGS),
+    "muon": lambda parameters: muon(list(parameters)),
 }
 
 
@@ -67,21 +76,29 @@ def test_updates_are_torchs_own(optimizer, clip):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("broken", ["loss", "gradient"])
-def test_after_what_is_not_finite_nothing_is_updated(optimizer, broken):
-    engine = made(optimizer)
-    update = Update(engine, 1.0)
-    update.apply(backward(engine.module, 1.0))
-    before = copy.deepcopy([engine.module.state_dict(), engine.optimizer.state_dict()["state"]])
-    loss = backward(engine.module, 1.0)
-    if broken == "gradient":
-        engine.module.bias.grad[0] = math.nan
-    applied = [update.apply(loss / 0 if broken == "loss" else loss)[1]]
-    applied.append(update.apply(backward(engine.module, 1.0))[1])
-    assert not any(applied)
-    after = [engine.module.state_dict(), engine.optimizer.state_dict()["state"]]
-    for mine, other in zip(torch.utils._pytree.tree_leaves(before), torch.utils._pytree.tree_leaves(after)):
-        assert torch.equal(mine, other)
+@pytest.mark.parametrize("broken", ["loss", "gradient", "spike"])
+def test_a_step_that_is_left_out_leaves_nothing_behind(optimizer, broken):
+    """The others are those of an optimizer that has not met it."""
+    engine, other = made(optimizer), made(optimizer)
+    engine.module.norm = torch.nn.BatchNorm1d(2, affine=False)
+    update, unbroken = Update(engine, 1.0), Update(other, 1.0)
+    for factor in (1.0, 2.0, 0.5):
+        engine.module.norm(torch.randn(4, 2))
+        statistics = copy.deepcopy(engine.module.norm.state_dict())
+        assert update.apply(backward(engine.module, factor), limit=1e6)[1]
+        unbroken.apply(backward(other.module, factor))
+        loss = backward(engine.module, 1e7 if broken == "spike" else 1.0)
+        engine.module.norm(torch.full((4, 2), math.nan))
+        if broken == "gradient":
+            engine.module.bias.grad[0] = math.nan
+        norm, applied = update.apply(loss / 0 if broken == "loss" else loss, limit=1e6)
+        assert not applied and norm.isfinite() == (broken != "gradient")
+        for name, value in engine.module.norm.state_dict().items():
+            assert torch.equal(value, statistics[name])
+    for mine, theirs in zip(engine.module.parameters(), other.module.parameters()):
+        assert torch.equal(mine, theirs)
+        for name, value in engine.optimizer.state[mine].items():
+            assert torch.equal(value, other.optimizer.state[theirs][name])
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

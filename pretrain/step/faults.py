@@ -1,0 +1,207 @@
+"""What is done about a step whose loss or gradient is not finite, or whose gradient is far too large.
+
+Its update is left out on all ranks (`pretrain.step.update`), which costs the run a batch. It counts: a step
+is written down, with the sequences of its batch, and against a budget (`train.faults.skip`). A run over its
+budget is ill, not unlucky: `OverBudget` ends the loop, with what could be found out, and
+`pretrain.start.rollback` returns to an earlier checkpoint or ends the run.
+
+The numbers of a step are read a step late (`pretrain.trainer`), so that one more step may have been made when
+its fault is known. That does no harm: the step with the fault has left nothing behind.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pretrain.common.ranks import gathered
+from pretrain.config.run import Config
+from pretrain.data.batch import RankBatch
+from pretrain.model.precision import SMALLEST_SCALE
+from pretrain.step.diagnosis import Finding, diagnose
+from pretrain.step.progress import Progress
+from pretrain.step.update import Update
+from pretrain.step.whole_batch import WholeBatch
+from pretrain.telemetry.run import Telemetry
+
+NORMS = 100
+"""Steps whose median of gradient norms is the running one."""
+LEAST_NORMS = 10
+"""With fewer, a median says nothing, and no norm is a spike."""
+TOGETHER = 10
+"""Faults with fewer steps between them are of one series: what led to the first led to all."""
+
+Decode = Callable[[Sequence[int]], str]
+"""Gives the text of token ids."""
+
+
+class OverBudget(Exception):
+    """The run cannot go on with the parameters that it has. Raised on all ranks.
+
+    step: the step that was one too many, from 1. since: the first of its series.
+    what: a sentence. finding: what the step's batch did when it was computed again.
+    """
+
+    def __init__(self, step: int, since: int, what: str, finding: Finding) -> None:
+        super().__init__(what)
+        self.step, self.since, self.what, self.finding = step, since, what, finding
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A step's numbers, on the host: the same on all ranks.
+
+    number: of the step, from 1. losses: of the global batch, with "total". norm: of the gradient, NaN or
+    inf where it is not finite. applied: whether the parameters were updated. scale: of float16.
+    """
+
+    number: int
+    batch: RankBatch
+    losses: Mapping[str, float]
+    norm: float
+    applied: bool
+    scale: float | None = None
+
+
+class Faults:
+    """Judge every step of a run by `train.faults`; what it has to remember is in `progress`."""
+
+    def __init__(
+        self,
+        config: Config,
+        whole: WholeBatch,
+        update: Update,
+        telemetry: Telemetry,
+        progress: Progress,
+        decode: Decode,
+    ) -> None:
+        self.settings, self.whole, self.update = config.train.faults, whole, update
+        self.telemetry, self.progress, self.decode = telemetry, progress, decode
+
+    def limit(self, step: int) -> float:
+        """Return the largest gradient norm with which step `step` (from 1) is no spike.
+
+        It is known when the step begins, for which the step before may not have been read: that one does not
+        count, so that a resumed run decides as an unbroken one.
+        """
+        known = [norm for number, norm in self.progress.norms if number < step - 1][-NORMS:]
+        if self.settings.spikes == "warn" or len(known) < LEAST_NORMS:
+            return math.inf
+        return self.settings.spike_factor * statistics.median(known)
+
+    def largest_applied(self, step: int) -> float:
+        """Return the largest gradient norm with which the update of a step is made, if all is finite."""
+        return self.limit(step) if self.settings.spikes == "skip" else math.inf
+
+    def jump_to(self, step: int) -> None:
+        """Count the steps before `step` as done, without having read them (`train.faults.jump`)."""
+        progress = self.progress
+        progress.jumped.append([progress.step, step])
+        progress.step = step
+        first, last = progress.jumped[-1][0] + 1, step
+        self.telemetry.say(f"steps {first} to {last} are left out (train.faults.jump)")
+        self.telemetry.log(step, {"jumped": {"first": first, "last": last}})
+
+    def judge(self, step: Judged) -> bool:
+        """Count a step; return whether its numbers are sound.
+
+        Raises:
+            OverBudget: one fault too many.
+        """
+        settings, progress, number = self.settings, self.progress, step.number
+        limit = self.limit(number)
+        if settings.spikes != "warn" and math.isfinite(step.norm):
+            progress.norms = [*progress.norms, [number, step.norm]][-NORMS - 1 :]
+        what = _not_finite(step) or _spike(step.norm, limit)
+        if what is None:
+            return True
+        progress.faults = [earlier for earlier in progress.faults if earlier > number - settings.within]
+        progress.faults.append(number)
+        ids = [int(one) for part in gathered(step.batch.sequence_ids.tolist()) for one in part]
+        at_once = _at_the_floor(step) or (settings.spikes == "rollback" and step.norm > limit)
+        over = at_once or len(progress.faults) > settings.skip
+        self.telemetry.log(
+            number,
+            {
+                "left_out": {
+                    "why": what,
+                    "losses": dict(step.losses),
+                    "gradient_norm": step.norm,
+                    "sequences": ids,
+                    "faults": len(progress.faults),
+                }
+            },
+        )
+        self.telemetry.warn(
+            f"{what} at step {number}: its update was {'made' if step.applied else 'left out, on all ranks'} "
+            f"(fault {len(progress.faults)} of {settings.skip} in {settings.within:,} steps; train.faults)"
+        )
+        if over:
+            again = not math.isfinite(sum(step.losses.values()) + step.norm)
+            finding = diagnose(self.whole, self.update, step.batch, ids, self.decode, again)
+            raise OverBudget(number, _since(progress.faults), self._over(step, what), finding)
+        return False
+
+    def _over(self, step: Judged, what: str) -> str:
+        faults, settings = self.progress.faults, self.settings
+        parts = ", ".join(f"{name} {value:.4g}" for name, value in step.losses.items())
+        said = f"{what} at step {step.number} (losses {parts}; gradient norm {step.norm:.4g})"
+        if len(faults) <= settings.skip:
+            return said
+        return (
+            f"{said}; of the last {settings.within:,} steps {len(faults)} had a fault "
+            f"({', '.join(map(str, faults))}), and train.faults.skip is {settings.skip}"
+        )
+
+
+def _not_finite(step: Judged) -> str | None:
+    broken = [name for name, value in step.losses.items() if not math.isfinite(value)]
+    if broken:
+        return f"the loss is not finite ({', '.join(broken)})"
+    if _at_the_floor(step):
+        return "gradients overflow float16 at every loss scale"
+    if step.scale is None and not math.isfinite(step.norm):
+        return f"a gradient is not finite (norm {step.norm})"
+    return None
+
+
+def _at_the_floor(step: Judged) -> bool:
+    return step.scale is not None and step.scale < SMALLEST_SCALE
+
+
+def _spike(norm: float, limit: float) -> str | None:
+    if not math.isfinite(norm) or norm <= limit:
+        return None
+    return f"the gradient norm {norm:.3g} is above {limit:.3g}"
+
+
+def _since(faults: Sequence[int]) -> int:
+    """Return the first fault of the last series.
+
+    >>> _since([2, 700, 704, 705])
+    700
+    """
+    first = faults[-1]
+    for earlier in reversed(faults):
+        if first - earlier > TOGETHER:
+            break
+        first = earlier
+    return first
+
+
+def steadier_settings(config: Config) -> str:
+    """Name what to change where a loss or gradient is not finite: settings that a resume may change."""
+    train = config.train
+    ways = [
+        f"lower train.lr (now {train.lr:g})",
+        f"lengthen train.warmup_steps (now {train.warmup_steps})",
+        f"lower train.clip (now {train.clip:g})" if train.clip else "set train.clip, as --train.clip 1",
+    ]
+    for key, way in config.objective.steadier.items():
+        section, name = key.split(".")[1:]
+        ways.append(f"{way} {key} (now {getattr(config.objective, section).in_force(name):g})")
+    if train.precision != "fp32":
+        ways.append("--train.precision fp32")
+    return ", ".join(ways[:-1]) + f" or {ways[-1]}"

@@ -1,0 +1,215 @@
+"""Steps that are not finite, planted in one rank's share of real runs: left out, counted, rolled back."""
+
+import json
+import math
+import shutil
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_helpers import command, curve, finish, records, start
+
+from augment.core.ragged import Ragged
+from pretrain.checkpoint import store
+from pretrain.common.errors import UserError
+from pretrain.config.recipe import load_config
+from pretrain.data.batch import RankBatch
+from pretrain.start.rollback import last_good
+from pretrain.step.faults import Faults, Judged, OverBudget
+from pretrain.step.progress import Progress
+from pretrain.telemetry.run import Telemetry
+from pretrain.verify.__main__ import verify
+
+PLANTED = f"{Path(__file__).with_name('planted_faults.py')}:Broken"
+
+
+def broken(data, run, planted, **flags):
+    """The command of a run whose objective breaks: kind of fault -> steps."""
+    settings = {"objective__name": PLANTED, "objective__options": json.dumps(planted), "evaluate__every": 0}
+    return command(data, run, **settings | {"checkpoint__keep": 99} | flags)
+
+
+def weights(checkpoint):
+    """Every tensor in a checkpoint: parameters, moments and buffers."""
+    series = ["parameters", "exp_avg", "exp_avg_sq", "buffers"]
+    return {(kind, name): tensor for kind in series for name, tensor in store.read_tensors(checkpoint, kind)}
+
+
+def same(run, step, other):
+    """Whether two checkpoints of a run hold the same numbers."""
+    first, second = (weights(run / "checkpoints" / f"step-{number:08d}") for number in (step, other))
+    return first.keys() == second.keys() and all(first[key].equal(second[key]) for key in first)
+
+
+def left_out(run):
+    return {row["step"]: row["left_out"] for row in records(run) if "left_out" in row}
+
+
+def exported(run):
+    return (run / "export" / "model.safetensors").read_bytes()
+
+
+def cut_back(run, copy, step):
+    """Copy a run as a kill soon after a checkpoint leaves it."""
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "export")
+    for later in (copy / "checkpoints").glob("step-*"):
+        if int(later.name[5:13]) > step:
+            shutil.rmtree(later)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_a_fault_of_one_rank_leaves_nothing_behind_on_any(tiny_data, tmp_path, zero):
+    run, planted = tmp_path / "run", {"loss": [4], "gradient": [6], "spike": [16]}
+    flags = {"train__zero": zero, "train__steps": 18, "checkpoint__every": 1, "train__faults__spikes": "skip"}
+    said = finish(start(broken(tiny_data, run, planted, **flags), ranks=2))
+    for step in range(1, 18):
+        assert same(run, step, step + 1) == (step + 1 in (4, 6, 16)), step
+    rows = left_out(run)
+    assert list(rows) == [4, 6, 16] and [row["faults"] for row in rows.values()] == [1, 2, 3]
+    assert rows[4]["why"] == "the loss is not finite (small, total)"
+    assert rows[6]["why"].startswith("a gradient is not finite") and rows[6]["losses"]["small"] > 0
+    assert rows[16]["gradient_norm"] > 1e4 and "is above" in rows[16]["why"]
+    assert all(len(set(row["sequences"])) == 16 for row in rows.values())
+    assert "the loss is not finite (small, total) at step 4: its update was left out, on all ranks" in said
+    trained = [row["step"] for row in records(run) if "loss" in row]
+    assert trained == [step for step in range(1, 19) if step not in rows]
+    progress = store.read_state(run / "checkpoints" / "step-00000018")["progress"]
+    assert progress["faults"] == [4, 6, 16] and progress["skipped_steps"] == 3
+
+
+def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp_path):
+    """The run, the run killed behind or before the checkpoint that is written then, and a run that is told
+    to leave out the same steps are the same."""
+    run, late, early, told = (tmp_path / name for name in ("run", "late", "early", "told"))
+    planted = {"loss": [2], "gradient": [8], "vectors": [9]}
+    flags = {"train__steps": 14, "train__faults__skip": 1, "train__faults__within": 5, "train__zero": 2}
+    said = finish(start(broken(tiny_data, run, planted, **flags), ranks=2))
+    assert list(left_out(run)) == [2, 8, 9]
+    (row,) = [row for row in records(run) if "rolled_back" in row]
+    assert row["step"] == 9 and (row["rolled_back"]["from"], row["rolled_back"]["to"]) == (6, 9)
+    assert "steps 7 to 9 are left out (roll-back 1 of 1)" in said
+    assert same(run, 6, 9) and not same(run, 9, 12)
+    progress = store.read_state(run / "checkpoints" / "step-00000009")["progress"]
+    assert [(row["from"], row["to"]) for row in progress["rollbacks"]] == [(6, 9)]
+    assert progress["faults"] == []
+
+    for copy, step in ((late, 9), (early, 6)):
+        cut_back(run, copy, step)
+        again = broken(tiny_data, copy, planted, **flags, checkpoint__resume="auto")
+        said = finish(start(again, ranks=2))
+        assert ("roll-back 1 of 1" in said) == (copy is early)
+        assert curve(copy) == curve(run) and exported(copy) == exported(run)
+
+    finish(start(broken(tiny_data, told, {"loss": [2]}, **flags, train__faults__jump="7-9"), ranks=2))
+    steps = [1, 3, 4, 5, 6, 10, 11, 12, 13, 14]
+    assert [row["step"] for row in records(told) if "loss" in row] == steps
+    rows, expected = ([{**curve(folder)[step], "ledger": None} for step in steps] for folder in (told, run))
+    assert rows == expected  # but for what was read
+    assert exported(told) == exported(run)
+    assert verify(run) == verify(told) == verify(told, views=True, workers=0) == 0
+
+
+def test_a_run_that_rolled_back_ends_with_a_report_and_goes_on_as_told(tiny_data, tmp_path):
+    run, planted = tmp_path / "run", {"vectors": [4, 5, 6, 7]}
+    flags = {"train__steps": 12, "train__faults__skip": 1, "train__balance": "off"}
+    said = finish(start(broken(tiny_data, run, planted, **flags), ranks=2), expect=2)
+    assert said.count("error: ") == 1 and "Traceback" not in said
+    told = said[said.index("error: ") :].splitlines()
+    kept = run / "checkpoints" / "step-00000005"  # written when it rolled back to step 3
+    assert told[-3].startswith("What happened: the loss is not finite") and "at step 7" in told[-3]
+    assert told[-3].endswith("1 of 1 roll-backs are done.")
+    assert told[-2].startswith(f"What is safe: the last good checkpoint is {kept}")
+    assert "--resume auto, and --train.faults.jump 6-7 (" in told[-1] and "lower train.lr" in told[-1]
+    assert any("forward: first not finite on rank 1: encoder.lm" in line for line in told)
+    assert not any("rank 0" in line for line in told if "forward" in line)
+    assert any("backward: first gradient that is not finite on rank" in line for line in told)
+    ids = left_out(run)[7]["sequences"]
+    (broken_ones,) = [line for line in told if "sequences whose vectors are not finite" in line]
+    assert broken_ones.endswith(": " + ", ".join(map(str, ids[8:])))  # the share of rank 1
+    texts = [line.split(": ") for line in told if line.strip().startswith("sequence ")]
+    assert len(texts) == 3 and all(int(name.split()[-1]) in ids[8:] for name, _ in texts)
+    assert all("the" in text.lower().split() for _, text in texts)
+    report = (run / "faults" / "step-00000007.txt").read_text()
+    assert ", ".join(map(str, ids)) in report and all(text in report for _, text in texts)
+
+    jump = {"train__faults__jump": "6-7", "checkpoint__resume": "auto"}
+    said = finish(start(broken(tiny_data, run, planted, **flags | jump), ranks=2))
+    assert "changed    train.faults.jump" in said
+    assert [row["step"] for row in records(run) if "loss" in row] == [1, 2, 3, 8, 9, 10, 11, 12]
+
+
+def test_without_a_checkpoint_the_first_fault_too_many_ends_the_run(tiny_data, tmp_path):
+    flags = {"train__steps": 6, "train__faults__skip": 0, "train__zero": 0, "train__optimizer": "muon"}
+    said = finish(start(broken(tiny_data, tmp_path / "run", {"gradient": [2]}, **flags)), expect=2)
+    assert "a gradient is not finite (norm nan) at step 2" in said and "nothing yet" in said
+
+
+def test_a_spike_rolls_back_where_that_is_asked_for(tiny_data, tmp_path):
+    run = tmp_path / "run"
+    flags = {"train__steps": 18, "train__faults__spikes": "rollback", "train__faults__skip": 3}
+    said = finish(start(broken(tiny_data, run, {"spike": [14]}, **flags)))
+    assert "at step 14: its update was made" in said and "steps 13 to 14 are left out" in said
+    assert same(run, 12, 14) and not (run / "faults" / "step-00000014.txt").read_text().count("forward")
+
+
+def judged(tmp_path, progress=None, **flags):
+    """A judge of steps without a model: what it may not compute again it only describes."""
+    settings = load_config(None, {f"train.faults.{name}": value for name, value in flags.items()})
+    return Faults(settings, None, None, Telemetry(tmp_path, 9, rank=1), progress or Progress(), str)
+
+
+def numbers(step, norm, loss=1.0, scale=None):
+    texts = Ragged.from_sequences([[2, 7, 3]])
+    batch = RankBatch(step - 1, 0, np.array([step], dtype=np.uint64), texts, [], {}, None, [])
+    return Judged(step, batch, {"total": loss}, norm, math.isfinite(norm), scale)
+
+
+def test_a_spike_is_judged_alike_whenever_the_step_before_was_read(tmp_path):
+    faults, norms = judged(tmp_path, spikes="skip", spike_factor=3), np.random.default_rng(0).random(300) + 1
+    for step in range(2, len(norms)):
+        early = faults.limit(step)
+        assert faults.judge(numbers(step - 1, norms[step - 2]))
+        assert faults.limit(step) == early
+        known = norms[max(0, step - 102) : step - 2]
+        assert early == (3 * statistics.median(known) if len(known) >= 10 else math.inf)
+    assert judged(tmp_path).limit(200) == math.inf
+
+
+def test_float16_may_overflow_until_its_scale_is_at_the_floor(tmp_path):
+    faults = judged(tmp_path, spikes="rollback", skip=9)
+    for step in range(1, 12):
+        assert faults.judge(numbers(step, math.inf, scale=2.0**-step))
+    with pytest.raises(AttributeError):  # wants to compute the batch again
+        faults.judge(numbers(20, math.inf, scale=2.0**-15))
+    assert faults.progress.faults == [20]
+
+
+def test_faults_are_counted_over_the_last_steps_alone(tmp_path):
+    progress = Progress(norms=[[step, 1.0] for step in range(1, 50)])
+    faults = judged(tmp_path, progress, spikes="skip", skip=2, within=100)
+    for step in (60, 130, 165):
+        assert not faults.judge(numbers(step, 50.0))
+    assert progress.faults == [130, 165]
+    with pytest.raises(OverBudget, match="3 had a fault") as over:
+        faults.judge(numbers(170, 50.0))
+    assert "(130, 165, 170), and train.faults.skip is 2" in over.value.what
+    assert (over.value.step, over.value.since, over.value.finding.sequences) == (170, 165, [170])
+
+
+def test_the_checkpoint_to_return_to_is_from_before_the_faults_or_the_oldest(saved):
+    def chosen(since):
+        return last_good(saved, since).name
+
+    assert [chosen(since) for since in (9, 4, 3, 2, 1)] == [f"step-0000000{n}" for n in (3, 3, 2, 1, 1)]
+    (saved / "step-00000002" / "state.json").write_text("{}")
+    assert chosen(3) == "step-00000001" and last_good(saved / "none", 3) is None
+
+
+@pytest.mark.parametrize(
+    "jump,says", [("9-8", "9-8 ends before it begins"), ("990-1000", "leaves out the last step"), ("0-3", "")]
+)
+def test_steps_that_cannot_be_left_out_are_refused(jump, says):
+    with pytest.raises(UserError, match=f"train.faults.jump.*{says}"):
+        load_config(None, {"train.faults.jump": jump})
