@@ -14,7 +14,10 @@ from pretrain.data.lanes import MixedLanes
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.shard_writer import write_folder
+from pretrain.ledger import chain
 from pretrain.ledger.hashes import sum_words
+from pretrain.verify.compare import compare
+from pretrain.verify.records import Record
 from pretrain.verify.replay import Replay
 
 
@@ -26,7 +29,7 @@ def folder(tmp_path):
     return folder
 
 
-def replay_of(folder, substitutions=(), **train) -> Replay:
+def replay_of(folder, substitutions=(), jumped=(), **train) -> Replay:
     """The replay of runs of the helpers' loaders."""
     settings = {"global_batch": 48, "seed": 3, "steps": 25, "warmup_steps": 1, **train}
     data = (
@@ -34,7 +37,7 @@ def replay_of(folder, substitutions=(), **train) -> Replay:
         if isinstance(folder, list)
         else {"lanes": 8, "folder": str(folder)}
     )
-    return Replay(validate_config({"data": data, "train": settings}, "test"), substitutions)
+    return Replay(validate_config({"data": data, "train": settings}, "test"), substitutions, jumped)
 
 
 def of_sequences(read: list[RankBatch]) -> list[tuple[int, ...]]:
@@ -97,3 +100,19 @@ def test_several_sets_are_replayed(folder, tmp_path):
     read = list(Loader(replay.reader, spec, LoaderSettings(3, 48, 8), Position(0, 25)))
     assert {bool(batch.sequence_ids[0] < 500) for batch in read} == {False, True}
     assert replayed(replay) == of_sequences(read)
+
+
+def test_steps_that_a_run_has_jumped_over_are_not_replayed(folder):
+    jumps = [(4, 9), (20, 22)]
+    read = batches(folder, jumps=jumps)
+    there = [step for step in range(25) if not any(first <= step < stop for first, stop in jumps)]
+    assert [batch.step for batch in read] == there
+    links = chain.begin(0)
+    for batch in read:
+        links = chain.extend(links, sum_words(batch.words))
+    sums = list(replay_of(folder, jumped=jumps).sums(0, 25))
+    assert [step for step, _ in sums] == there
+    record = Record(25, "row", links)
+    assert compare([record], None, sums, ("sequences",), lambda done: None) == []
+    unaware = replay_of(folder).sums(0, 25)
+    assert compare([record], None, unaware, ("sequences",), lambda done: None)[0].last == 25

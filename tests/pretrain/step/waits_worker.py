@@ -20,10 +20,12 @@ from pretended_device import PretendedDevice
 
 from pretrain.common.shutdown import NONE
 from pretrain.ledger.chain import begin
+from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
 from pretrain.trainer import train
+from pretrain.watch.deadline import Watchdog
 
 FIRST, LAST = 3, 7  # steps that are counted, the last one excluded; the first ones still read what was loaded
 
@@ -58,7 +60,8 @@ def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> Pret
     silent = Telemetry(Path(), 100, rank=1)
     with contextlib.suppress(StopIteration):
         progress = Progress(ledger=begin(0))
-        train(config, engine, batches(), never, never, never, silent, Running(), progress, 100)
+        saving, watchdog = Checkpoints(config, engine, {}), Watchdog(Path(), None)
+        train(config, engine, batches(), never, saving, never, silent, Running(), progress, 100, watchdog)
     engine.destroy()
     return device
 
