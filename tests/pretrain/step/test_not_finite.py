@@ -79,12 +79,13 @@ def test_a_fault_of_one_rank_leaves_nothing_behind_on_any(tiny_data, tmp_path, z
     assert progress["faults"] == [4, 6, 16] and progress["skipped_steps"] == 3
 
 
-def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp_path):
+@pytest.mark.parametrize("zero", [2, *(pytest.param(zero, marks=pytest.mark.slow) for zero in (0, 1, 3))])
+def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp_path, zero):
     """The run, the run killed behind or before the checkpoint that is written then, and a run that is told
     to leave out the same steps are the same."""
     run, late, early, told = (tmp_path / name for name in ("run", "late", "early", "told"))
     planted = {"loss": [2], "gradient": [8], "vectors": [9]}
-    flags = {"train__steps": 14, "train__faults__skip": 1, "train__faults__within": 5, "train__zero": 2}
+    flags = {"train__steps": 14, "train__faults__skip": 1, "train__faults__within": 5, "train__zero": zero}
     said = finish(start(broken(tiny_data, run, planted, **flags), ranks=2))
     assert list(left_out(run)) == [2, 8, 9]
     (row,) = [row for row in records(run) if "rolled_back" in row]
