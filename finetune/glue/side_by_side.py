@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import torch
 
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.memory import processes_that_fit
+from pretrain.common.shutdown import EXIT_CODES
 
 _BYTES_OF_A_PROCESS = 1 << 30  # libraries, the tokenised data, and the activations of a batch
 
@@ -69,4 +71,10 @@ def others_beside(processes: int, work: Callable[..., None], *arguments: Any) ->
             os.environ["OMP_NUM_THREADS"] = before
         for other in others:
             other.join()
+            if other.exitcode not in EXIT_CODES.values() and other.exitcode != -signal.SIGTERM:
+                print(
+                    f"a process beside this one failed (status {other.exitcode}); this one does its runs",
+                    file=sys.stderr,
+                    flush=True,
+                )
         torch.set_num_threads(threads)

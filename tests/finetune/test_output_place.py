@@ -24,7 +24,7 @@ COMMANDS = {
     "anli": "main",
     "baselines": "averaged",
     "senteval.__main__": "main",
-    "glue.__main__": "glue",
+    "glue.command": "glue",
     "geometry.__main__": "geometry",
     "report.__main__": "report",
 }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from commands import call
 
-from finetune.glue import __main__ as glue
+from finetune.glue import command as glue
 from finetune.glue.runs import FAIRSEQ
 from finetune.tuning import tasks
 from pretrain.common.errors import UserError

@@ -10,7 +10,7 @@ from glue_files import write_glue
 from real_data import needs_data
 from sklearn.metrics import matthews_corrcoef
 
-from finetune.glue import __main__ as glue
+from finetune.glue import command as glue
 from finetune.glue.runs import Options, choose
 from finetune.glue.store import RunStore
 from finetune.tuning import tasks

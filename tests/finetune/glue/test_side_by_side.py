@@ -1,11 +1,15 @@
 """GLUE's runs by several processes at once."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from commands import call
 
-from finetune.glue import __main__ as glue
+from finetune.glue import command as glue
 from finetune.glue import side_by_side
 from finetune.glue.runs import Options
 from finetune.glue.store import RunStore
@@ -13,6 +17,8 @@ from finetune.tuning import tasks
 from finetune.tuning.recipe import Interrupted
 from pretrain.common import memory
 from pretrain.common.folder_lock import FolderTakenError
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -37,6 +43,18 @@ def test_figures_are_those_of_one_process(folders, data, tmp_path, two_cores, ca
     assert "processes" not in capfd.readouterr().err
     assert len(figures(tmp_path / "one")) == 6
     assert figures(tmp_path / "two") == figures(tmp_path / "one")
+
+
+def test_the_command_itself_shares_its_runs(folders, data, tmp_path):
+    """Its functions are in no module that a new interpreter leaves out."""
+    words = ["--eval-data", data, "--tasks", "RTE,MRPC", "--seeds", "2", "--epochs", "1", "--out", tmp_path]
+    line = [sys.executable, "-m", "finetune.glue", folders["bert"], *words]
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [str(word) for word in line], cwd=ROOT, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert len(figures(tmp_path)) == 4
 
 
 def test_the_number_of_processes(two_cores, monkeypatch):

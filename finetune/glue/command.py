@@ -1,0 +1,421 @@
+"""Fine-tune an encoder on GLUE by RoBERTa's recipe, and report medians over seeds of the best epochs.
+
+    python -m finetune.glue MODEL --eval-data DIR                             GLUE's tasks, 5 seeds
+    python -m finetune.glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of settings
+    python -m finetune.glue MODEL --eval-data hub --predict                   and the leaderboard's files
+
+Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of
+warm-up, linear decay, 10 epochs, the best epoch by the task's metric, median of five seeds. Rate and batch of
+each task: fairseq's README. Figures as CLEAR's Table 1 (Wu et al. 2020): MNLI mean of matched and mismatched,
+MRPC and QQP mean of accuracy and F1, STS-B mean of Pearson and Spearman, CoLA Matthews, the rest accuracy.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel, Field
+
+from finetune.flags import Encoder, EvalData, Out, Precision
+from finetune.glue.runs import EPOCHS, MAX_LENGTH, Options, Run, choose
+from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
+from finetune.tuning.labelled import open_source
+from finetune.tuning.recipe import Interrupted
+from finetune.tuning.tasks import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
+from pretrain.common.folder_lock import FolderTakenError
+from pretrain.common.processes import die_with
+from pretrain.common.shutdown import EXIT_CODES, Shutdown
+
+if TYPE_CHECKING:
+    from finetune.glue.store import RunStore
+
+Beside = Callable[[Sequence[Run]], AbstractContextManager[None]]
+"""Unfinished runs -> a context in which other processes compute them, too."""
+SEEDS = 5
+"""What RoBERTa and CLEAR report the median of."""
+
+
+def alone(runs: Sequence[Run]) -> AbstractContextManager[None]:
+    """Let no other process compute runs."""
+    return nullcontext()
+
+
+class GlueFlags(BaseModel):
+    """Flags of every command here."""
+
+    eval_data: EvalData = Field("", description="folder of the benchmarks (default: CLEAR_DATA), or hub")
+    tasks: cli.Names = Field(
+        (),
+        description="names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by "
+        "MNLI's model); default: all that the data has",
+    )
+    seeds: cli.Count = Field(
+        5, description="number of seeds; the figure is the median over them, each at its best epoch"
+    )
+    sweep: bool = Field(
+        False,
+        description="try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the "
+        "best median",
+    )
+    mnli_init: bool = Field(
+        False,
+        description="start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev "
+        "figures do not); with sweep from that of the recipe's rate and batch. MNLI's models of this "
+        "setting are kept beside the results in any case",
+    )
+    predict: bool = Field(
+        False,
+        description="also write the test sets' predictions, of the best seed, in the leaderboard's format",
+    )
+    epochs: cli.Count = Field(EPOCHS, description="fewer, for a quick trial; the result is marked incomplete")
+    lr: cli.Rate | None = Field(None, description="learning rate of all tasks, in place of the recipe's")
+    batch_size: cli.Count | None = Field(None, description="of all tasks, in place of the recipe's")
+    precision: Precision = Field("auto", description="auto (bf16 on a GPU, else fp32), fp32 or bf16")
+    out: Out = Field(
+        "", description="folder for results; default: RUN/report or results/MODEL. Runs' files: its glue/"
+    )
+    max_train: cli.Natural = Field(
+        0, description="training examples at most, for a quick trial; the result is marked incomplete"
+    )
+    token_budget: int = Field(
+        16384, ge=MAX_LENGTH, description="most tokens of one forward pass; bounds memory"
+    )
+
+
+def glue(model: Encoder, *, flags: GlueFlags) -> int:
+    """Fine-tune an encoder on GLUE by RoBERTa's recipe; once stopped, the same command continues."""
+    return _report(_open(model, flags), compute=True)
+
+
+def plan(model: Encoder, *, flags: GlueFlags) -> int:
+    """List the runs: number, task, seed, rate, batch, "done" or "to do", and the run it starts from."""
+    work = _open(model, flags)
+    _print_plan(work.store, work.runs)
+    return 0
+
+
+def train(model: Encoder, *, run_numbers: tuple[int, ...] = (), flags: GlueFlags) -> int:
+    """Do runs and report nothing.
+
+    Args:
+        run_numbers: only the runs of these numbers, as `plan` lists them, by commas (job arrays).
+    """
+    work = _open(model, flags)
+    for number in run_numbers:
+        if not 0 <= number < len(work.runs):
+            raise UserError(
+                f"--run-numbers {number}: there are {len(work.runs)} runs, 0 to {len(work.runs) - 1}; `plan` "
+                "lists them"
+            )
+    chosen = [work.runs[number] for number in run_numbers]
+    return _until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs, work.beside))
+
+
+def gather(model: Encoder, *, flags: GlueFlags) -> int:
+    """Report on the runs that are done; do none."""
+    return _report(_open(model, flags), compute=False)
+
+
+class _Work(NamedTuple):
+    store: RunStore
+    runs: list[Run]
+    tasks: list[str]
+    notes: list[str]
+    folder: Path
+    beside: Beside
+
+
+def _open(model: str, flags: GlueFlags) -> _Work:
+    """Read the data and the model, and find what is done; every mistake is found here."""
+    from finetune.glue.side_by_side import choose_processes, others_beside
+    from finetune.glue.store import RunStore
+    from finetune.tuning.classifier import choose_precision
+
+    options = Options(
+        flags.seeds,
+        flags.sweep,
+        flags.mnli_init,
+        flags.predict,
+        flags.epochs,
+        flags.max_train,
+        flags.lr or 0.0,
+        flags.batch_size or 0,
+        choose_precision(flags.precision),
+        flags.token_budget,
+    )
+    if options.sweep and (options.lr or options.batch_size):
+        raise UserError(
+            "--sweep tries its own rates and batches: leave --lr and --batch-size out, or --sweep"
+        )
+    found, notes = _load_tasks(flags.tasks, flags.eval_data)
+    if options.mnli_init and "MNLI" not in found:
+        raise UserError("--mnli-init starts from the model of MNLI: add MNLI to --tasks")
+    source = open_source(model)
+    folder = folder_for(source.model, flags.out)
+    shutdown = Shutdown(folder, watch_file=False)
+    store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
+    runs = options.runs(list(found))
+
+    def beside(chosen: Sequence[Run]) -> AbstractContextManager[None]:
+        left = [runs.index(run) for run in store.unfinished(runs) if run in chosen]
+        parameters = sum(part.numel() for part in source.encoder.parameters())
+        processes = choose_processes(len(left), parameters)
+        return others_beside(processes, _help, os.getpid(), model, flags, left)
+
+    return _Work(store, runs, list(found), notes, folder, beside)
+
+
+def _help(parent: int, model: str, flags: GlueFlags, numbers: Sequence[int]) -> None:
+    """Do runs of these numbers in a process of its own, as long as the parent lives."""
+    die_with(parent)
+    work = _open(model, flags)
+    with suppress(Interrupted):
+        _take(work.store, work.runs, [work.runs[number] for number in numbers])
+
+
+def _report(work: _Work, compute: bool) -> int:
+    """Do the runs that are left, if asked, then summarise all."""
+
+    def summarised() -> None:
+        if compute:
+            compute_all(work.store, work.runs, work.beside)
+        result, chosen = summarise(work.store, work.runs, work.tasks, work.notes)
+        if work.store.options.predict:
+            write_predictions(work.store, chosen, work.folder / "predictions", result)
+        print(table(result))
+        print(
+            f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, work.folder, add_average)}"
+        )
+
+    return _until_stopped(summarised)
+
+
+def _until_stopped(work: Callable[[], None]) -> int:
+    try:
+        work()
+    except Interrupted as interrupted:
+        print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
+        return interrupted.code
+    return 0
+
+
+def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, TaskData], list[str]]:
+    """Return the tasks' data, and notes on tasks left out: not named, and not there."""
+    named = [task_named(name).name for name in names]
+    found: dict[str, TaskData] = {}
+    notes: list[str] = []
+    for name in dict.fromkeys(named or TASKS):
+        task = load(name, data)
+        if name == "AX":
+            lacking = [] if task.splits else ["diagnostic"]
+        else:
+            dev = [split for split in task.task.dev_splits() if split in task.splits]
+            lacking = [] if "train" in task.splits else ["train"]
+            lacking += [] if dev else task.task.dev_splits()[:1]
+        if not lacking:
+            found[name] = task
+        elif named:
+            where = "on the hub" if data == "hub" else "in the data folder's GLUE/"
+            raise UserError(
+                f"{name}: no {' and no '.join(lacking)} set {where}; leave the task out, or fetch it"
+            )
+        else:
+            notes.append(f"{name} left out: no {' and no '.join(lacking)} set here")
+    if "AX" in found and "MNLI" not in found:
+        if named:
+            raise UserError("AX is answered by the model of MNLI: add MNLI to --tasks")
+        del found["AX"]
+    if not found:
+        raise UserError(
+            "no GLUE task is there; --eval-data must name a folder that holds GLUE/CoLA, GLUE/RTE, ..., "
+            "or be hub"
+        )
+    return found, notes
+
+
+def _print_plan(store: RunStore, runs: list[Run]) -> None:
+    left = set(store.unfinished(runs))
+    for number, entry in enumerate(runs):
+        start = store.options.start(entry)
+        state, after = "to do" if entry in left else "done", "-" if start is None else runs.index(start)
+        print(f"{number}\t{entry.task}\t{entry.seed}\t{entry.lr:g}\t{entry.batch_size}\t{state}\t{after}")
+
+
+def _compute(store: RunStore, runs: list[Run], chosen: list[Run], beside: Beside = alone) -> None:
+    """Compute those of `chosen` that are unfinished, with other processes beside this one."""
+    with beside(chosen):
+        _take(store, runs, chosen)
+    _take(store, runs, chosen, claimed_too=True)  # what a process has left behind that failed: it fails here
+
+
+def _take(store: RunStore, runs: list[Run], chosen: Sequence[Run], claimed_too: bool = False) -> None:
+    """Compute those of `chosen` that are unfinished when it is their turn.
+
+    claimed_too: also those that another process computes, which is an error then; else they are left out.
+    """
+    for entry in chosen:
+        if (code := store.stop_code()) != 0:
+            raise Interrupted(code)
+        if entry not in store.unfinished(runs):
+            continue
+        try:
+            with store.claimed(entry):
+                if entry in store.unfinished(runs):  # not finished by another process since
+                    store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
+        except FolderTakenError:
+            if claimed_too:
+                raise
+
+
+def compute_all(store: RunStore, runs: list[Run], beside: Beside = alone) -> None:
+    """Compute all figures, then what else is asked: predictions are those of the run with the best figure."""
+    _compute(store, runs, [entry for entry in runs if store.result(entry) is None], beside)
+    while left := store.unfinished(runs):
+        _compute(store, runs, left[:1])
+
+
+# -- the figures -------------------------------------------------------
+
+
+def summarise(
+    store: RunStore, runs: list[Run], tasks: list[str], notes: list[str]
+) -> tuple[Evaluation, dict[str, Run]]:
+    """Return the evaluation from the runs that are there, and each task's best run at the chosen setting."""
+    options = store.options
+    protocol = "RoBERTa's grid" if options.sweep else "RoBERTa's recipe"
+    protocol += f", median of {options.seeds} seeds, best epoch each, {options.precision}"
+    if options.mnli_init:
+        protocol += ", RTE, MRPC and STS-B from MNLI's model"
+    result = Evaluation.of("glue", store.source.model, protocol)
+    for note in notes:
+        result.incomplete(note)
+    _say_what_differs(result, options)
+    chosen: dict[str, Run] = {}
+    for task in [name for name in TASKS if name in tasks and name != "AX"]:
+        for note in store.data[task].notes:
+            result.incomplete(note)
+        done = {
+            entry: found
+            for entry in runs
+            if entry.task == task and (found := store.result(entry)) is not None
+        }
+        wanted = sum(entry.task == task for entry in runs)
+        if len(done) < wanted:
+            result.incomplete(f"{task}: {len(done)} of {wanted} runs are done")
+        if done:
+            result.tasks[task], chosen[task] = _task_result(task, done)
+            result.seconds += sum(found["seconds"] for found in done.values())
+            cut = max(
+                (found.get("cut", {}) for found in done.values()), key=lambda counts: sum(counts.values())
+            )
+            if cut:
+                longest = min(MAX_LENGTH, store.source.encoder.max_positions)
+                counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items())
+                result.notes.append(f"{task}: texts cut at {longest} tokens: {counts}")
+    if "AX" in tasks:
+        _add_diagnostic(result, store, chosen.get("MNLI"))
+    if "WNLI" in result.tasks:
+        result.notes.append(
+            "WNLI: plain pair classification; RoBERTa's figure is from ranking pronouns with further data"
+        )
+    add_average(result)
+    return result, chosen
+
+
+def add_average(result: Evaluation) -> None:
+    """Add the mean of CLEAR's Table 1, where all of its tasks are there."""
+    if all(task in result.tasks for task in TABLE_1):
+        mean = statistics.mean(result.tasks[task].value for task in TABLE_1)
+        result.add("average of 8", "mean", {"mean": mean})
+
+
+def _say_what_differs(result: Evaluation, options: Options) -> None:
+    if options.seeds < SEEDS:
+        result.incomplete(f"median of {options.seeds} seeds; published figures are of {SEEDS}")
+    if options.epochs != EPOCHS:
+        result.incomplete(f"{options.epochs} epochs in place of {EPOCHS}")
+    if options.max_train:
+        result.incomplete(f"at most {options.max_train:,} training examples a task")
+    own = [
+        f"{name} {value:g}" for name, value in (("lr", options.lr), ("batch", options.batch_size)) if value
+    ]
+    if own:
+        result.incomplete(f"{' and '.join(own)} in place of the recipe's")
+
+
+def _task_result(task: str, done: Mapping[Run, dict[str, Any]]) -> tuple[TaskResult, Run]:
+    medians, reported, winner = choose(done)
+    of_seeds = {entry: done[entry] for entry in reported}
+    setting = winner.lr, winner.batch_size
+    best = [found["best"] for found in of_seeds.values()]
+    scores = {name: statistics.median(entry["scores"][name] for entry in best) for name in best[0]["scores"]}
+    headline = "accuracy" if task == "MNLI" else TASKS[task].headline
+    values = [entry["value"] for entry in best]
+    details = {
+        "lr": setting[0],
+        "batch_size": setting[1],
+        "seeds": {str(entry.seed): found["best"] for entry, found in of_seeds.items()},
+        "settings": {f"lr {lr:g}, batch {batch}": median for (lr, batch), median in medians.items()},
+        "tokens_per_second": statistics.median(found["tokens_per_second"] for found in of_seeds.values()),
+    }
+    return TaskResult(headline, medians[setting], scores, sample_std(values), details), winner
+
+
+def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> None:
+    """Add AX's figure: that of the runs of MNLI at the chosen setting, where the labels are at hand."""
+    if mnli is None:
+        return
+    if "dev" not in store.data["AX"].splits:
+        result.notes.append(
+            "AX: its labels (diagnostic-full.tsv) are not here; --predict writes AX.tsv for the leaderboard"
+        )
+        return
+    runs = [
+        entry
+        for entry in store.options.runs(["MNLI"])
+        if (entry.lr, entry.batch_size) == (mnli.lr, mnli.batch_size)
+    ]
+    values = [found["matthews"] for entry in runs if (found := store.diagnostic(entry)) is not None]
+    if len(values) < len(runs):
+        result.incomplete(f"AX: {len(values)} of {len(runs)} models of MNLI have answered it")
+    if not values:
+        return
+    median = statistics.median(values)
+    result.add("AX", "matthews", {"matthews": median}, sample_std(values))
+
+
+def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, result: Evaluation) -> None:
+    """Write the leaderboard's files of the chosen runs; what is missing becomes a note of `result`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for task, entry in chosen.items():
+        logits = store.predictions(entry)
+        if logits is None:
+            result.incomplete(
+                f"{task}: no predictions on file for {entry.name}; the same command without --gather "
+                "makes them"
+            )
+            continue
+        for name, values in logits.items():
+            of, split = name.split("/")
+            path = folder / TASKS[of].submission(split)
+            replace_durably(path, ("\n".join(prediction_lines(TASKS[of], values)) + "\n").encode())
+            if len(values) != TASKS[of].sizes[split]:
+                result.incomplete(
+                    f"{path.name}: {len(values):,} test rows here, {TASKS[of].sizes[split]:,} as published: "
+                    "the leaderboard will "
+                    "refuse it"
+                )
+        for split in TASKS[task].test_splits():
+            if f"{task}/{split}" not in logits:
+                result.incomplete(f"{task}: no {split} set here, so no {TASKS[task].submission(split)}")
+    print(f"predictions: {folder}", file=sys.stderr)
