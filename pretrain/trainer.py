@@ -29,6 +29,7 @@ from pretrain.telemetry.monitors import Monitor
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.watch.deadline import Watchdog
+from pretrain.watch.stragglers import Stragglers
 
 Beside = Callable[[int], Mapping[str, Any]]
 
@@ -81,7 +82,8 @@ def train(
     )
     update = Update(engine, settings.clip, scale)
     faults = Faults(config, whole, update, telemetry, progress, decode)
-    log = _StepLog(config, engine, telemetry, progress, clock, scale, beside, faults)
+    stragglers = Stragglers(clock, config.run_folder, speaks=dist.get_rank() == 0)
+    log = _StepLog(config, engine, telemetry, progress, clock, stragglers, scale, beside, faults)
     engine.train()
     watchdog.follow(clock)
 
@@ -98,7 +100,7 @@ def train(
         last = progress.step + 1 == stop_step
         ends_row = last or progress.step == 0 or _is_due(progress.step + 1, settings.log_every)
         asked = max(shutdown.requested(), UNSAVED if checkpoints.failed else NONE)
-        result = whole.compute(batch, asked, probing=ends_row)
+        result = whole.compute(batch, asked, probing=ends_row, busy=stragglers.busy())
         with clock("step"):
             norm, applied = update.apply(result.losses["total"], faults.largest_applied(progress.step + 1))
         memory.after_step()
@@ -182,6 +184,7 @@ class _StepLog:
         telemetry: Telemetry,
         progress: Progress,
         clock: Stopwatch,
+        stragglers: Stragglers,
         scale: LossScale | None,
         beside: Beside,
         faults: Faults,
@@ -189,7 +192,7 @@ class _StepLog:
         self.faults = faults
         self.beside, self.sizes = beside, config.batch_sizes
         self.config, self.engine, self.telemetry = config, engine, telemetry
-        self.progress, self.clock, self.scale = progress, clock, scale
+        self.progress, self.clock, self.stragglers, self.scale = progress, clock, stragglers, scale
         self.window = Window(progress.window)
         self.monitor = Monitor(
             explosion=config.train.faults.spike_factor,
@@ -235,6 +238,10 @@ class _StepLog:
                 self.beside(progress.step)
             )
             of_row["ledger"] = chain.of_row(progress.ledger)
+            slowest, warning = self.stragglers.end_row(result.busy)
+            of_row |= slowest
+            if warning:
+                self.telemetry.warn(warning)
             if self.sizes.growth_steps:
                 of_row["global_batch"] = sequences
         self._queued = _Step(progress.step, batch, result, rate, Numbers(numbers), ends_row, of_row)

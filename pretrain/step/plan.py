@@ -99,6 +99,7 @@ class StepPlan:
     sequences: name -> int64[n], a number for each sequence: "length", "label", "length ROLE",
         "identity ROLE", "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
     sums: of the words of the sequences (`pretrain.ledger.hashes`); merged the sums modulo 2^64.
+    busy: microseconds that this rank did not wait for others (`pretrain.watch.stragglers`); merged, of each.
 
     >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, [2], {"length": torch.tensor([40, 50])})
     >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, [1], {"length": torch.tensor([49])})
@@ -117,10 +118,11 @@ class StepPlan:
     drawn: list[int]
     sequences: dict[str, Tensor]
     sums: tuple[int, ...] = (0,) * COLUMNS
+    busy: tuple[int, ...] = (0,)
 
     @staticmethod
     def of_rank(
-        batch: RankBatch, objective: WholeObjective, passes: dict[str, Pass], request: int
+        batch: RankBatch, objective: WholeObjective, passes: dict[str, Pass], request: int, busy: int
     ) -> StepPlan:
         """Return this rank's own numbers."""
         lengths = {name: part.sequences.lengths for name, part in passes.items()}
@@ -140,6 +142,7 @@ class StepPlan:
             [len(batch)],
             {name: torch.from_numpy(numbers.astype(np.int64)) for name, numbers in sequences.items()},
             sum_words(batch.words),
+            (busy,),
         )
 
     def to_tensor(self, most: int) -> Tensor:
@@ -148,13 +151,13 @@ class StepPlan:
         most: sequences of the rank that draws most, which makes K the same on all.
         """
         counts = [*self.micro_batches.values(), *self.tokens.values(), *self.masked_tokens]
-        head = torch.tensor([*counts, self.request, self.substitutions, *self.sums, *self.drawn])
+        head = torch.tensor([*counts, self.request, self.substitutions, *self.sums, *self.busy, *self.drawn])
         filler = (0, most - self.drawn[0])
         return torch.cat([head, *(torch.nn.functional.pad(of, filler) for of in self.sequences.values())])
 
     def merge(self, every: Tensor) -> StepPlan:
         """Merge all ranks' tensors, int64[W, K], on the CPU."""
-        width = len(self.micro_batches) + len(self.tokens) + len(self.masked_tokens) + 3 + len(self.sums)
+        width = len(self.micro_batches) + len(self.tokens) + len(self.masked_tokens) + 4 + len(self.sums)
         counts = iter(every[:, :width].numpy().T)
         padded = every[:, width:].unflatten(1, (len(self.sequences), -1)).transpose(0, 1)
         drawn = every[:, width - 1]
@@ -168,4 +171,5 @@ class StepPlan:
             drawn.tolist(),
             dict(zip(self.sequences, columns)),
             tuple(int(next(counts).sum()) for _ in self.sums),
+            tuple(next(counts).tolist()),
         )

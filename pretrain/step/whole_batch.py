@@ -61,6 +61,7 @@ class StepResult:
     lengths: int64[N], tokens of each original sequence of the global batch; on the CPU.
     substitutions: of all ranks (`RankBatch.substitutions`).
     sums: by which the ledger knows the global batch (`pretrain.ledger.chain.extend`).
+    busy: what each rank gave to `WholeBatch.compute`.
     """
 
     losses: dict[str, Tensor]
@@ -73,6 +74,7 @@ class StepResult:
     lengths: Tensor
     substitutions: list[dict]
     sums: tuple[int, ...]
+    busy: tuple[int, ...]
 
 
 class WholeBatch:
@@ -118,17 +120,18 @@ class WholeBatch:
     def objective(self) -> WholeObjective:
         return self.engine.module.objective
 
-    def compute(self, batch: RankBatch, request: int = 0, probing: bool = False) -> StepResult:
+    def compute(self, batch: RankBatch, request: int = 0, probing: bool = False, busy: int = 0) -> StepResult:
         """Accumulate the gradient of the objective on the global batch of which `batch` is this rank's share.
 
         request: this rank's request to stop, as a number. The result has the largest over ranks, which the
             plan's all-gather finds at no further cost.
         probing: also measure each loss's share of the gradient, and the objectives' checks
             (`BatchContext.probing`). Changes no loss and no gradient.
+        busy: a number of this rank's that all are told, in the same all-gather (`StepPlan.busy`).
         """
         weights = self.objective.weights(batch.step)
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
-        mine = StepPlan.of_rank(batch, self.objective, passes, request)
+        mine = StepPlan.of_rank(batch, self.objective, passes, request, busy)
         plan = mine.merge(self._gather(mine.to_tensor(self._most(len(batch))), self.hosts))
         passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
         lengths = plan.sequences["length"]
@@ -166,6 +169,7 @@ class WholeBatch:
             lengths,
             self._substitutions(batch) if plan.substitutions else [],
             plan.sums,
+            plan.busy,
         )
 
     # ---- sentence level: embed, relate, backpropagate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +31,7 @@ class Stopwatch:
         self._clock = clock
         self._cuda = torch.cuda.is_available() if cuda is None else cuda
         self._parts: dict[str, float] = {}
+        self._ever: dict[str, float] = {}
         self._events: list[tuple[str, Any, Any]] = []
         self._whole = 0.0
         self._step_started = clock()
@@ -75,6 +76,11 @@ class Stopwatch:
 
     def _book(self, part: str, seconds: float) -> None:
         self._parts[part] = self._parts.get(part, 0.0) + seconds
+        self._ever[part] = self._ever.get(part, 0.0) + seconds
+
+    def spent(self, parts: Iterable[str]) -> float:
+        """Return the seconds of some parts since the start, as far as they are known."""
+        return sum(self._ever.get(part, 0.0) for part in parts)
 
     def _read_events(self) -> None:
         come = 0

@@ -179,6 +179,7 @@ OF_THE_MACHINE = {
     "mfu",
     "hfu",
     "eta_seconds",
+    "slowest_rank",
 }
 
 
