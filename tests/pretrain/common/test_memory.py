@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from pretrain.common import memory
 from pretrain.common.memory import FlatMemory, resident_bytes, rounded_rows
 
 
@@ -58,3 +59,22 @@ def test_processors_whose_compressing_stores_are_slow(vendor, family, flags, slo
 
     cpu = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nflags\t\t: fpu {flags} aes\n"
     assert slow_compressing_stores(cpu + "\n" + cpu) is slow
+
+
+def test_free_memory_is_what_the_tightest_limit_leaves(tmp_path, monkeypatch):
+    """Control groups: a job with a limit, a step of it without, and the system's root, which has no files."""
+    whole = memory.free_memory()
+    membership = tmp_path / "cgroup"
+    membership.write_text("1:cpu:/\n0::/job/step\n")
+    monkeypatch.setattr(memory, "_CGROUP", membership)
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
+    assert memory.free_memory() == pytest.approx(whole, rel=0.2), "no limit"
+    for group, limit, used, files in [("job/step", "max", 500, 0), ("job", "1000000", 700_000, 50_000)]:
+        folder = tmp_path / group
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text(f"anon 7\ninactive_file {files}\nactive_file 9\n")
+    assert memory.free_memory() == 1_000_000 - 700_000 + 50_000
+    (tmp_path / "job" / "memory.current").write_text("2000000\n")
+    assert memory.free_memory() == 1, "nothing; 0 would mean that it is not known"
