@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import LOCK, folder_lock
@@ -26,7 +27,8 @@ def dry_run_config(config: Config) -> Config:
     }
     whole_batch = {"batch_warmup_steps": 0, "batch_start": None}
     tree["train"] = tree.get("train", {}) | {"log_every": 1} | whole_batch
-    tree["train"]["faults"] = tree["train"].get("faults", {}) | {"jump": ()}
+    strict: dict[str, Any] = {"jump": (), "skip": 0, "rollbacks": 0}  # of two steps, none may be left out
+    tree["train"]["faults"] = tree["train"].get("faults", {}) | strict
     for section in tree.get("objective", {}).values():
         if isinstance(section, dict) and {"start_step", "warmup_steps"} & set(section):
             section |= {"start_step": 0, "warmup_steps": 0}  # try the whole step, not its first phase

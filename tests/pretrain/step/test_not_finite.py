@@ -147,6 +147,11 @@ def test_without_a_checkpoint_the_first_fault_too_many_ends_the_run(tiny_data, t
     assert "a gradient is not finite (norm nan) at step 2" in said and "nothing yet" in said
 
 
+def test_a_dry_run_leaves_nothing_out(tiny_data, tmp_path):
+    said = finish(start([*broken(tiny_data, tmp_path / "run", {"loss": [2]}), "--dry-run"]), expect=2)
+    assert "the loss is not finite (small, total) at step 2" in said
+
+
 def test_a_spike_rolls_back_where_that_is_asked_for(tiny_data, tmp_path):
     run = tmp_path / "run"
     flags = {"train__steps": 18, "train__faults__spikes": "rollback", "train__faults__skip": 3}
