@@ -191,7 +191,7 @@ def test_the_random_state_of_the_training_process_is_untouched(folder):
 
 def test_settings_that_do_not_fit(folder):
     for changes, words in (
-        ({"world_size": 3}, r"data\.lanes = 8 .* 3 ranks"),
+        ({"world_size": 9}, r"data\.lanes = 8 .* 9 ranks"),
         ({"global_batch": 50}, r"train\.global_batch = 50 is not a multiple of data\.lanes = 8"),
         ({"global_batch": 504}, r"500 sequences, fewer than one global batch"),
         ({"max_length": 30}, r"up to 40 tokens, the model takes 30: raise model\.max_positions"),
