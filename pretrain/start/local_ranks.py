@@ -43,6 +43,7 @@ _CHOOSE_RANKS = {
 """Flags of DeepSpeed's launcher by which its user chooses the ranks."""
 _BYTES_OF_A_RANK = 2 << 30  # libraries, and the activations of a micro-batch
 _SECONDS_TO_END = 60.0
+_SECONDS_TO_EXPLAIN = 30.0  # that a rank takes to say how a run ended (`pretrain.watch.ending`)
 
 
 def threads_of_rank(asked: int | None, ranks: int) -> int:
@@ -168,7 +169,7 @@ def _end_with_any(others: Sequence[subprocess.Popen]) -> None:
     while True:
         time.sleep(0.5)
         if ended := next((rank for rank in others if rank.poll()), None):
-            time.sleep(10)  # mostly this rank meets the same error, or hears of it
+            time.sleep(_SECONDS_TO_EXPLAIN)  # mostly this rank meets the same error, or hears of it
             print(f"error: a rank ended with status {ended.returncode}", file=sys.stderr, flush=True)
             os._exit(1)
         if all(rank.poll() == 0 for rank in others):

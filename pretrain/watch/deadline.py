@@ -30,7 +30,7 @@ from pretrain.common.ranks import on_rank_zero
 from pretrain.common.shutdown import EXIT_REQUEUE
 from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.watch.ending import FOLDER, REPORT, Ending, begin_folder, bounded
-from pretrain.watch.heartbeat import heartbeat, silent_ranks, who_is_behind
+from pretrain.watch.heartbeat import ENDS, heartbeat, silent_ranks, who_is_behind
 
 FLOOR = 60.0
 """Least deadline of a step, in seconds, where none is given."""
@@ -111,7 +111,7 @@ class Watchdog:
         try:
             yield
         except Exception:
-            self._outside.append("end")
+            self._outside.append(ENDS)
             self._moves += 1
             raise
 
@@ -129,7 +129,7 @@ class Watchdog:
         if self._done.is_set():
             self._beats.join(2 * self.between)
         elif isinstance(error, Exception) and _is_failure(error):
-            with self("end"):
+            with self(ENDS):
                 replacement = self._ending.explain(error)
             if replacement is not error:
                 raise replacement from None
@@ -147,7 +147,7 @@ class Watchdog:
         """Return the seconds that what runs now may take."""
         if self.deadline == 0:
             return math.inf
-        if self._outside and self._outside[-1] == "end":
+        if self._outside and self._outside[-1] == ENDS:
             return END
         if not self._outside and len(self._recent) >= (1 if self.deadline else 3):
             return self.deadline or max(FLOOR, TIMES * statistics.median(self._recent))

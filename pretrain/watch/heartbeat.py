@@ -18,6 +18,8 @@ from pathlib import Path
 
 WIDTH = 512
 """Bytes of a file: it is written over in place, with one call."""
+ENDS = "end"
+"""Phase of a rank that has met an error, and waits for nobody."""
 STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "waiting for a disk or a driver"}
 """States of /proc/PID/stat in which a process does nothing."""
 
@@ -142,7 +144,7 @@ def _silence(rank: int, last: Heartbeat | None) -> str:
 
 
 def _others(named: list[int], now: Mapping[int, Heartbeat]) -> str:
-    phases = sorted({beat.phase for rank, beat in now.items() if rank not in named})
+    phases = sorted({beat.phase for rank, beat in now.items() if rank not in named} - {ENDS})
     return f"; the other ranks wait in {' and '.join(phases)}" if phases else ""
 
 

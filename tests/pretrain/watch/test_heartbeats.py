@@ -37,6 +37,8 @@ def test_the_rank_without_a_sign_of_life_comes_first():
     before = beats((40, "data"), (40, "backward"), (39, "encode"))
     said = who_is_behind(before, later(before, 1), 3)
     assert said.startswith("rank 1 (node1, process 101) gives no sign of life after step 40, in backward")
+    ended = {rank: replace(one, phase="end") for rank, one in before.items()}
+    assert "the other ranks" not in who_is_behind(ended, later(ended, 1), 3)
     assert "rank 2" not in said and "the other ranks wait in data and encode" in said
     assert silent_ranks({}, later(before, 1), 4) == [3]
     assert "rank 3 has never given a sign of life" in who_is_behind(before, later(before), 4)
