@@ -79,7 +79,9 @@ class Replay:
     def sums(self, first: int, stop: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield each step, from `first`, and its sums (`sum_words`): those of views are 0."""
         for steps, chunk, index in self.draws(first, stop):
-            for number in np.unique(chunk).tolist():
+            new = [number for number in np.unique(chunk).tolist() if not self._hashed[number]]
+            self.reader.fetch(new)
+            for number in new:
                 self._hash(number)
             words = self._words.take(self.first_of_chunk.take(chunk) + index, axis=0)
             for step, sums in zip(steps.tolist(), words.sum(axis=1, dtype=np.uint64)):
@@ -87,8 +89,6 @@ class Replay:
 
     def _hash(self, chunk: int) -> None:
         """Put the words of a chunk's sequences into the table; of one that cannot be read, zeros."""
-        if self._hashed[chunk]:
-            return
         self._hashed[chunk] = True
         rows = slice(self.first_of_chunk[chunk], self.first_of_chunk[chunk + 1])
         content = self.read(chunk)

@@ -27,6 +27,7 @@ from pretrain.verify.replay import Replay
 MASKED = "masked"
 """What the answer calls masked language modelling, beside the roles of views."""
 _SHOWN = 20
+_FETCHED_AT_ONCE = 64  # chunks of remote data
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def find_matches(replay: Replay, phrases: Phrases) -> list[Match]:
     """
     found = []
     for number in range(replay.reader.num_chunks):
+        if number % _FETCHED_AT_ONCE == 0:
+            replay.reader.fetch(range(number, min(number + _FETCHED_AT_ONCE, replay.reader.num_chunks)))
         content = replay.read(number)
         if content is None:
             continue
@@ -170,10 +173,9 @@ def answer(run: Path, replay: Replay, document: str, first: int, last: int, out:
         steps = [str(reading.step) for reading in readings if reading.sequence == match.sequence]
         at = f": {', '.join(steps[:8])}{' ...' if len(steps) > 8 else ''}" if steps else ""
         roles = f" as {', '.join(match.roles)}" if match.roles else ", in no view"
-        print(
-            f"  sequence {match.sequence} ({match.column}): read {times[match.sequence]} times{roles}, at "
-            f"{len(steps)} steps{at}: {sentences[match.sentence][:60]}"
-        )
+        read = f"read {_count(times[match.sequence], 'time')}{roles}, at {_count(len(steps), 'step')}{at}"
+        text = sentences[match.sentence][:60]
+        print(f"  sequence {match.sequence} ({match.column}): {read}: {text}")
     if len(matches) > _SHOWN:
         print(f"  and {len(matches) - _SHOWN} more; --out FILE.tsv lists all")
     for reason in list(replay.unread.values())[:5]:
@@ -181,13 +183,17 @@ def answer(run: Path, replay: Replay, document: str, first: int, last: int, out:
     steps_of_all = sorted({reading.step for reading in readings})
     if steps_of_all:
         print(
-            f"{span}: read at {len(steps_of_all)} of them, {sum(times.values())} sequences in all, first at "
+            f"{span}: read at {len(steps_of_all)} of them, {_count(times.total(), 'time')} in all, first at "
             f"step {steps_of_all[0]}, last at step {steps_of_all[-1]}"
         )
     else:
         print(f"{span}: not read" + ("" if matches else ", and not in the data"))
     if out is not None:
         _write(out, sentences, matches, readings)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _look_up(replay: Replay, document: str) -> tuple[list[str], list[Match]]:
