@@ -277,6 +277,6 @@ def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tiny_dat
 
 def test_a_run_that_is_refused_leaves_no_folder_behind(tiny_data, tmp_path):
     finish(
-        start(command(tiny_data, tmp_path / "run", data__lanes=3, train__global_batch=15), ranks=2), expect=2
+        start(command(tiny_data, tmp_path / "run", data__lanes=1, train__global_batch=15), ranks=2), expect=2
     )
     assert not (tmp_path / "run").exists()
