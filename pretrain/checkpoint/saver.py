@@ -36,7 +36,7 @@ from pretrain.checkpoint.tensor_file import TensorEntry, split_entries
 from pretrain.common.cores import ranks_here
 from pretrain.common.files import to_json
 from pretrain.common.memory import free_memory
-from pretrain.common.ranks import on_rank_zero
+from pretrain.common.ranks import gathered, on_rank_zero
 
 MAX_FILE_BYTES = 2 << 30
 _HOURS = 48  # that ranks wait for the slowest disk
@@ -55,10 +55,7 @@ class _Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value, on every rank."""
-        values: list[Any] = [value] * self.count
-        if self._group is not None:
-            dist.all_gather_object(values, value, group=self._group)
-        return values
+        return gathered(value, self._group)
 
     def send(self, tensor: torch.Tensor, rank: int, tag: int) -> dist.Work | None:
         """Begin to send; the tensor goes when the other rank receives it under the same tag."""

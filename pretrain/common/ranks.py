@@ -55,10 +55,13 @@ def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T:
     return result
 
 
-def gathered(mine: T) -> list[T]:
-    """Return what every rank holds, by rank: picklable, and small. Collective."""
+def gathered(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Return what every rank holds, by rank: picklable, and small. Collective.
+
+    group: of all ranks; None: the default one.
+    """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return [mine]
     parts: list = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, mine)
+    dist.all_gather_object(parts, mine, group=group)
     return parts

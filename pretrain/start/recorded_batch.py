@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch.distributed as dist
@@ -13,6 +12,7 @@ from augment.core.errors import AugmentationError
 from augment.spec.grammar import loads_models
 from pretrain.common.error_output import mark_printed, print_before_sending
 from pretrain.common.errors import UserError
+from pretrain.common.ranks import gathered
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec
 from pretrain.data.loader import Loader, LoaderSettings, Position
@@ -109,9 +109,8 @@ def _make_again(
         raised = error
         print_before_sending(error)
         mine = (mine[0], False, str(error))
-    every: list[Any] = [None] * world
     group = dist.new_group(backend="gloo")
-    dist.all_gather_object(every, mine, group=group)
+    every = gathered(mine, group)
     dist.destroy_process_group(group)
     if raised is not None:
         raise raised

@@ -15,6 +15,7 @@ from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import parse
 from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
+from pretrain.common.ranks import gathered
 from pretrain.config.run import Config
 from pretrain.data.annotation import Annotation, Sentences
 from pretrain.data.damage import known_damaged
@@ -198,10 +199,7 @@ def read_sound(
     """
     while True:
         sequences = _first_sequences(reader, wanted, skip_damaged, known)
-        if not dist.is_initialized() or dist.get_world_size() == 1:
-            return sequences
-        every: list = [None] * dist.get_world_size()
-        dist.all_gather_object(every, sequences[3])
+        every = gathered(sequences[3])
         if all(damaged == every[0].keys() for damaged in map(dict.keys, every)):
             return sequences
         known = {chunk: reason for damaged in every for chunk, reason in damaged.items()}

@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.common.ranks import gathered
 from pretrain.common.transfer import send
 from pretrain.config.run import Balance
 from pretrain.data.batch import RankBatch
@@ -344,9 +345,7 @@ class WholeBatch:
 
         Each rank reads the lanes that it serves, and all must warn and record the same.
         """
-        every: list = [None] * self.world
-        dist.all_gather_object(every, batch.substitutions, group=self.hosts)
-        return [row for rows in every for row in rows]
+        return [row for rows in gathered(batch.substitutions, self.hosts) for row in rows]
 
     def _backward_scaled(self, loss: Tensor, final: bool) -> None:
         """Go backward from a loss that passed through the encoder's precision."""
