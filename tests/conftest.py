@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import browser  # noqa: F401 - a fixture
 from small_wordnet import forget_words, write_small_wordnet
 
 from augment.text import wordnet

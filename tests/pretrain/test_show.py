@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
+from browser import require_sound
 from run_helpers import command, finish, start
 from safetensors.torch import load_file
 
@@ -71,6 +72,13 @@ def test_a_page_is_whole_and_needs_no_network(idle):
     before, after = page.cosines[:5], page.cosines[5:]
     assert len(after) == 5 and before == after and "before training" in html
     assert before == sorted(before, reverse=True)
+
+
+def test_a_page_is_sound_in_a_browser(browser, idle, tmp_path):
+    (tmp_path / "page.html").write_text(page_of(idle, 200, ["<b>the old river</b>"]), "utf-8")
+    browser.get((tmp_path / "page.html").as_uri())
+    assert "<b>the old river</b>" in browser.find_element("tag name", "body").text
+    require_sound(browser)
 
 
 def test_queries_are_held_out_sentences_of_medium_length():

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from browser import require_sound
 from commands import call
 from model_folders import save_bert, save_run
 from scipy import stats
@@ -60,8 +61,9 @@ def test_differences_are_of_the_same_pairs_and_their_interval_is_scipys_bootstra
     assert narrow.high - narrow.low < wide.high - wide.low
 
 
-def test_the_page_has_scores_recipes_and_curves(tmp_path, capsys):
-    data = write_layout(tmp_path / "data")
+@pytest.fixture
+def two_runs(tmp_path):
+    """Two runs of the same weights that differ in their rate and their curves."""
     bert = save_bert(tmp_path / "bert")
     runs = []
     for number, rate in enumerate((1e-4, 3e-4)):
@@ -70,7 +72,11 @@ def test_the_page_has_scores_recipes_and_curves(tmp_path, capsys):
         rows = [{"step": step, "loss": {"mlm": 3.0 - number - step / 10}} for step in (1, 2, 3)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         runs.append(str(run))
-    call(command.compare, *runs, out=tmp_path / "out", eval_data=data)
+    return runs
+
+
+def test_the_page_has_scores_recipes_and_curves(two_runs, tmp_path, capsys):
+    call(command.compare, *two_runs, out=tmp_path / "out", eval_data=write_layout(tmp_path / "data"))
     page = (tmp_path / "out" / "compare.html").read_text()
     assert "train.lr" in page and "0.0003" in page and "<svg" in page and "less run0" in page
     content = json.loads((tmp_path / "out" / "compare.json").read_text())
@@ -78,6 +84,13 @@ def test_the_page_has_scores_recipes_and_curves(tmp_path, capsys):
     for one in content["sts"]["run1"].values():
         assert one["difference"] == pytest.approx(0, abs=1e-6)  # the same weights
     assert f"page: {tmp_path / 'out' / 'compare.html'}" in capsys.readouterr().out
+
+
+def test_the_page_is_sound_in_a_browser(browser, two_runs, tmp_path):
+    call(command.compare, *two_runs, out=tmp_path / "out", eval_data=write_layout(tmp_path / "data"))
+    browser.get((tmp_path / "out" / "compare.html").as_uri())
+    assert "run1" in browser.find_element("tag name", "body").text
+    require_sound(browser)
 
 
 @pytest.mark.parametrize("models", [[], ["one"], ["one", "one"]])
