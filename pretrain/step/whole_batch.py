@@ -208,6 +208,9 @@ class WholeBatch:
             whole.requires_grad_()
             terms = self.engine(Relate(dict(zip(objective.roles, whole)), context))
             total = sum(weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
+            # Each rank computes this loss by itself. Where one alone finds it not finite, its gradients are
+            # made so: they reach all ranks, which then leave the update out together. No host sync.
+            total = total * torch.where(total.detach().isfinite(), 1.0, torch.nan)
             self.reduction.backward(total, final=False)
             mine = placed.of_mine(whole.grad.flatten(0, 1)) * self.world
             if probing:

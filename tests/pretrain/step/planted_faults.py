@@ -1,6 +1,7 @@
 """An objective that breaks at given steps, in the micro-batches of rank 1 (or the only rank) alone.
 
 objective.options: kind of fault -> its steps, counted from 1. "loss" and "gradient": that one alone is not
+finite. "whole": the loss that every rank computes of the whole batch, on that rank alone; its gradient is
 finite. "spike": a gradient that is far too large. "vectors": what leaves a layer is not finite.
 """
 
@@ -33,7 +34,8 @@ class Broken(Objective):
         return self.now in self.planted.get(kind, ()) and dist.get_rank() == dist.get_world_size() - 1
 
     def relate(self, views, context):
-        return {"near": (self.norm(views["anchor"]) - views["positive"]).square().mean()}
+        near = (self.norm(views["anchor"]) - views["positive"]).square().mean()
+        return {"near": near + near.detach() * NAN if self.breaks("whole") else near}
 
     def sequence_loss(self, encoder, role, ids, lengths, condition, keys, seed):
         loss = encoder.embed(ids, lengths, keys=keys).float().square().mean(-1).sum()

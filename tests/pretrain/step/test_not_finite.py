@@ -79,6 +79,17 @@ def test_a_fault_of_one_rank_leaves_nothing_behind_on_any(tiny_data, tmp_path, z
     assert progress["faults"] == [4, 6, 16] and progress["skipped_steps"] == 3
 
 
+@pytest.mark.parametrize("zero", [0, *(pytest.param(zero, marks=pytest.mark.slow) for zero in (1, 2, 3))])
+def test_a_whole_batch_loss_that_one_rank_alone_finds_broken_is_left_out_on_all(tiny_data, tmp_path, zero):
+    run = tmp_path / "run"
+    flags = {"train__zero": zero, "train__steps": 5, "checkpoint__every": 1}
+    finish(start(broken(tiny_data, run, {"whole": [3]}, **flags), ranks=2))
+    assert [step for step in range(1, 5) if same(run, step, step + 1)] == [2]
+    assert left_out(run)[3]["faults"] == 1  # rank 0 has found its own loss finite
+    progress = store.read_state(run / "checkpoints" / "step-00000005")["progress"]
+    assert progress["faults"] == [3] and progress["skipped_steps"] == 1
+
+
 @pytest.mark.parametrize("zero", [2, *(pytest.param(zero, marks=pytest.mark.slow) for zero in (0, 1, 3))])
 def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp_path, zero):
     """The run, the run killed behind or before the checkpoint that is written then, and a run that is told
