@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pretrain.common.error_output import LOCAL_RANKS
@@ -20,6 +20,7 @@ from pretrain.common.shutdown import EXIT_CODES
 
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", LOCAL_RANKS)
 _PR_SET_PDEATHSIG = 1
+_LOOK_SECONDS = 0.1
 _C = ctypes.CDLL(None)  # looked up before a fork, for which other threads may hold the loader's locks
 
 
@@ -123,6 +124,44 @@ def start_to_pass_on(words: Sequence[str]) -> subprocess.Popen[str]:
         start_new_session=True,
         preexec_fn=lambda: die_with(parent),
     )
+
+
+def run_logged(
+    words: Sequence[str], log: Path, environment: Mapping[str, str], check_for_stop: Callable[[], None]
+) -> int:
+    """Run a process that prints into `log` to its end; return its exit status.
+
+    It has a session of its own, and ends when this process does. `check_for_stop` is called all the while;
+    where it raises, the process and its children are ended first (`end_session`).
+    """
+    parent = os.getpid()
+    with open(log, "wb") as stream:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: die_with(parent),
+        )
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(_LOOK_SECONDS)
+            check_for_stop()
+    except BaseException:
+        end_session(process)
+        raise
+
+
+def end_session(process: subprocess.Popen, patience: float = 5.0) -> None:
+    """End a process that leads a session, and its children: SIGINT, and after `patience` seconds SIGKILL."""
+    for by in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, by)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
 
 
 def failure_line(log: Path) -> str:

@@ -16,6 +16,7 @@ those that another has trained with the same settings.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ from pydantic import BaseModel, Field
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
+from pretrain.common.program import program
+from pretrain.common.shutdown import EXIT_CODES, REASONS
 from pretrain.config.recipe import find_recipe
 from pretrain.config.recipe import flags as keys
 from pretrain.sweep.differences import judging_column
@@ -59,7 +62,10 @@ class SweepFlags(BaseModel):
     config: str = Field("", description="a recipe in place of a sweep file")
     seed_list: cli.Names = Field((), description="seeds by commas, in place of the file's")
     out: Path = Field(Path("runs/sweeps"), description="folder for runs and tables")
-    rows: cli.Names = Field((), description="only rows whose names hold one of these words, by commas")
+    rows: cli.Names = Field(
+        (),
+        description="only rows whose names hold one of these words, by commas; a name may hold commas itself",
+    )
     recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
     readings: cli.Names = Field(
         (),
@@ -166,12 +172,8 @@ def _open(
     judging_column(sweep, columns_of(sweep))  # a column that is not there is an error before any training
     entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes, flags.readings)
     if flags.rows:
-        wanted = [word.lower() for word in flags.rows]
-        entries = [entry for entry in entries if any(word in entry.name.lower() for word in wanted)]
-        if not entries:
-            raise UserError(
-                f"--rows {','.join(flags.rows)}: no row is called so; there are {', '.join(sweep.all_rows)}"
-            )
+        wanted = set(rows_named(flags.rows, list(dict.fromkeys(entry.name for entry in entries))))
+        entries = [entry for entry in entries if entry.name in wanted]
     trainer = Trainer(shlex.split(flags.launch), environment, _print_line)
     evaluate_models = None
     if data and not quick:
@@ -195,12 +197,55 @@ def _open(
     return _Work(sweep, runs, trainer, evaluate_models, flags, slug(path.stem))
 
 
+def rows_named(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the names that hold a word, in any case.
+
+    Words that a name holds with the commas between them are one word, the longest that there is. Where it is
+    all of a name, it means this one alone.
+
+    >>> rows_named(["b", "5%", "C"], ["a", "a + b, 5%", "a + b, 5%, c", "c"])
+    ['a + b, 5%, c']
+    >>> rows_named(["a + b", "5%", "a"], ["a", "a + b, 5%", "b"])
+    ['a', 'a + b, 5%']
+
+    Raises:
+        UserError: no name holds a word.
+    """
+    plain = {name: _commas_alike(name) for name in names}
+    found: set[str] = set()
+    first = 0
+    while first < len(words):
+        for stop in range(len(words), first, -1):
+            joined = _commas_alike(",".join(words[first:stop]))
+            holding = [name for name in names if joined in plain[name]]
+            exact = [name for name in holding if joined == plain[name] and stop > first + 1]
+            if holding:
+                break
+        else:
+            raise UserError(
+                f"--rows: no row's name holds {words[first]!r}; there are:\n  " + "\n  ".join(names)
+            )
+        found |= set(exact or holding)
+        first = stop
+    return [name for name in names if name in found]
+
+
+def _commas_alike(name: str) -> str:
+    return re.sub(r"\s*,\s*", ", ", name.strip().lower())
+
+
 def _until_stopped(work: Callable[[], int]) -> int:
     try:
         return work()
     except StopRequested as stop:
-        print("stopped; finished work is kept, and the same command continues", file=sys.stderr)
-        return stop.code
+        print(
+            f"{REASONS[stop.request]}: stopped\n"
+            "  safe: all finished runs and evaluations, and of a run that had begun its last checkpoint; an "
+            "evaluation that was running is done again\n"
+            f"  next: {shlex.join([*program().split(), *sys.argv[1:]])}",
+            file=sys.stderr,
+        )
+        return EXIT_CODES[stop.request]
 
 
 class _Work:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -29,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.common.processes import failure_line
+from pretrain.common.processes import failure_line, run_logged
 from pretrain.sweep.file import Entry
 from pretrain.sweep.runs import Run, side_by_side, slug
 from pretrain.telemetry.formats import format_seconds
@@ -135,7 +134,11 @@ def evaluate(
     check_for_stop: Callable[[], None],
     jobs: int = 1,
 ) -> None:
-    """Run the evaluations (name -> flags) that have no result yet, `jobs` at a time; report failures."""
+    """Run the evaluations (name -> flags) that have no result yet, `jobs` at a time; report failures.
+
+    A request to stop, which `check_for_stop` raises, ends those that run: they write their figures at their
+    end, and the vectors that they have kept are not computed again.
+    """
     wanted = {
         model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
     }
@@ -148,14 +151,11 @@ def evaluate(
             if number
             else ""
         )
-        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
         check_for_stop()
+        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
         model.folder.mkdir(parents=True, exist_ok=True)
         log = model.folder / f"{evaluation}.txt"
-        with open(log, "wb") as stream:
-            words = model.words(evaluation, evaluations[evaluation])
-            code = subprocess.run(words, stdout=stream, stderr=stream, env=environment).returncode
-        check_for_stop()  # Ctrl-C ends the evaluation too
+        code = run_logged(model.words(evaluation, evaluations[evaluation]), log, environment, check_for_stop)
         if code:
             print_line(f"  FAILED ({code}): {failure_line(log)}")
 

@@ -31,6 +31,7 @@ from pretrain.common.shutdown import (
     REASONS,
     REQUEUE,
     SIGNALS,
+    STOP,
     STOP_FILE,
     TERMINATE,
     Shutdown,
@@ -269,11 +270,11 @@ class Plan:
 
 
 class StopRequested(Exception):
-    """Raised to stop a sweep after a signal; finished work is kept. code: exit status."""
+    """Raised to stop a sweep; finished work is kept. request: as `pretrain.common.shutdown` counts them."""
 
-    def __init__(self, code: int):
-        super().__init__(code)
-        self.code = code
+    def __init__(self, request: int):
+        super().__init__(request)
+        self.request = request
 
 
 class Trainer:
@@ -319,8 +320,9 @@ class Trainer:
             return True
         self.check_for_stop()
         # the run itself was asked to stop
-        if code in (0, EXIT_CODES[INTERRUPT], EXIT_CODES[TERMINATE], EXIT_CODES[REQUEUE]):
-            raise StopRequested(code)
+        for request in (STOP, INTERRUPT, TERMINATE, REQUEUE):
+            if code == EXIT_CODES[request]:
+                raise StopRequested(request)
         self.failures[run.name] = failure_line(run.folder / "log.txt")
         (run.folder / FAILED).write_text(self.failures[run.name] + "\n")
         self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
@@ -395,7 +397,7 @@ class Trainer:
     def check_for_stop(self) -> None:
         """Raise StopRequested if a signal has requested a stop."""
         if request := self.shutdown.requested():
-            raise StopRequested(EXIT_CODES[request])
+            raise StopRequested(request)
 
 
 def side_by_side(work: Sequence[Callable[[], None]], jobs: int) -> None:

@@ -1,15 +1,19 @@
 """Figures of a sweep's runs: names of metrics, an evaluation's own deviation, what a run started from."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+from run_helpers import wait_for
 from sweep_helpers import ROOT, entries_of, write_sweep
 
 from augment.spec.grammar import parse
-from pretrain.sweep.evaluations import EvaluatedModel, deviation, metric, models_of, pending
+from pretrain.common.shutdown import TERMINATE
+from pretrain.sweep.evaluations import EvaluatedModel, deviation, evaluate, metric, models_of, pending
 from pretrain.sweep.file import expand, read_sweep
-from pretrain.sweep.runs import Plan
+from pretrain.sweep.runs import Plan, StopRequested
 from pretrain.sweep.table import collect, tabulate
 
 TASKS = {
@@ -88,6 +92,36 @@ def test_columns_may_be_of_what_a_run_started_from_and_of_where_a_row_is(tmp_pat
     assert [row["mean"].get("cosine") for row in rows] == [0.9, None, None]
     assert "cosine" not in (rows[1].get("difference") or {"columns": {}})["columns"]
     assert pending([(model.start, sweep.of_start) for model in models]) == []
+
+
+LONG = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGINT, signal.{how})
+child = os.fork()
+pathlib.Path(f"{{'child' if child == 0 else 'parent'}}").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["SIG_DFL", "SIG_IGN"])
+def test_a_request_to_stop_ends_an_evaluation_and_its_children(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+
+    class Model(EvaluatedModel):
+        def words(self, evaluation, flags):
+            return [sys.executable, "-S", "-c", LONG.format(how=how)]
+
+    def check():
+        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            raise StopRequested(TERMINATE)
+
+    started, printed = [Model("m", "mean", tmp_path), Model("n", "mean", tmp_path / "n")], []
+    with pytest.raises(StopRequested):
+        evaluate(started, {"sts": ""}, environment={}, print_line=printed.append, check_for_stop=check)
+    assert printed == ["[1/2] sts of m"]
+    for name in ("parent", "child"):
+        stat = Path("/proc") / (tmp_path / name).read_text() / "stat"
+        wait_for(lambda: not stat.exists() or stat.read_text().split()[2] == "Z", [], timeout=10)  # noqa: B023
 
 
 def test_random_weights_are_no_model_to_start_from(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -179,7 +180,8 @@ def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=60)[0]
-    assert process.returncode == 143 and "waiting for the run to save" in said and "next" not in said
+    assert process.returncode == 143 and "waiting for the run to save" in said and "next, seed" not in said
+    assert "received SIGTERM: stopped" in said and f"  next: {shlex.join(['python', *line[1:]])}\n" in said
     said = sweep(tmp_path, path)
     assert "2 runs: 0 done, 1 begun, 1 to do" in said and "from step 4" in said
     long = next((tmp_path / "out" / "runs").glob("long*"))
