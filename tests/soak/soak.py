@@ -4,8 +4,9 @@
     python tests/soak/soak.py --requeues 20 [--out DIR]
 
 Two ranks on CPUs train a small model, with loader workers, background checkpoints of which three are kept,
-evaluations (STS-B dev, too, where CLEAR_DATA names the benchmarks) and the best export on the way. Every
-process is sampled from outside. --data: a prepared folder; without it a small one is made of made-up prose.
+evaluations (STS-B dev, too, where CLEAR_DATA names the benchmarks and there are no requeues) and the best
+export on the way. Every process is sampled from outside. --data: a prepared folder; without it a small one is
+made of made-up prose.
 
 With --requeues, the ranks are asked to stop as Slurm asks them, SIGUSR1 and SIGTERM in turn, and start again
 with --resume auto. Starts are compared with each other. Then an unbroken run trains as many steps, and must
@@ -60,13 +61,18 @@ SETTINGS = {
     "checkpoint__keep": KEEP,
     "aug": "del-span,reorder",
 }
-OF_REQUEUES = {"train__log_every": 1, "evaluate__every": 20, "checkpoint__every": 15}
+OF_REQUEUES = {"train__log_every": 1, "evaluate__every": 10, "checkpoint__every": 4}
 
 
 class Start:
     """The ranks of one start, as Slurm's script starts them."""
 
-    def __init__(self, words: list[str], out: Path, temporary: Path) -> None:
+    def __init__(self, words: list[str], out: Path, temporary: Path, benchmarks: str | None = None) -> None:
+        """
+        Args:
+            temporary: their TMPDIR.
+            benchmarks: their CLEAR_DATA.
+        """
         port = free_port()
         self.logs = [out / f"rank-{rank}.log" for rank in range(RANKS)]
         self.processes = []
@@ -74,8 +80,7 @@ class Start:
             variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS}
             variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TMPDIR": temporary}
             given = {name: str(value) for name, value in variables.items()}
-            if "CLEAR_DATA" in os.environ:
-                given["CLEAR_DATA"] = os.environ["CLEAR_DATA"]
+            given |= {"CLEAR_DATA": benchmarks} if benchmarks else {}
             with log.open("ab") as file:
                 self.processes.append(
                     subprocess.Popen(
@@ -150,7 +155,7 @@ def soak(
     """Train for so many minutes after the first step; return the judgements, warm-up (a quarter) left out."""
     run, temporary = fresh(out)
     sampler, step = Sampler(run, temporary), Step(run)
-    start = Start(command(data, run, **SETTINGS) + words, out, temporary)
+    start = Start(command(data, run, **SETTINGS) + words, out, temporary, os.environ.get("CLEAR_DATA"))
     ends: list[float] = []
 
     def over() -> bool:
@@ -330,7 +335,7 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--requeues", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=40, help="of each start, with --requeues")
+    parser.add_argument("--steps", type=int, default=15, help="of each start, with --requeues")
     parser.add_argument("--interval", type=float, default=5, help="seconds between samples")
     parser.add_argument("--bound", type=float, default=2.5, help="MB/hour by which a process may grow")
     parser.add_argument("--documents", type=int, default=3000, help="of made-up prose")
@@ -338,6 +343,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir(), "soak"))
     parser.add_argument("words", nargs="*", help="flags of training, after --")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what ends the ranks
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     data = options.data or prepared(out, options.documents)
