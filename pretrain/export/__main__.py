@@ -3,6 +3,7 @@
     python -m pretrain.export RUN [--step latest|best|N] [--out FOLDER]
     python -m pretrain.export RUN --quantize int8 [--sentences FILE]
     python -m pretrain.export RUN --push OWNER/NAME [--dry-run]
+    python -m pretrain.export RUN --format deepspeed-universal [--out FOLDER]
 
 Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The folder holds
 
@@ -17,6 +18,9 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
 
 With --push the export is also uploaded to the Hugging Face hub, where it is private unless --public is given.
 Its card there has the evaluations in RUN/report that are of these weights; --dry-run shows all that would go.
+
+--format deepspeed-universal writes weights and AdamW's state for DeepSpeed's own `load_checkpoint`
+(`pretrain.export.universal`).
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ def main(
     push: str | None = None,
     public: bool = False,
     dry_run: bool = False,
+    format: str = "transformers",
 ) -> int:
     """Write a trained encoder as a folder that transformers and sentence-transformers load.
 
@@ -50,7 +55,15 @@ def main(
         push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
         public: a model that the push makes is for everybody; otherwise it is private.
         dry_run: of the push show the card and the files, and send nothing.
+        format: transformers; or deepspeed-universal: all that DeepSpeed needs to continue training, by
+            default in RUN/deepspeed-universal.
     """
+    if format == "deepspeed-universal":
+        if quantize or sentences is not None or push is not None or public or dry_run:
+            raise UserError("--format deepspeed-universal goes with --step and --out alone")
+        return _universal(run, out, step)
+    if format != "transformers":
+        raise UserError(f"--format {format} is unknown: transformers, or deepspeed-universal")
     from pretrain.export.folder import export, read_policy
     from pretrain.export.quantization import check_precision, read_quantization
 
@@ -70,6 +83,16 @@ def main(
         print(f"  vectors as {stored.precision}: {stored.describe(policy['hidden_size'])}")
     if push is not None:
         _push(folder, push, Path(run), public, dry_run)
+    return 0
+
+
+def _universal(run: str, out: str | None, step: str) -> int:
+    from pretrain.export.universal import export_universal
+
+    folder = export_universal(run, out, step)
+    print(f"exported {(folder / 'latest_universal').read_text()} of {run} to {folder}")
+    print("""  deepspeed.initialize(..., config={"checkpoint": {"load_universal": True}, ...})""")
+    print(f"  engine.load_checkpoint({str(folder)!r})")
     return 0
 
 

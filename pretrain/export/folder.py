@@ -70,7 +70,7 @@ def export(
         UserError: there is nothing to export, the checkpoint is damaged, its tokenizer is missing, or `out`
             holds something else.
     """
-    run, chosen = _find(Path(source), str(step))
+    run, chosen = find_source(Path(source), str(step))
     out = Path(out) if out is not None else run / "export"
     _check_replaceable(out)
     hidden = out.with_name(f".{out.name}.tmp")
@@ -110,7 +110,7 @@ def export(
 # -- finding -----------------------------------------------------------
 
 
-def _find(source: Path, step: str) -> tuple[Path, Path]:
+def find_source(source: Path, step: str) -> tuple[Path, Path]:
     """Return the run folder, and the checkpoint or finished export to take."""
     if STEP_FOLDER.fullmatch(source.name) and source.is_dir():
         if (problem := problem_with(source)) is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -20,21 +21,28 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, head_lr_scale: float = 1.0) -> list[dict]:
-    """Group a module's trained parameters for an optimizer.
+    """Group a module's trained parameters for an optimizer, as `grouped` does."""
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    return grouped(trained, weight_decay, head_lr_scale)
+
+
+def grouped(
+    parameters: Mapping[str, Tensor], weight_decay: float, head_lr_scale: float = 1.0
+) -> list[dict[str, Any]]:
+    """Group parameters by their names and dimensions.
 
     Matrices have weight decay; biases, norms and other vectors have none. Heads form groups of their own
     where their learning rate differs: `lr_scale` is the factor on the learning rate of a group. Heads are
     what `module.objective` owns, but for a second encoder (DiffCSE's discriminator).
     """
-    second = {id(p) for name, p in module.named_parameters() if ".discriminator.lm." in name}
     groups = []
     for heads in (False, True):
         scale = head_lr_scale if heads else 1.0
         chosen = [
             p
-            for name, p in module.named_parameters()
-            if p.requires_grad
-            and (name.startswith("objective.") and id(p) not in second and head_lr_scale != 1) == heads
+            for name, p in parameters.items()
+            if (name.startswith("objective.") and ".discriminator.lm." not in name and head_lr_scale != 1)
+            == heads
         ]
         groups += [
             {"params": [p for p in chosen if p.ndim >= 2], "weight_decay": weight_decay, "lr_scale": scale},

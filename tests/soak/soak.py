@@ -30,8 +30,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "pretrain")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretrain"))
 
 from run_helpers import command, curve, environment, free_port, preparation_of, write_corpus
 from soak_judge import Judgement, judge_counts, judge_memory, judge_peaks
@@ -39,6 +40,7 @@ from soak_samples import Sampler, count_files, write_tables
 
 from pretrain.common.shutdown import EXIT_CODES, REQUEUE, TERMINATE
 
+ROOT = Path(__file__).resolve().parents[2]
 RANKS, KEEP = 2, 3
 MEMORY = ("pss", "uss", "anonymous")
 COUNTS = ("descriptors", "threads")
@@ -296,7 +298,7 @@ def prepared(out: Path, documents: int) -> Path:
     if not (out / "data" / "manifest.json").exists():
         corpus = write_corpus(out / "corpus.txt", documents)
         words = [sys.executable, *preparation_of(corpus, out / "data")[1:]]
-        subprocess.run(words, env=environment(), cwd=TESTS.parent, check=True)
+        subprocess.run(words, env=environment(), cwd=ROOT, check=True)
     return out / "data"
 
 

@@ -53,7 +53,9 @@ def judge_memory(
         return Judgement(series, False, f"only {len(times)} blocks of samples: too few to judge")
     values, steps = without_steps(values)
     slope, _, low, high = theilslopes(values, times / 3600, 0.95)
-    says = f"{slope:+.2f} MB/hour ({low:+.2f} to {high:+.2f}), bound {bound:g}, at {np.median(megabytes):.1f} MB"
+    says = (
+        f"{slope:+.2f} MB/hour ({low:+.2f} to {high:+.2f}), bound {bound:g}, at {np.median(megabytes):.1f} MB"
+    )
     if steps:
         says += ", steps taken out: " + ", ".join(
             f"{size:+.1f} MB at {times[at] / 60:.0f} min" for at, size in steps

@@ -51,7 +51,8 @@ class Tied(nn.Module):
         return nn.functional.cross_entropy(self.decoder(hidden), (tokens * 3 + 1) % 11)
 
 
-def build(stage: int, seed: int = 0, **extra):
+def build(stage: int, seed: int = 0, settings: dict | None = None, **extra):
+    """An engine of `Tied`. settings: of DeepSpeed, besides; extra: of the module."""
     torch.manual_seed(seed)
     module = Tied(**extra)
     decayed = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
@@ -65,7 +66,7 @@ def build(stage: int, seed: int = 0, **extra):
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }
-    return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
+    return deepspeed.initialize(model=module, optimizer=optimizer, config=config | (settings or {}))[0]
 
 
 def train(engine, first: int, last: int) -> list[float]:
