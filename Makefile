@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow test-slurm test-fake-cuda gpu-accept lint docs install clean
+.PHONY: demo test test-slow test-slurm test-fake-cuda fuzz sanitize gpu-accept lint docs install clean
 
 install: $(INSTALLED)
 
@@ -40,6 +40,14 @@ test-slurm: $(INSTALLED)
 test-fake-cuda:
 	$(MAKE) install VENV=.venv-cuda TORCH="torch===2.13.0"
 	.venv-cuda/bin/python -m pytest tests/pretrain/model
+
+# Cases of one of the targets in tests/fuzz/fuzz_targets.py; what breaks a contract is kept in tests/fuzz/seeds.
+fuzz: $(INSTALLED)
+	$(BIN)/python tests/fuzz/run_fuzz.py $(TARGET) --cases $(or $(CASES),1000000)
+
+# The compiled parts with AddressSanitizer and UndefinedBehaviorSanitizer, in build/sanitize: their tests and fuzz targets.
+sanitize: $(INSTALLED)
+	$(BIN)/python tests/fuzz/sanitize.py
 
 # On a machine with a GPU: at most 10 minutes.
 gpu-accept: $(INSTALLED)

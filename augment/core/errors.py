@@ -1,4 +1,8 @@
-"""Define the errors that a user of the augmentations is meant to read."""
+"""Define the errors that a user of the augmentations is meant to read, and how they quote input."""
+
+from __future__ import annotations
+
+import reprlib
 
 
 class AugmentationError(ValueError):
@@ -7,3 +11,35 @@ class AugmentationError(ValueError):
 
 class CannotLoad(AugmentationError):
     """Report a model or tokenizer that cannot be loaded (`augment.core.pretrained`)."""
+
+
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 200
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict, self.maxset = 3, 6, 6, 6, 6
+
+    def repr_int(self, x: int, level: int) -> str:
+        # beyond 4,300 digits Python refuses to write a number
+        return f"a number of {x.bit_length()} bits" if x.bit_length() > 200 else repr(x)
+
+
+_SHORT = _Short()
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """Return a text as a message names it, without its end where it is long."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def shown(value: object) -> str:
+    """Return a value as a message quotes it: its `repr`, of long texts and large trees only a part.
+
+    The time does not grow with the value. A few lines of YAML make a tree of a billion nodes, by aliases.
+
+    >>> shown("del-word")
+    "'del-word'"
+    >>> len(shown("x" * 10**6)), shown(list(range(10**6)))
+    (200, '[0, 1, 2, 3, 4, 5, ...]')
+    """
+    return _SHORT.repr(value)

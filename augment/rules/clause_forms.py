@@ -37,7 +37,7 @@ def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
     run."""
     first, last = sentence.subtree(i)
     size, waiting = 0, [i]
-    while waiting:
+    while waiting and size <= len(sentence):  # no end otherwise, where heads make a circle
         word = waiting.pop()
         size += 1
         waiting += sentence.children(word)
@@ -54,9 +54,7 @@ def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
     bounds: list[list[int]] = []
     current = None
     for i in range(len(sentence)):
-        root = i
-        while sentence.heads[root] != root:
-            root = sentence.heads[root]
+        root = _root_of(sentence, i)
         if root != current and (not bounds or _ends_before(sentence, i)):
             bounds.append([i, i])
         current = root
@@ -66,6 +64,15 @@ def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
     if not all(text.rstrip(_CLOSING)[-1:] in _SENTENCE_ENDS and _is_whole(text) for text in texts):
         return []
     return spans
+
+
+def _root_of(sentence: ParsedSentence, i: int) -> int:
+    """Return the root above word i; where heads make a circle, a word of it."""
+    for _ in range(len(sentence)):
+        if sentence.heads[i] == i:
+            break
+        i = sentence.heads[i]
+    return i
 
 
 def _is_whole(text: str) -> bool:
@@ -191,8 +198,8 @@ def finite_verb(sentence: ParsedSentence, head: int) -> int:
 
 def clauses_upward(sentence: ParsedSentence, i: int, head: int) -> list[str]:
     """Return the relations on the way from word i up to `head`, that of `head` not among them."""
-    relations = []
-    while i != head:
+    relations: list[str] = []
+    while i != head and len(relations) < len(sentence):  # or there is no end, where heads make a circle
         relations.append(sentence.relation(i))
         if sentence.heads[i] == i:
             break

@@ -108,9 +108,9 @@ def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _subjects(sentence: ParsedSentence, head: int) -> list[int]:
-    subject, clause = sentence.subject(head), head
-    while subject is None and sentence.relation(clause) == "conj" and sentence.heads[clause] != clause:
-        clause = sentence.heads[clause]
+    subject, clause, steps = sentence.subject(head), head, 0
+    while subject is None and sentence.relation(clause) == "conj" and steps < len(sentence):
+        clause, steps = sentence.heads[clause], steps + 1  # the steps end where heads make a circle
         subject = sentence.subject(clause)
     if (
         subject is None

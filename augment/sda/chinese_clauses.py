@@ -123,7 +123,9 @@ def _front(sentence: ParsedSentence, i: int, verb: int) -> int:
     Before `verb`.
     """
     head = i  # the phrase that word i opens
-    while head != sentence.heads[head] and i < sentence.heads[head] < verb:
+    for _ in range(verb - i):  # where heads make a circle, there is no end of it
+        if head == sentence.heads[head] or not i < sentence.heads[head] < verb:
+            break
         head = sentence.heads[head]
     is_time = (
         sentence.word(head) in words.TIMES

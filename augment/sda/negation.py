@@ -184,10 +184,7 @@ def _without_plain_not(sentence: ParsedSentence, i: int) -> list[Edit] | None:
     """
     if not any(word[:1].isalnum() for number, word in enumerate(sentence.words) if number != i):
         return None
-    gone = without_word(sentence, i)
-    edits = _with_some(sentence, i, [gone])
-    # "Not any good": "any" gets both its capital and another form
-    return None if edits is None or overlap([gone], edits[1:]) else edits
+    return _with_some(sentence, i, [without_word(sentence, i)])
 
 
 def _is_negative(sentence: ParsedSentence, clause: Clause) -> bool:
@@ -208,7 +205,11 @@ def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None
     words = [word.lower().replace("’", "'") for word in sentence.words]
     if needs_negation(words, negative):
         return None
-    return edits if is_question(sentence) else [*edits, *assertive(sentence, words, negative)]
+    if is_question(sentence):
+        return edits
+    others = assertive(sentence, words, negative)
+    # "Not any good": "any" gets both its capital and another form
+    return None if overlap(edits, others) else [*edits, *others]
 
 
 def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None, list[Edit] | None]:

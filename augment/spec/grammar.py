@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from augment.core.entry import Entry, Parameter
-from augment.core.errors import AugmentationError
+from augment.core.errors import AugmentationError, shortened, shown
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.sets import SETS, expand
 
@@ -114,7 +114,7 @@ def parse(spec: str) -> Specification:
         AugmentationError: the text is wrong; the message names the place and the nearest name.
     """
     if not isinstance(spec, str):
-        raise AugmentationError(f"a specification is a text such as 'del-span,reorder', not {spec!r}")
+        raise AugmentationError(f"a specification is a text such as 'del-span,reorder', not {shown(spec)}")
     spec = expand(spec)
     stages = []
     position = 0
@@ -144,7 +144,7 @@ def alternatives(spec: str) -> list[str]:
     if len(stages) != 1:
         raise AugmentationError(
             "a labelled view needs alternatives, as in 'a|b|c': the label of a sequence is the alternative "
-            f"that was drawn for it; {spec!r} " + ("has several stages" if stages else "changes nothing")
+            f"that was drawn for it; {shown(spec)} " + ("has several stages" if stages else "changes nothing")
         )
     return [str(step) for step in stages[0]]
 
@@ -202,7 +202,7 @@ def _check_order(specification: Specification) -> None:
 def _parse_step(text: str, position: int, spec: str) -> Step:
     name, *settings = text.strip().split(":")
     name = name.strip()
-    place = f"at character {position + 1} of {spec!r}"
+    place = f"at character {position + 1} of {shown(spec)}"
     if not name:
         raise AugmentationError(
             f"an augmentation is missing {place}: put ',' (one after the other) or '|' (one of them) between "
@@ -219,7 +219,7 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
         )
     if name not in CATALOGUE:
         raise AugmentationError(
-            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}"
+            f"there is no augmentation {shown(name)} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}"
             " (python -m augment --list shows all)"
         )
     return Step(name, _parse_settings(CATALOGUE[name], settings, place))
@@ -235,12 +235,12 @@ def _parse_settings(entry: Entry, settings: Iterable[str], place: str) -> tuple[
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not value:
             raise AugmentationError(
-                f"{setting.strip()!r} {place} is not a parameter: write {name}:key=value, as in "
+                f"{shown(setting.strip())} {place} is not a parameter: write {name}:key=value, as in "
                 f"{entry.example}"
             )
         if key not in parameters:
             raise AugmentationError(
-                f"{name} {place} has no parameter {key!r}{_nearest(key, list(parameters))}; it has "
+                f"{name} {place} has no parameter {shown(key)}{_nearest(key, list(parameters))}; it has "
                 + ", ".join(f"{parameter.name}={parameter.default}" for parameter in entry.parameters)
             )
         if key in given:
@@ -263,18 +263,19 @@ def _parse_value(text: str, parameter: Parameter, where: str) -> Any:
     except (ValueError, KeyError):
         names = {int: "a whole number", float: "a number", bool: "true or false"}
         raise AugmentationError(
-            f"{where}: {parameter.name}={text} is not {names.get(kind, kind.__name__)} ({parameter.meaning})"
+            f"{where}: {parameter.name}={shortened(text)} is not {names.get(kind, kind.__name__)} "
+            f"({parameter.meaning})"
         ) from None
     if parameter.choices and value not in parameter.choices:
         raise AugmentationError(
-            f"{where}: {parameter.name}={text} is not one of {', '.join(parameter.choices)} "
+            f"{where}: {parameter.name}={shortened(text)} is not one of {', '.join(parameter.choices)} "
             f"({parameter.meaning})" + _nearest(text, list(parameter.choices))
         )
     low = -inf if parameter.low is None else parameter.low
     high = inf if parameter.high is None else parameter.high
     if kind in (int, float) and not low <= value <= high:  # also catches nan
         raise AugmentationError(
-            f"{where}: {parameter.name}={text} is outside {low:g}..{high:g} ({parameter.meaning})"
+            f"{where}: {parameter.name}={shortened(text)} is outside {low:g}..{high:g} ({parameter.meaning})"
         )
     return value
 

@@ -120,6 +120,8 @@ class SentenceInPython:
         assert children is not None  # the call has found them
         words = [i]
         for word in words:
+            if len(words) > len(children):  # heads make a circle
+                break
             words += children[word]
         return min(words), max(words)
 

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 
+from augment.core.errors import shortened
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import fsync_folder, sha256_of
@@ -35,7 +36,7 @@ FORMAT_VERSION = 1
 STEP_FOLDER = re.compile(r"step-(\d{8,})(\.replaced)?")
 SET_ASIDE = re.compile(r"step-\d{8,}(\.replaced)?\.(damaged|abandoned)(-\d+)?")
 TENSOR_FILE = re.compile(r"(?P<series>.+)-\d{5,}\.safetensors")
-FILE_NAME = re.compile(r"\w[\w.-]{0,200}")
+FILE_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Reason = Literal["damaged", "abandoned"]
@@ -185,16 +186,22 @@ def _parse_manifest(data: bytes) -> dict[str, dict[str, Any]] | Problem:
 def _lacking(path: Path, names: list[str]) -> Problem | None:
     """Return a problem where the listed files hold fewer tensors than the checkpoint's state counts."""
     try:
-        series = json.loads((path / "state.json").read_bytes())["series"]
+        content = json.loads((path / "state.json").read_bytes())
+        series, state = content["series"], content["state"]
+        if not isinstance(state, dict):
+            return Problem("damaged", "state.json holds no state of a run")
         for kind, count in series.items():
             listed = sum(len(_names_in(path / name)) for name in _files_of(names, kind))
             if listed != count:
                 return Problem(
                     "damaged", f"manifest.json lists files with {listed} of the {count} tensors of {kind}"
                 )
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError
+    ) as error:  # fmt: skip
         return Problem(
-            "damaged", f"its files are not those of a checkpoint ({type(error).__name__}: {error})"
+            "damaged",
+            f"its files are not those of a checkpoint ({type(error).__name__}: {shortened(str(error))})",
         )
     return None
 

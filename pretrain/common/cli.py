@@ -27,7 +27,7 @@ from fire.decorators import SetParseFn
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from augment.core.errors import AugmentationError
+from augment.core.errors import AugmentationError, shown
 from pretrain.common.error_output import (
     exit_process,
     is_lost_connection,
@@ -342,7 +342,7 @@ def _value_faults(error: ValidationError, name: str = "") -> str:
     """Return what is wrong with the value of the flag `name`, or with those of a model's fields."""
     return "; ".join(
         f"--{(name or str(fault['loc'][0])).replace('_', '-')}: "
-        f"{fault['msg'].removeprefix('Value error, ')} (got {fault['input']!r})"
+        f"{fault['msg'].removeprefix('Value error, ')} (got {shown(fault['input'])})"
         for fault in error.errors()
     )
 

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from augment.core.errors import shown
 from pretrain.common.errors import UserError
 
 NONE_IS_A_VALUE = "none is a value"
@@ -44,8 +45,8 @@ def parse_yaml(text: str, where: str) -> Any:
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise UserError(f"{where} is not a recipe: its YAML is nested too deeply") from None
-    except ValueError as error:  # a number or date of the right shape that is none: 2026-13-45
-        raise UserError(f"{where} is not YAML: {error}") from None
+    except Exception as error:  # what PyYAML's own constructors raise: 2026-13-45, `!!bool maybe`, `!!int x`
+        raise UserError(f"{where} is not YAML: {type(error).__name__}, {error}") from None
 
 
 def typed(text: str, kind: Any, flag: str) -> Any:
@@ -120,7 +121,7 @@ def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
         what = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "value_error":  # our own words: they say which key
             return what
-        return f"{key}: {what} (got {fault['input']!r})"
+        return f"{key}: {what} (got {shown(fault['input'])})"
 
     return "; ".join(map(text, error.errors()))
 

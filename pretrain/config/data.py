@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -78,14 +79,15 @@ class Source(BaseModel):
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, str):
             match = _WEIGHT.match(value)
-            if match and not Path(value).exists():
+            if match and not os.path.exists(value):
                 value = {"source": match[1], "weight": float(match[2])}
             else:
                 value = {"source": value}
         if (
             isinstance(value, dict)
-            and value.get("source") in NAMED_DATA
-            and not Path(value["source"]).exists()
+            and isinstance(name := value.get("source"), str)
+            and name in NAMED_DATA
+            and not os.path.exists(name)
         ):
             return expand(value)
         return value
@@ -116,7 +118,7 @@ class DataSet(BaseModel):
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, str | Path):
             match = _WEIGHT.match(str(value))
-            if match and not Path(value).exists():
+            if match and not os.path.exists(value):
                 return {"folder": match[1], "weight": float(match[2])}
             return {"folder": value}
         return value

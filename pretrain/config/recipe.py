@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import default_text, faults, nearest, type_name, typed
 from pretrain.config.objectives import readers, unused
@@ -122,12 +123,14 @@ def validate_config(tree: dict[str, Any], where: str) -> Config:
 
 def unknown_key(key: str) -> str:
     """Return the message for a key that the tree does not have, naming the nearest that it has."""
-    return f"unknown key {key}" + nearest(key, [name for name, *_ in describe()])
+    return f"unknown key {shortened(key)}" + nearest(key, [name for name, *_ in describe()])
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     if type_at(Config, dotted) is None:
-        raise UserError(f"unknown flag --{dotted}" + nearest(dotted, [name for name, *_ in flags()], "--"))
+        raise UserError(
+            f"unknown flag --{shortened(dotted)}" + nearest(dotted, [name for name, *_ in flags()], "--")
+        )
     parts = dotted.split(".")
     node = tree
     for depth, part in enumerate(parts[:-1]):

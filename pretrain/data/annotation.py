@@ -125,7 +125,10 @@ class Annotation:
 
 def _tables(data: bytes) -> tuple[list[list[str]], list[str], list[str]]:
     """Tags with their parts of speech, relations and lemmas of a chunk. Raises: KeyError or ValueError."""
-    tables = json.loads(data)
+    try:
+        tables = json.loads(data)
+    except RecursionError:
+        raise ValueError("tables.json is nested too deep") from None
     if not isinstance(tables, dict):
         raise ValueError("tables.json is no object")
     tags, relations, lemmas = tables["tags"], tables["relations"], tables["lemmas"]
@@ -135,6 +138,8 @@ def _tables(data: bytes) -> tuple[list[list[str]], list[str], list[str]]:
     for name, table in (("relations", relations), ("lemmas", lemmas)):
         if not isinstance(table, list) or not all(isinstance(text, str) for text in table):
             raise ValueError(f"the table of {name} is no list of texts")
+    for text in (*relations, *lemmas, *(name for row in tags for name in row)):
+        text.encode()  # a ValueError for half of a surrogate pair, which a rule could write into a text
     return tags, relations, lemmas
 
 

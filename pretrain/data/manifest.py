@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from augment.core.errors import shortened, shown
 from pretrain.common.errors import UserError
 
 FORMAT = "clear-shards-1"
@@ -30,7 +31,7 @@ def path_inside(path: str) -> str:
     """Return a relative path that stays inside its folder. Raises: ValueError for any other."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise ValueError(f"the path {path!r} must be relative and stay inside the data folder")
+        raise ValueError(f"the path {shown(path)} must be relative and stay inside the data folder")
     os.fsencode(path)  # a ValueError for a text that no file system takes
     return path
 
@@ -58,7 +59,7 @@ class _Shard(_Part):
         for number, (offset, size, *_) in enumerate(self.chunks):
             if offset + size > self.bytes:
                 raise ValueError(
-                    f"{self.file}: chunk {number} ends at byte {offset + size:,} of {self.bytes:,}"
+                    f"{shortened(self.file)}: chunk {number} ends at byte {offset + size:,} of {self.bytes:,}"
                 )
         return self
 
@@ -114,7 +115,7 @@ class _Manifest(_Part):
     @model_validator(mode="after")
     def _text_first(self) -> _Manifest:
         if self.columns[:1] != ["text"] or len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns is {self.columns}: 'text' first, and no name twice")
+            raise ValueError(f"columns is {shown(self.columns)}: 'text' first, and no name twice")
         return self
 
 
@@ -147,7 +148,7 @@ def read_manifest(folder: str | Path) -> dict:
     if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
         found = manifest.get("format")
         raise UserError(
-            f"{path} has format {found!r}; this version reads {FORMAT!r}. Prepare the data again."
+            f"{path} has format {shown(found)}; this version reads {FORMAT!r}. Prepare the data again."
         )
     try:
         _Manifest.model_validate(manifest)
@@ -184,7 +185,7 @@ def outdated(folder: str | Path, manifest: dict) -> str | None:
 def _faults(error: ValidationError) -> str:
     found = []
     for fault in error.errors(include_url=False)[:_SHOWN]:
-        place = ".".join(map(str, fault["loc"]))
+        place = shortened(".".join(map(str, fault["loc"])))
         what = fault["msg"].removeprefix("Value error, ")
         given = (
             f" (got {str(fault['input'])[:60]!r})" if fault["type"] not in ("missing", "value_error") else ""

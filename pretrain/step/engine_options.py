@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from augment.core.errors import shown
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import nearest
 
@@ -137,7 +138,7 @@ def _fault(fault: Any, model: str, options: dict[str, Any]) -> str:
             path[-1], section, _fields(model, path[:-1])
         )
     what = fault["msg"].removeprefix("Value error, ")
-    return f"deepspeed.{section}{path[-1] if path else ''}: {what} (got {fault['input']!r})"
+    return f"deepspeed.{section}{path[-1] if path else ''}: {what} (got {shown(fault['input'])})"
 
 
 def _nearest(key: str, section: str, known: set[str]) -> str:

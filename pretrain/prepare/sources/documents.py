@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
@@ -68,7 +69,7 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
         if key in fields:
             return [key]
         raise UserError(
-            f"source {task.place} has no column {key!r}; it has {', '.join(fields) or 'none'}. "
+            f"source {task.place} has no column {key!r}; it has {shortened(', '.join(fields)) or 'none'}. "
             f"{source.how_to_set('text_key')}"
         )
 

@@ -9,11 +9,12 @@ dropped: a field that is missing, misspelt or of the wrong kind is one error tha
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from augment.core.errors import shortened, shown
 from augment.text.cleaning import clean
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
@@ -76,7 +77,7 @@ def _record(row: dict[str, Any], position: int, fault: Callable[[str], UserError
     for column in COLUMNS:
         value = row.get(column)
         if value is not None and not isinstance(value, str):
-            raise fault(f"the {column} is {value!r}, not text")
+            raise fault(f"the {column} is {shown(value)}, not text")
         if value and not is_unicode(value):
             raise fault(
                 f"the {column} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8): "
@@ -89,7 +90,7 @@ def _record(row: dict[str, Any], position: int, fault: Callable[[str], UserError
     if label is not None and (
         isinstance(label, bool) or not isinstance(label, int) or not 0 <= label <= MOST_LABEL
     ):
-        raise fault(f"the label is {label!r}, not a whole number from 0 on")
+        raise fault(f"the label is {shown(label)}, not a whole number from 0 on")
     return Record(tuple(texts), label, position)
 
 
@@ -131,7 +132,8 @@ def _whole(task: Task, position: int, row: Row | Broken) -> Row:
 
 def _number(text: str) -> int | str | None:
     text = text.strip()
-    return int(text) if text.isdecimal() else text or None
+    # more than 20 digits are too large a label, and far more are no number to Python
+    return int(text) if text.isdecimal() and len(text) <= 20 else text or None
 
 
 def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], UserError]) -> dict[str, str]:
@@ -149,21 +151,25 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
             if near or source.other_fields == "refuse":
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise fault(
-                    f"there is no column {field!r}{hint} (columns are {', '.join(meant)}). Name the columns "
-                    f"in the source's {', '.join(f'{column}_key' for column in keys)}, or leave others out "
-                    "by other_fields: ignore"
+                    f"there is no column {shown(field)}{hint} (columns are {', '.join(meant)}). Name the "
+                    f"columns in the source's {', '.join(f'{column}_key' for column in keys)}, or leave "
+                    "others out by other_fields: ignore"
                 )
         elif column in column_of.values():
-            names = ", ".join(name for name in fields if meant.get(name) == column)
+            names = _names(name for name in fields if meant.get(name) == column)
             raise fault(f"there are two columns for {column}: {names}")
         else:
             column_of[field] = column
     if "text" not in column_of.values():
         raise fault(
-            f"there is no column {source.text_key!r}; there are {', '.join(map(str, fields)) or 'none'}. "
+            f"there is no column {source.text_key!r}; there are {_names(fields)}. "
             + source.how_to_set("text_key").removesuffix(".")
         )
     return column_of
+
+
+def _names(fields: Iterable[str]) -> str:
+    return shortened(", ".join(map(str, fields))) or "none"
 
 
 def _fault(task: Task, position: int, what: str) -> UserError:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.readers import Stream, naming_damage, numbered_documents, open_file, where
@@ -89,10 +90,9 @@ def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
             if count % task.stripes != task.stripe:
                 continue
             if len(row) != len(header):
-                yield (
-                    position,
-                    Broken(f"{len(row)} fields where the header has {len(header)} ({', '.join(header)})"),
-                )
+                names = shortened(", ".join(header))
+                why = f"{len(row)} fields where the header has {len(header)} ({names})"
+                yield position, Broken(why)
             else:
                 yield position, {field: row[number] for number, field in chosen}
 
