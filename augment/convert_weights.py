@@ -7,13 +7,13 @@ stay too; loaders read the safetensors files from then on.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import pickled_weights
 from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.common.files import discard, put_file_in_place, replace_durably
 
 
 def convert(folder: str | Path) -> list[Path]:
@@ -31,7 +31,7 @@ def convert(folder: str | Path) -> list[Path]:
         content = json.loads(index.read_text())
         content["weight_map"] = {name: _new_name(file) for name, file in content["weight_map"].items()}
         new_index = index.with_name(_new_name(index.name))
-        new_index.write_text(json.dumps(content, indent=2) + "\n")
+        replace_durably(new_index, (json.dumps(content, indent=2) + "\n").encode())
         written.append(new_index)
     return written
 
@@ -47,9 +47,12 @@ def _convert_file(path: Path) -> Path:
     except Exception as error:  # torch, pickle and zipfile each raise their own
         raise CannotLoad(f"{path} holds more than tensors, or is damaged: {error}") from error
     new = path.with_name(_new_name(path.name))
-    unfinished = new.with_name(f".{new.name}.{os.getpid()}")
-    save_file(tensors, unfinished, {"format": "pt"})
-    unfinished.replace(new)
+    unfinished = new.with_name(f".{new.name}.partial")
+    try:
+        save_file(tensors, unfinished, {"format": "pt"})
+        put_file_in_place(unfinished, new)
+    finally:
+        discard(unfinished)
     return new
 
 

@@ -34,7 +34,7 @@ from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.tasks import NLI, Examples, load
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 MAX_LENGTH = 156
@@ -318,7 +318,7 @@ def evaluate(
                 "test": test,
                 **outcome.figures(),
             }
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             replace_durably(path, to_json(entry))
         found.append(entry)
     protocol = (

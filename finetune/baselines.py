@@ -27,6 +27,7 @@ from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling
 from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.common.files import discard, make_folder, put_in_place, remove_tree
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -85,7 +86,27 @@ def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> 
     rows = torch.zeros(max(len(tokenizer), len(vectors)), vectors.shape[1])
     rows[: len(vectors)] = torch.from_numpy(vectors)
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, rows)], device="cpu")
-    model.save_pretrained(str(out), create_model_card=False)
+    _write(model, Path(out))
+
+
+def _write(model: Any, out: Path) -> None:
+    """Save a sentence-transformers model as a folder, whole or not at all.
+
+    Raises:
+        UserError: the folder holds something else, or cannot be written.
+    """
+    if out.exists() and not (out.is_dir() and ((out / "modules.json").is_file() or not any(out.iterdir()))):
+        raise UserError(f"--out {out} exists and is no sentence-transformers folder; name another")
+    hidden = out.with_name(f".{out.name}.tmp")
+    try:
+        make_folder(out.parent)
+        remove_tree(hidden)
+        model.save_pretrained(str(hidden), create_model_card=False)
+        put_in_place(hidden, out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}; name another --out") from error
+    finally:
+        discard(hidden)
 
 
 def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +165,7 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
         prompts=base.prompts,
         default_prompt_name=base.default_prompt_name,
     )
-    whitened.save_pretrained(str(out), create_model_card=False)
+    _write(whitened, Path(out))
 
 
 def _sentence_transformer(model: EmbeddingModel) -> Any:

@@ -31,7 +31,7 @@ from typing import Any
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, require_writable, to_json
+from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
 from pretrain.common.folder_lock import folder_lock
 
 
@@ -147,7 +147,7 @@ def write(
         UserError: the file cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with folder_lock(folder, wait=60.0, part=evaluation.evaluation):
             path, merged = _merged(evaluation, folder)
             finish(merged)

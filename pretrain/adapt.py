@@ -25,7 +25,7 @@ from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.common.processes import finish
 from pretrain.common.run_folder import export_of
 from pretrain.config import recipe as recipes
@@ -139,7 +139,7 @@ def claim(out: Path, settings: Config) -> None:
         return
     if out.is_dir() and any(out.iterdir()):
         raise UserError(f"{out} holds something else; choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     replace_durably(path, to_json(wanted))
 
 

@@ -133,6 +133,7 @@ def train(
             progress.window, progress.monitor = log.window.state(), log.monitor.memory()
             # what is asked of the checkpoint at once needs it whole; else training goes on meanwhile
             with watchdog("checkpoint"):
+                telemetry.sync()
                 path = checkpoints.save(progress, wait=bool(last or request or best), say=telemetry.say)
                 if best:
                     keep_best(path)

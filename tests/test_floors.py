@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "augment.rules": "augment.text augment.sda",
     "augment.neural": "augment.text",
     "augment.spec": "augment.text augment.tokens augment.sda augment.rules augment.neural",
-    "augment.convert_weights": "pretrain.common.cli pretrain.common.errors",
+    "augment.convert_weights": "pretrain.common.cli pretrain.common.errors pretrain.common.files",
     "augment.preview": "augment.spec",
     # a command, with the command line of all commands
     "augment.__main__": "augment.text augment.tokens augment.spec augment.preview pretrain.common.cli",

@@ -27,7 +27,7 @@ from finetune.encoders.models import open_model
 from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling
 from pretrain.common import cli
-from pretrain.common.files import replace_durably, require_writable, to_json
+from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
 from pretrain.data.annotate import describe_parser
 
 
@@ -70,7 +70,7 @@ def main(
     chosen = spaced(read_sentences(text_file, "text-file"), sentences)
     pipeline = find_parser(parser)
     folder = out
-    (folder / "kept").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "kept")
     parses = run.annotate(chosen, pipeline, folder / "kept")
     opened = open_model(model, pooling)
     augmented = AugmentedSentences(opened, chosen, seed, parses, precision)

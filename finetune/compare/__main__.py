@@ -34,7 +34,7 @@ from finetune.report.tables import config_table, cost_table, other_tables, paper
 from finetune.sts.scores import PairScores, StsEvaluator
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, require_writable, to_json
+from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
 
 
 def compare(
@@ -77,7 +77,7 @@ def compare(
         "Cost": [table for table in [cost_table(systems)] if table],
     }
     html = page("Comparison", _introduction(systems), tables, [], {"Curves": _curves(systems)})
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     replace_durably(out / "compare.html", html.encode())
     content = {
         "models": list(models),

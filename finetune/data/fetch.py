@@ -24,7 +24,7 @@ from typing import Any
 from finetune.hub import reach_hub
 from finetune.senteval.preprocessing import treebank
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 
 Row = Mapping[str, Any]
 Write = Callable[[list[Row]], dict[str, bytes]]
@@ -71,7 +71,7 @@ def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> lis
         rows = _load(hub_set, split, source or hub_set.source) if wanted else []
         for file, content in (write(rows) if wanted else {}).items():
             if file in wanted:
-                (root / file).parent.mkdir(parents=True, exist_ok=True)
+                make_folder((root / file).parent)
                 replace_durably(root / file, content)
                 said.append(f"{root / file}: {len(rows):,} rows")
     return said

@@ -32,7 +32,7 @@ import numpy as np
 import xxhash
 
 from finetune.encoders.source import ModelSource
-from pretrain.common.files import replace_durably, sha256_of, to_json
+from pretrain.common.files import make_folder, remove_file, replace_durably, sha256_of, to_json
 from pretrain.telemetry.formats import format_seconds
 
 MAGIC = b"vectors1"
@@ -171,7 +171,7 @@ class KeptVectors:
         folder = self.folder(pooling)
         path = folder / f"{uuid.uuid4().hex}{SUFFIX}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             if not (folder / "key.json").is_file():
                 key = {"model": self.name, "pooling": pooling, **self.circumstances}
                 replace_durably(folder / "key.json", to_json(key))
@@ -218,12 +218,12 @@ def remove_oldest(root: Path, most_bytes: int) -> int:
             if path.suffix == SUFFIX:
                 files.append((status.st_mtime, status.st_size, path))
             elif path.suffix == ".partial" and time.time() - status.st_mtime > PARTIAL_SECONDS:
-                path.unlink()
+                remove_file(path)
     total = sum(size for _, size, _ in files)
     for _, size, path in sorted(files):
         if total <= most_bytes:
             break
-        path.unlink(missing_ok=True)
+        remove_file(path)
         total, removed = total - size, removed + 1
     return removed
 

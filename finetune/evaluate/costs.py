@@ -15,7 +15,7 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import ModelSource
 from finetune.evaluate.suites import Unit
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, sha256_of, to_json
+from pretrain.common.files import make_folder, replace_durably, sha256_of, to_json
 
 START_SECONDS = 10.0
 """Of a process until it has imported its libraries and loaded a small model."""
@@ -83,7 +83,7 @@ class Costs:
         self.measured[key] = max(seconds, self.measured.get(key, 0.0))
         if self.file is not None:
             with contextlib.suppress(OSError):
-                self.file.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self.file.parent)
                 others = json.loads(self.file.read_text()) if self.file.is_file() else {}
                 replace_durably(self.file, to_json(others | self.measured))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from finetune.evaluate.suites import Unit
 from pretrain.common.cores import threads_of_user, usable_cores
+from pretrain.common.files import make_folder
 from pretrain.common.processes import die_with, failure_line, python_path
 from pretrain.common.shutdown import Shutdown
 
@@ -57,7 +58,7 @@ def run_units(
         finished: is told of a unit's exit status, seconds and log's last line, or its error.
         print_line: takes a line of progress of a unit, now and then.
     """
-    logs.mkdir(parents=True, exist_ok=True)
+    make_folder(logs)
     gpus, waiting, running = _gpus(), list(units), list[Running]()
     stopping, said = False, time.monotonic()
     while waiting or running:

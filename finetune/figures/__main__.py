@@ -22,7 +22,7 @@ from typing import Any
 from finetune.flags import EvalData
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 
 
 def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> None:
@@ -44,7 +44,7 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
     if unknown := [name for name in only if name not in figures]:
         raise UserError(f"--only {unknown[0]!r}: this sweep has {', '.join(figures) or 'no figures'}")
     place = folder / "figures"
-    place.mkdir(exist_ok=True)
+    make_folder(place)
     for name, figure in figures.items():
         if only and name not in only:
             continue

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder, replace_durably
 
 
 def write_projector(
@@ -31,20 +32,19 @@ def write_projector(
             raise UserError(
                 f"metadata column {column!r} has {len(entries)} entries for {len(vectors)} vectors"
             )
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "tensors.tsv", "w", encoding="utf-8") as file:
-        for row in np.asarray(vectors):
-            file.write("\t".join(f"{value:.7g}" for value in row) + "\n")
+    make_folder(folder)
+    lines = ("\t".join(f"{value:.7g}" for value in row) + "\n" for row in np.asarray(vectors))
+    replace_durably(folder / "tensors.tsv", "".join(lines).encode())
     rows = list(zip(*metadata.values(), strict=True))
     if len(metadata) > 1:  # a file of one column has no header: the projector would take it for a point
         rows.insert(0, tuple(metadata))
     text = "".join("\t".join(" ".join(str(cell).split()) or "-" for cell in row) + "\n" for row in rows)
-    (folder / "metadata.tsv").write_text(text, encoding="utf-8")
+    replace_durably(folder / "metadata.tsv", text.encode())
     config = folder / "projector_config.pbtxt"
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
-    config.write_text(
+    content = (
         f'embeddings {{\n  tensor_name: "{quoted}"\n  tensor_path: "tensors.tsv"\n  metadata_path: '
-        f'"metadata.tsv"\n}}\n',
-        encoding="utf-8",
+        f'"metadata.tsv"\n}}\n'
     )
+    replace_durably(config, content.encode())
     return config

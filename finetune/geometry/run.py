@@ -23,7 +23,7 @@ from finetune.nli_distance import read_triplets, triplets_file
 from finetune.results import Evaluation, TaskResult
 from finetune.sts.tasks import StsFiles
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 from pretrain.telemetry.monitors import effective_rank
 
 TOP = (1, 2, 5, 10, 20, 50, 100)
@@ -63,7 +63,7 @@ def measure_model(
     started = time.perf_counter()
     evaluation = Evaluation.of(f"geometry-{label}" if label else "geometry", model, PROTOCOL)
     where = figure_folder(folder, evaluation)
-    where.mkdir(parents=True, exist_ok=True)
+    make_folder(where)
     if "sts" in inputs:
         _say(model, "alignment, uniformity, isotropy")
         measure_sts(model, inputs["sts"], evaluation)

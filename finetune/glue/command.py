@@ -31,7 +31,7 @@ from finetune.tuning.recipe import Interrupted
 from finetune.tuning.tasks import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import FolderTakenError
 from pretrain.common.processes import die_with
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
@@ -396,7 +396,7 @@ def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> No
 
 def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, result: Evaluation) -> None:
     """Write the leaderboard's files of the chosen runs; what is missing becomes a note of `result`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for task, entry in chosen.items():
         logits = store.predictions(entry)
         if logits is None:

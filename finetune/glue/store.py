@@ -24,7 +24,7 @@ from finetune.tuning.metrics import scores_of
 from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.run_files import read_result, read_tensors, write_tensors
 from finetune.tuning.tasks import TASKS, Examples, TaskData
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
 
 SECONDS_BETWEEN_LOOKS = 20.0
@@ -131,7 +131,7 @@ class RunStore:
         Raises:
             FolderTakenError: another process holds it; the message names it.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with folder_lock(self.folder, wait, self._path(run, "").name):
             yield
 
@@ -306,7 +306,7 @@ class RunStore:
         return self._digests[task, split]
 
     def _write(self, run: Run, ending: str, content: dict[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         replace_durably(self._path(run, ending), to_json(content))
 
 

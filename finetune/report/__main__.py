@@ -26,7 +26,7 @@ from finetune.report.tables import (
 )
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, require_writable, to_json
+from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
 
 
 def report(*sources: str, out: Path = Path("report"), title: str = "Sentence encoders") -> None:
@@ -59,7 +59,7 @@ def report(*sources: str, out: Path = Path("report"), title: str = "Sentence enc
     drawn = draw(systems, rows)
     figures = {"Learning curves": drawn["curves"], "Geometry": drawn["geometry"]}
     folder = out
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "figures")
     paths: dict[str, dict[str, str]] = {}
     for section, named in figures.items():
         for name, (_, png) in named.items():

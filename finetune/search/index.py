@@ -13,7 +13,7 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import folder_lock
 
 EXACT = 200_000
@@ -74,13 +74,13 @@ def open_index(
         digest.update(sentence.encode() + b"\n")
     place = folder / digest.hexdigest()[:16]
     path = place / "vectors.faiss"
-    place.mkdir(parents=True, exist_ok=True)
+    make_folder(place)
     with folder_lock(place, _WAIT):
         if not path.is_file():
             vectors = _built(faiss, model, sentences, say)
-            replace_durably(path, faiss.serialize_index(vectors).tobytes())
             about = {"model": model.name, "pooling": model.pooling, "sentences": len(sentences)}
             replace_durably(place / "index.json", (json.dumps(about, indent=2) + "\n").encode())
+            replace_durably(path, faiss.serialize_index(vectors).tobytes())  # last: it says that all is there
         else:
             vectors = faiss.read_index(str(path))
     return SentenceIndex(vectors, sentences)

@@ -31,7 +31,7 @@ from finetune.sts.scores import EmbedPoolings, PairScores, StsEvaluator, StsResu
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, require_writable, to_json
+from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
 
 
 def headline_table(results: Mapping[str, StsResults]) -> str:
@@ -215,10 +215,10 @@ def main(
             label = f"{name} pooling" if several else name
             print(f"\n{label}: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
     if pairs is not None:
-        Path(pair_file).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Path(pair_file).parent)
         pairs.write(Path(pair_file))
     if folder is None:
-        Path(json_file).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Path(json_file).parent)
         content = {"model": model, "precision": opened.precision, "results": results}
         if rows.how:
             content["stored"] = {name: how for name, (_, how) in rows.how.items()}

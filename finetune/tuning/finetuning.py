@@ -23,6 +23,7 @@ from finetune.tuning.labelled import Encoded, Source
 from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.common.errors import UserError
+from pretrain.common.files import remove_file
 from pretrain.common.memory import FlatMemory
 from pretrain.data.microbatches import count_micro_batches, cut
 from pretrain.model.modules import parameter_groups
@@ -177,7 +178,7 @@ class FineTuning:
                 raise Interrupted(code)
         best = self.curve[self._best()]
         if self.checkpoint is not None:
-            self.checkpoint.unlink(missing_ok=True)
+            remove_file(self.checkpoint)
         rate = self.tokens / max(self.training_seconds, 1e-9)
         return Outcome(best, self.curve, self.seconds, rate, self.best_weights)
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 
 
 def write_tensors(path: Path, state: Mapping[str, Any]) -> None:
     """Save a state of tensors and plain values, whole or not at all."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     replace_durably(path, buffer.getvalue())
 
 

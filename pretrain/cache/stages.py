@@ -7,7 +7,6 @@ Nothing is sorted, and the result depends on data, specifications and seed alone
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +27,7 @@ from pretrain.cache.augmenting import (
     view_number,
 )
 from pretrain.common.errors import UserError
+from pretrain.common.files import copy_tree
 from pretrain.data.batch import ViewSpec, label_names
 from pretrain.data.manifest import SPLITS, preparation_of
 from pretrain.data.shard_writer import ShardWriter, split_summary, write_manifest
@@ -166,7 +166,7 @@ class MergeCache(_CacheStep):
             )
         reader = ShardReader(self.plan.data)
         source = reader.manifest
-        shutil.copytree(reader.tokenizer_path, self.out / "tokenizer", dirs_exist_ok=True)
+        copy_tree(reader.tokenizer_path, self.out / "tokenizer")
         names = [] if made.labelled_view is None else label_names(made.labelled_view)
         copied = ("format", "max_length", "vocabulary_size", "token_dtype", "tokenizer_hash")
         manifest = {

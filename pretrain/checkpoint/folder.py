@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from augment.core.errors import shortened
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
-from pretrain.common.files import fsync_folder, sha256_of
+from pretrain.common.files import rename_durably, sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +112,7 @@ def set_aside(path: Path, why: Reason) -> Path:
     while renamed.exists():
         number += 1
         renamed = path.with_name(f"{path.name}.{why}-{number}")
-    os.rename(path, renamed)
-    fsync_folder(path.parent)
+    rename_durably(path, renamed)
     return renamed
 
 

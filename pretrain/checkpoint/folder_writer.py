@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +14,17 @@ import torch
 
 from pretrain.checkpoint.folder import FORMAT_VERSION, CheckpointError, candidates, set_aside, step_of
 from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter
-from pretrain.common.files import fsync_folder, replace_durably, to_json, write_durably
+from pretrain.common.files import (
+    discard,
+    fsync_folder,
+    make_folder,
+    remove_file,
+    remove_tree,
+    rename_durably,
+    replace_durably,
+    to_json,
+    write_durably,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,15 +66,15 @@ class FolderWriter:
 
         need: bytes of all tensors.
         """
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder.parent)
         for leftover in self.folder.parent.glob(".tmp-step-*"):
-            shutil.rmtree(leftover)
-        for leftover in self.folder.parent.glob(".latest.*.partial"):
-            leftover.unlink()
+            remove_tree(leftover)
+        for leftover in self.folder.parent.glob(".latest.*partial"):
+            remove_file(leftover)
         free = shutil.disk_usage(self.folder.parent).free
         if need > free:
             raise OSError(28, f"{need / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free")
-        self.hidden.mkdir()
+        make_folder(self.hidden)
 
     def plan(self, files: list[tuple[str, list[TensorEntry]]]) -> None:
         """Take the names of the files that this rank writes, each with its tensors, in order."""
@@ -97,16 +106,14 @@ class FolderWriter:
             # The same step again (it was damaged, or a resume started before it). Between the two renames the
             # old one still counts under its other name: at no instant is there no checkpoint of this step.
             replaced = self.folder.with_name(f"{self.folder.name}.replaced")
-            if replaced.exists():
-                shutil.rmtree(replaced)
-            os.rename(self.folder, replaced)
-        os.rename(self.hidden, self.folder)
-        fsync_folder(self.folder.parent)
+            remove_tree(replaced)
+            rename_durably(self.folder, replaced)
+        rename_durably(self.hidden, self.folder)
         replace_durably(self.folder.parent / "latest", f"{self.folder.name}\n".encode())
 
     def discard(self, error: str) -> str:
         """Remove what was written, when no rank writes any more; return the message for all ranks."""
-        shutil.rmtree(self.hidden, ignore_errors=True)
+        discard(self.hidden)
         good = "Earlier ones are untouched"
         with suppress(CheckpointError):
             previous = [path.name for path in candidates(self.folder.parent)]
@@ -165,9 +172,9 @@ def remove_superfluous(newest: Path, retention: Retention) -> None:
         hidden = path.with_name(f".old-{path.name}")
         with suppress(OSError):
             # rename first: a half-removed folder must not look like a damaged checkpoint
-            os.rename(path, hidden)
+            rename_durably(path, hidden)
     for leftover in newest.parent.glob(".old-step-*"):
         try:
-            shutil.rmtree(leftover)
+            remove_tree(leftover)
         except OSError as error:
             logger.warning("could not remove the old checkpoint %s: %s", leftover, error)

@@ -14,14 +14,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+
+from pretrain.common.files import abandon, create, sync
 
 DTYPE_NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -83,7 +83,7 @@ class TensorFileWriter:
             offset += entry.num_bytes
         encoded = json.dumps(header, separators=(",", ":")).encode()
         encoded += b" " * (-len(encoded) % 8)  # aligned data, so that readers can map it without a copy
-        self._file = open(path, "wb")  # noqa: SIM115  (closed by close or abandon)
+        self._file = create(path)
         self._put(len(encoded).to_bytes(8, "little"))
         self._put(encoded)
 
@@ -118,13 +118,11 @@ class TensorFileWriter:
         if self._pending:
             raise ValueError(f"{self.path.name}: {len(self._pending)} tensors were never written")
         self._hasher.shutdown()
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        sync(self._file)
         self._file.close()
         return {"bytes": self.num_bytes, "sha256": self._hash.hexdigest()}
 
     def abandon(self) -> None:
         """Close after a failure. Writing the buffered rest may fail too; only the first error counts."""
         self._hasher.shutdown()
-        with suppress(OSError):
-            self._file.close()
+        abandon(self._file)

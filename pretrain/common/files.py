@@ -1,18 +1,39 @@
-"""Write files that survive a kill and a power cut: written beside their place, fsynced, renamed.
+"""Write files that survive a kill and a power cut. All writes of the product go through here.
 
-And refuse a place that cannot be written to, before there is something to write.
+Three rules hold at every instant:
+
+- What is under its name is whole. A file or folder is written under a hidden name and renamed when all its
+  bytes are on the disk, so a reader finds the old one or the new one.
+- A name that was given is on the disk before anything builds on it: the folder that holds it is fsynced, and
+  so are those above it that were made for it.
+- What a kill leaves has a name that the next attempt takes, or removes.
+
+Nothing here has a second way to reach the disk: every operation is a call of `os`, or `exchange`. So tests
+stop, or fail, each of them in turn. Libraries that write by themselves do so into a hidden folder that
+`put_in_place` then syncs and names.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
+import fcntl
 import hashlib
+import io
 import json
 import os
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
 
 from pretrain.common.errors import UserError
+
+_BUFFER_BYTES = 1 << 18
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+
+# -- folders ------------------------------------------------------------
 
 
 def fsync_folder(folder: Path) -> None:
@@ -30,28 +51,281 @@ def fsync_tree(folder: Path) -> None:
         fsync_folder(path)  # the same calls sync a file
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, unless it is there; the names of new ones are durable."""
+    folder = Path(folder)
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(PermissionError):  # what cannot be read cannot be synced
+        fsync_folder(folder.parent)
+
+
+def put_in_place(hidden: Path, folder: Path) -> None:
+    """Give a finished hidden folder its name; a folder that has it is replaced, and removed.
+
+    Readers find the old folder or the new one, also after a kill or a power cut. Where the file system cannot
+    exchange two names (NFS), there is an instant without either, and `recover` mends a kill in it.
+    """
+    fsync_tree(hidden)
+    recover(folder)
+    if not folder.exists():
+        os.rename(hidden, folder)
+        fsync_folder(folder.parent)
+        return
+    try:
+        exchange(hidden, folder)
+        replaced = hidden
+    except OSError as error:
+        if error.errno not in _NO_EXCHANGE:
+            raise
+        replaced = _replaced(folder)
+        discard(replaced)
+        os.rename(folder, replaced)
+        try:
+            os.rename(hidden, folder)
+        except BaseException:
+            os.rename(replaced, folder)
+            raise
+    fsync_folder(folder.parent)
+    discard(replaced)
+
+
+def recover(folder: Path) -> None:
+    """Give back its name to a folder that `put_in_place` was replacing when it was killed."""
+    if not folder.exists() and _replaced(folder).exists():
+        rename_durably(_replaced(folder), folder)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.old")
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Exchange the names of two files or folders of one file system, at one instant (Linux, renameat2).
+
+    Raises:
+        OSError: EINVAL or ENOSYS where the file system or the system cannot.
+    """
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if call is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if call(here, os.fsencode(first), here, os.fsencode(second), flag) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(first), None, str(second))
+
+
+def copy_tree(source: Path, folder: Path) -> None:
+    """Copy a folder, in place of the one that is there; whole or not at all."""
+    hidden = folder.with_name(f".{folder.name}.tmp")
+    remove_tree(hidden)
+    try:
+        shutil.copytree(source, hidden)
+        put_in_place(hidden, folder)
+    finally:
+        discard(hidden)
+
+
+# -- files ----------------------------------------------------------------
+
+
+class _Descriptor(io.RawIOBase):
+    """A descriptor to write to; closed with it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._number = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._number
+
+    def write(self, data: Any) -> int:
+        return os.write(self._number, data)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            os.close(self._number)
+
+
+def create(path: Path) -> io.BufferedWriter:
+    """Open an empty file to write to. It has its last name only in a folder that has not got its own yet."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    return io.BufferedWriter(_Descriptor(descriptor), _BUFFER_BYTES)
+
+
+def sync(file: io.BufferedWriter) -> None:
+    """Make all that was written to a file durable."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def abandon(file: io.BufferedWriter) -> None:
+    """Close a file after a failure, without its buffered rest where that cannot be written either."""
+    with contextlib.suppress(OSError):
+        file.close()
+    with contextlib.suppress(OSError):
+        file.raw.close()
+
+
 def write_durably(path: Path, data: bytes) -> dict[str, object]:
     """Write and fsync a new file; return {"bytes": size, "sha256": hex digest}."""
-    with open(path, "wb") as file:
+    file = create(path)
+    try:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        sync(file)
+    finally:
+        abandon(file)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Replace the content of a file atomically.
+    """Replace the content of a file atomically, and make it durable.
 
     A reader sees the old content or the new, whenever the writer dies. Of two writers the last one wins.
     """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        write_durably(partial, data)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    _replace(path, data, durable=True)
     fsync_folder(path.parent)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Replace the content of a file atomically; a power cut may spoil it.
+
+    For what readers verify, and can make again.
+    """
+    _replace(path, data, durable=False)
+
+
+def _replace(path: Path, data: bytes, durable: bool) -> None:
+    partial, file = open_partial(path)
+    try:
+        file.write(data)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+        os.rename(partial, path)
+    except BaseException:
+        discard(partial)
+        raise
+    finally:
+        abandon(file)
+
+
+def open_partial(path: Path, folder: Path | None = None) -> tuple[Path, io.BufferedWriter]:
+    """Open the hidden file that will be `path`, empty; return its path, and what writes to it.
+
+    Its name is always the same, so that the next writer takes what a killed one has left. The lock keeps two
+    writers apart: the second one, or one on a file system without locks, gets a name of its own. It goes when
+    the file is closed: rename it before.
+
+    Args:
+        folder: where the hidden file lies; None: beside `path`.
+    """
+    folder = folder or path.parent
+    partial = folder / f".{path.name}.partial"
+    descriptor = _locked(partial)
+    if descriptor is None:
+        partial = folder / f".{path.name}.{uuid.uuid4().hex}.partial"
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    return partial, io.BufferedWriter(_Descriptor(descriptor), _BUFFER_BYTES)
+
+
+def _locked(partial: Path) -> int | None:
+    """Open a hidden file, empty and locked; None: another writer has it, or there are no locks here."""
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.stat(partial), status := os.fstat(descriptor)):
+            if status.st_size:
+                os.ftruncate(descriptor, 0)
+            return descriptor
+    except BlockingIOError:
+        pass
+    except FileNotFoundError:  # the other writer has just given it its name
+        pass
+    except OSError:  # no locks here: every writer has a name of its own
+        discard(partial)
+    os.close(descriptor)
+    return None
+
+
+def put_file_in_place(hidden: Path, path: Path) -> None:
+    """Give a finished hidden file, which a library wrote, its name; a file that has it is replaced."""
+    fsync_folder(hidden)  # the same calls sync a file
+    rename_durably(hidden, path)
+
+
+def rename_durably(source: Path, target: Path) -> None:
+    """Rename a file or a folder whose content is durable; a file that has the name is replaced."""
+    os.rename(source, target)
+    fsync_folder(target.parent)
+    if source.parent != target.parent:
+        fsync_folder(source.parent)
+
+
+def remove_durably(path: Path) -> None:
+    """Remove a file, if it is there, before what depends on its absence."""
+    path.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there. It may come back with a power cut."""
+    path.unlink(missing_ok=True)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def discard(path: Path) -> None:
+    """Remove a file or a folder as far as that can be done: the next attempt takes it, or removes it."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class LineFile:
+    """A file to append lines to: each is in it whole, or not at all, unless a kill comes in the middle.
+
+    Readers leave out a last line without its end. It becomes durable by `sync`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        fsync_folder(path.parent)
+
+    def append(self, line: str) -> None:
+        """Append a line, which ends with a line feed. Raises: OSError; then nothing was appended."""
+        before = os.fstat(self._descriptor).st_size
+        try:
+            rest = memoryview(line.encode())
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, before)
+            raise
+
+    def sync(self) -> None:
+        """Make all lines durable."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+# -- beside them ------------------------------------------------------------
 
 
 def to_json(value: Any) -> bytes:

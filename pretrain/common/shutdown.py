@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+from pretrain.common.files import remove_file
+
 EXIT_REQUEUE = 75  # EX_TEMPFAIL: a batch script requeues the job, which resumes with --resume auto
 STOP_FILE = "stop"
 
@@ -55,4 +57,4 @@ class Shutdown:
     def clear_stop_file(self) -> None:
         """Remove the stop file after stopping for it; otherwise the next start would stop at once."""
         if self._stop_file is not None:
-            self._stop_file.unlink(missing_ok=True)
+            remove_file(self._stop_file)

@@ -14,6 +14,7 @@ from augment.text.language import check_language
 from augment.text.parsed import ParsedSentence
 from augment.text.parsing import find_parser, load_parser, parse_texts
 from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder
 from pretrain.data.annotation import MOST_CHARACTERS, pack
 from pretrain.data.shard_writer import write_atomically
 
@@ -94,7 +95,7 @@ class Annotator:
         except ValueError as error:
             raise UserError(f"--annotate {self.parser['parser']}: {error}. Lower --chunk_tokens.") from error
         sizes = json.dumps({name: len(data) for name, data in members.items()}).encode()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         write_atomically(self._path(texts), sizes + b"\n" + b"".join(members.values()))
         return members
 

@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
-import os
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,16 @@ import numpy as np
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import (
+    abandon,
+    discard,
+    make_folder,
+    open_partial,
+    rename_durably,
+    replace_durably,
+    sync,
+    to_json,
+)
 from pretrain.data.manifest import FORMAT, MANIFEST
 from pretrain.data.shards import TOKEN_MEMBERS
 
@@ -67,12 +73,11 @@ class ShardWriter:
         self.path, self.dtype = Path(path), dtype
         self.record: dict[str, Any] = {}  # the manifest's entry, once the shard is complete
         self._suffix, self._code = TOKEN_MEMBERS[dtype]
-        self._partial = (temporary or self.path.parent) / f".{self.path.name}.{uuid.uuid4().hex}.partial"
         self._rows: list[list[int]] = []
         try:
-            self._partial.parent.mkdir(parents=True, exist_ok=True)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = open(self._partial, "wb")  # noqa: SIM115 - closed in __exit__
+            make_folder(temporary or self.path.parent)
+            make_folder(self.path.parent)
+            self._partial, self._stream = open_partial(self.path, temporary)
         except OSError as error:
             raise_if_disk_full(error, self.path)
             raise
@@ -124,24 +129,21 @@ class ShardWriter:
         try:
             if kind is None:
                 self._tar.close()
-                self._stream.flush()
-                os.fsync(self._stream.fileno())
+                sync(self._stream)
+                self.record = self._describe()
+                rename_durably(self._partial, self.path)
         except OSError as failure:
             self._discard()
             raise_if_disk_full(failure, self.path)
             raise
         if kind is not None:
             self._discard()
-            return
         self._stream.close()
-        self.record = self._describe()
-        os.replace(self._partial, self.path)
 
     def _discard(self) -> None:
         self._tar.tarstream.fileobj.closed = True  # or tarfile flushes into the closed file when collected
-        with contextlib.suppress(OSError):  # the buffered rest does not fit on a full disk either
-            self._stream.close()
-        self._partial.unlink(missing_ok=True)
+        discard(self._partial)
+        abandon(self._stream)
 
     def _describe(self) -> dict:
         """Manifest entry; one pass over the file, still in the page cache."""
@@ -236,5 +238,5 @@ def chunk_bounds(lengths: np.ndarray, chunk_tokens: int) -> np.ndarray:
 
 def write_manifest(folder: Path, manifest: dict) -> None:
     """Write DATA/manifest.json atomically: a folder that has one is complete."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_atomically(folder / MANIFEST, to_json(manifest))

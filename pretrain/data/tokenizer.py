@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +18,7 @@ from augment.core.pretrained import has_tokenizer, pretrained
 from augment.core.ragged import Ragged, offsets_of
 from augment.text.cleaning import with_cleaning, without_cleaning
 from pretrain.common.errors import UserError
+from pretrain.common.files import discard, put_in_place
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -253,7 +254,6 @@ def with_backend(tokenizer: Any, backend: Tokenizer) -> Any:
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Save as a Hugging Face folder, whole or not at all. Raises: UserError when the disk is full."""
-    import shutil
     import uuid
 
     from pretrain.data.shard_writer import raise_if_disk_full
@@ -261,13 +261,11 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
         tokenizer.save_pretrained(partial)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(partial, folder)
+        put_in_place(partial, folder)
     except Exception as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if "os error 28" in str(error):  # tokenizers' Rust half has no OSError
-            error = OSError(errno.ENOSPC, str(error))
+        discard(partial)
+        if number := re.search(r"os error (\d+)", str(error)):  # tokenizers' Rust half has no OSError
+            error = OSError(int(number[1]), str(error))
         if isinstance(error, OSError):
             raise_if_disk_full(error, folder)
         raise

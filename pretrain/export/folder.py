@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import filecmp
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +28,15 @@ from pretrain.checkpoint.folder import (
     step_of,
 )
 from pretrain.common.errors import UserError
-from pretrain.common.files import fsync_folder, fsync_tree
+from pretrain.common.files import (
+    discard,
+    make_folder,
+    put_in_place,
+    recover,
+    remove_tree,
+    to_json,
+    write_durably,
+)
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.tokenizer import cleaning_tokenizer, tokenizer_hash
 from pretrain.export.model_card import model_card
@@ -75,23 +82,25 @@ def export(
     _check_replaceable(out)
     hidden = out.with_name(f".{out.name}.tmp")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         with folder_lock(out.parent, SECONDS_FOR_ANOTHER, part=out.name):  # a run exports too when it ends
-            shutil.rmtree(hidden, ignore_errors=True)
+            recover(out)
+            remove_tree(hidden)
             try:
                 if (chosen / MARK).is_file():
                     shutil.copytree(chosen, hidden)
                     cleaning_tokenizer(pretrained(AutoTokenizer, hidden)).save_pretrained(hidden)
                 else:
-                    hidden.mkdir()
+                    make_folder(hidden)
                     _write(chosen, run, hidden)
                 if quantize:
                     policy = read_policy(hidden)
                     assert policy is not None  # of the export just written
                     quantize_export(hidden, policy, read_kept_head(hidden, policy), quantize, sentences)
-                _replace(out, hidden)
+                _keep_times(hidden, out)
+                put_in_place(hidden, out)
             finally:
-                shutil.rmtree(hidden, ignore_errors=True)
+                discard(hidden)
     except (OSError, CheckpointError) as error:
         if not chosen.exists():
             raise UserError(
@@ -156,19 +165,6 @@ def _check_replaceable(out: Path) -> None:
             f"{out} exists and is not an export of this program; name another folder with --out, or remove "
             "it."
         )
-
-
-def _replace(out: Path, hidden: Path) -> None:
-    """Put the finished folder in place: readers find the old or the new export, also after a power cut."""
-    _keep_times(hidden, out)
-    fsync_tree(hidden)
-    old = out.with_name(f".{out.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        os.rename(out, old)
-    os.rename(hidden, out)
-    fsync_folder(out.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _keep_times(hidden: Path, out: Path) -> None:
@@ -254,9 +250,8 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     )
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
-    (out / "training_config.yaml").write_text(
-        yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "utf-8"
-    )
+    recipe = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    write_durably(out / "training_config.yaml", recipe.encode())
     policy = {
         "format_version": FORMAT_VERSION,
         "pooling": pooling,
@@ -273,9 +268,9 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         "versions": content["versions"],
         "recipe": config,
     }
-    (out / MARK).write_text(json.dumps(policy, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    write_durably(out / MARK, to_json(policy))
     card = model_card(policy, run / "metrics.jsonl", model.num_parameters(), model.config.model_type)
-    (out / "README.md").write_text(card, "utf-8")
+    write_durably(out / "README.md", card.encode())
 
 
 @contextmanager

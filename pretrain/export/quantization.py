@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 
 from augment.core.pretrained import pretrained
 from pretrain.common.errors import UserError
+from pretrain.common.files import write_durably
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.encoder import SentenceEncoder, load_encoder
@@ -131,10 +132,11 @@ def quantize_export(
         "calibrated_on": quantization.calibrated_on or None,
         "ranges": None if quantization.ranges is None else quantization.ranges.tolist(),
     }
-    (folder / FILE).write_text(json.dumps(content) + "\n", "utf-8")
+    write_durably(folder / FILE, (json.dumps(content) + "\n").encode())
     card = folder / "README.md"
     before = card.read_text("utf-8").partition(_HEADING)[0]
-    card.write_text(before + _HEADING + _card(quantization, policy["hidden_size"]), "utf-8")
+    text = before + _HEADING + _card(quantization, policy["hidden_size"])
+    write_durably(card, text.encode())
 
 
 def read_quantization(folder: str | Path) -> Quantization | None:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder, write_durably
 from pretrain.model.heads import ProjectionHead, simcse_head
 from pretrain.model.pooling import SECOND_STATE, check_pooling
 
@@ -52,7 +53,7 @@ def write_modules(
     if second is not None:
         weights = layer_weights(second, layers)
         folder = out / f"{len(modules)}_WeightedLayerPooling"
-        folder.mkdir()
+        make_folder(folder)
         _write(folder / "config.json", {
             "word_embedding_dimension": hidden_size, "layer_start": 0, "num_hidden_layers": layers,
         })  # fmt: skip
@@ -61,7 +62,7 @@ def write_modules(
         # not in config.json, where it would cost every user of the encoder
         transformer["config_args"] = {"output_hidden_states": True}
     folder = out / f"{len(modules)}_Pooling"
-    folder.mkdir()
+    make_folder(folder)
     mode = "cls_token" if pooling == "cls" else "mean_tokens"
     _write(folder / "config.json", {
         "word_embedding_dimension": hidden_size, **{f"pooling_mode_{name}": name == mode for name in MODES},
@@ -70,7 +71,7 @@ def write_modules(
     modules.append((folder.name, "Pooling"))
     if head is not None:
         folder = out / f"{len(modules)}_Dense"
-        folder.mkdir()
+        make_folder(folder)
         linear = head.layers[0]
         _write(folder / "config.json", {
             "in_features": linear.in_features, "out_features": linear.out_features, "bias": True,
@@ -124,4 +125,4 @@ def layer_weights(second: int, layers: int) -> list[float]:
 
 
 def _write(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    write_durably(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -26,7 +26,7 @@ from finetune.encoders.source import names_function, resolve
 from finetune.flags import Model, Pooling, VectorPrecision
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import Source
 from pretrain.mine.mining import MiningOptions, Triple, Vectors, mine
@@ -134,7 +134,7 @@ def _place(out: Path) -> Path:
     )
     if set(other) - known:
         raise UserError(f"--out {out} holds something else ({', '.join(other[:3])}); name another folder")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     return out
 
 

@@ -10,8 +10,6 @@ Run file: K+1 record bounds (int64), K+1 text bounds (int64), the records (fixed
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy as np
 import xxhash
 
 from augment.core.keys import mix
+from pretrain.common.files import abandon, discard, make_folder, open_partial, rename_durably, sync
 from pretrain.data.shard_writer import raise_if_disk_full
 
 RUN_BYTES = 32 << 20  # text buffered before a run is written: bounds the memory of a reading task
@@ -93,17 +92,22 @@ class RunWriter:
         sizes = records["bytes"].astype(np.int64)[order] if self._texts else np.zeros(len(order), np.int64)
         text_bounds = np.concatenate([[0], np.cumsum(sizes)])[bounds]
         path = self.folder / f"{self.prefix}-{self._runs:04d}.run"
-        partial = self.folder / f".{path.name}.{uuid.uuid4().hex}.partial"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with open(partial, "wb") as stream:
+            make_folder(self.folder)
+            partial, stream = open_partial(path)
+            try:
                 stream.write(np.concatenate([bounds, text_bounds]).astype("<i8").tobytes())
                 stream.write(records[order].tobytes())
                 if self._texts:
                     stream.writelines(map(self._texts.__getitem__, order.tolist()))
-            os.replace(partial, path)
+                sync(stream)
+                rename_durably(partial, path)
+            except OSError:
+                discard(partial)
+                raise
+            finally:
+                abandon(stream)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise_if_disk_full(error, path)
             raise
         self._records, self._texts, self._size = [], [], 0

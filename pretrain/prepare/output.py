@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.manifest import MANIFEST, read_manifest
@@ -36,7 +36,7 @@ def make_once(
         if work.is_dir():  # left by a kill after the last stage, or by Slurm
             with contextlib.suppress(UserError), folder_lock(out):  # if it is held: its owner tidies up
                 if (out / MANIFEST).is_file():
-                    shutil.rmtree(work, ignore_errors=True)
+                    files.discard(work)
         return manifest
     began = time.time()
     make_folder(out)
@@ -58,7 +58,7 @@ def make_once(
 def make_folder(folder: Path) -> None:
     """Make a folder for output. Raises: UserError if that cannot be."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
     except OSError as error:
         raise_if_disk_full(error, folder)
         raise UserError(f"--out {folder} cannot be made: {error.strerror}. Choose another folder.") from error
@@ -75,5 +75,5 @@ def _finish(out: Path, work: Path, began: float, options: ExecutorOptions) -> di
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_manifest(out, manifest)
-    shutil.rmtree(work, ignore_errors=True)
+    files.discard(work)
     return manifest

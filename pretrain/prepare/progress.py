@@ -28,6 +28,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from pretrain.common.files import make_folder
+
 _INTERVAL = 0.5  # seconds between two heartbeats of a task
 _LINE_SECONDS = 30.0  # between two lines of progress where no terminal shows bars
 _QUIET = "CLEAR_PREPARE_QUIET"
@@ -46,7 +48,7 @@ class Heartbeat:
         self._done, self._last = 0, 0.0
 
     def __enter__(self) -> Heartbeat:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
         self._path.with_suffix(".pid").write_text(str(os.getpid()))
         return self
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pretrain.common.errors import UserError
+from pretrain.common.files import discard, remove_durably
 from pretrain.common.processes import run_module
 from pretrain.config.data import DataConfig
 from pretrain.data.manifest import MANIFEST, PREPARATION, SPLITS, outdated, read_manifest
@@ -116,12 +116,9 @@ def _finished(out: Path, wanted: dict) -> dict | None:
 
 def _clear(out: Path) -> None:
     """Remove what a preparation made, and nothing else."""
-    (out / MANIFEST).unlink(missing_ok=True)  # first: from here on the folder does not pass for finished
+    remove_durably(out / MANIFEST)  # first: from here on the folder does not pass for finished
     for path in [*(out / name for name in _OUTPUTS), *(out / ".work").iterdir()]:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        discard(path)
 
 
 def _refuse_own_output(config: DataConfig, tasks: list[Task], out: Path) -> None:

@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import BaseModel, RootModel
 
+from pretrain.common.files import make_folder
 from pretrain.config.data import DataConfig
 from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.tasks import Task
@@ -42,7 +43,7 @@ class WorkFile(BaseModel):
     def write(self, work: Path, rank: int = 0) -> None:
         """Write the file of a task, whole or not at all. Raises: UserError when the disk is full."""
         path = work / self.place.format(rank=rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomically(path, self.model_dump_json(exclude_none=True).encode())
 
     @classmethod
@@ -192,7 +193,7 @@ _DROPS = "drops"
 def write_dropped(work: Path, rank: int, dropped: np.ndarray) -> None:
     """Write the sentences that leave their documents: `document` and `index` of each, sorted."""
     path = work / _DROPS / f"{rank:05d}.drop"
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     columns = dropped["document"].astype("<u8"), dropped["index"].astype("<u4")
     write_atomically(path, b"".join(column.tobytes() for column in columns))
 

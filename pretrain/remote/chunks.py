@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pretrain.common.files import make_folder, remove_file, replace
 from pretrain.remote.transport import Transport, Unreachable
 
 KEPT = "chunks"  # folder of the chunks, in the mirror
@@ -88,14 +88,8 @@ class RemoteChunks:
         if len(content) > self.limit:
             return
         path = self._path(place)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{uuid.uuid4().hex}.partial")
-        try:
-            partial.write_bytes(content)
-            os.replace(partial, path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        make_folder(path.parent)
+        replace(path, content)  # not synced: it is believed only by its hash
         self._written += len(content)
         if self._written * _SLACK >= self.limit:
             self._written = 0
@@ -116,7 +110,7 @@ class RemoteChunks:
                 for _, size, path in sorted(files):
                     if left <= _LOW * self.limit:
                         break
-                    path.unlink(missing_ok=True)
+                    remove_file(path)
                     left -= size
         except Timeout:
             pass  # another process is at it

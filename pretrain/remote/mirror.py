@@ -13,7 +13,7 @@ import json
 from pathlib import Path, PurePosixPath
 
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.remote.chunks import RemoteChunks
 from pretrain.remote.transport import Retries, Transport, Unreachable
 
@@ -70,7 +70,7 @@ def _copy(transport: Transport, folder: Path, manifest: bytes) -> None:
         raise Unreachable(place, f"it is no manifest of prepared data ({error!r})") from None
     if tokenizer.is_absolute() or ".." in tokenizer.parts:
         raise Unreachable(place, f"it names a tokenizer outside of its folder ({tokenizer})")
-    (folder / tokenizer).mkdir(parents=True, exist_ok=True)
+    make_folder(folder / tokenizer)
     for number, name in enumerate(_TOKENIZER):
         try:
             content = transport.read(f"{tokenizer}/{name}", is_json=True)

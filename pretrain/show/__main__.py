@@ -15,7 +15,7 @@ from pathlib import Path
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, require_writable
+from pretrain.common.files import make_folder, replace_durably, require_writable
 from pretrain.common.run_folder import is_run
 
 
@@ -39,7 +39,7 @@ def show(
     from pretrain.show.page import page_of  # imports torch and transformers
 
     html = page_of(Path(run), sentences, asked)
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(place.parent)
     replace_durably(place, html.encode())
     print(f"page: {place.resolve()}")
 

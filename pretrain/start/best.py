@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import Reason, set_aside
 from pretrain.common.errors import UserError
+from pretrain.common.files import discard, recover
 from pretrain.common.ranks import on_rank_zero
 from pretrain.export.folder import export, is_export, read_policy
 from pretrain.step.progress import Progress
@@ -29,9 +29,9 @@ def keep_start(folder: Path, save: Callable[[Path], Path], keep_best: Callable[[
 @contextmanager
 def _checkpoint_of_start(folder: Path, save: Callable[[Path], Path]) -> Iterator[Path]:
     temporary = folder / ".start"
-    on_rank_zero(lambda: shutil.rmtree(temporary, ignore_errors=True))
+    on_rank_zero(lambda: discard(temporary))
     yield save(temporary / "checkpoints")
-    on_rank_zero(lambda: shutil.rmtree(temporary, ignore_errors=True))
+    on_rank_zero(lambda: discard(temporary))
 
 
 def repair_best(folder: Path, progress: Progress, save_start: Callable[[Path], Path]) -> None:
@@ -49,6 +49,7 @@ def repair_best(folder: Path, progress: Progress, save_start: Callable[[Path], P
     Raises:
         UserError: that checkpoint cannot be read now, or best/ cannot be written.
     """
+    on_rank_zero(lambda: recover(folder / "best"))
     step = progress.best_step
     if step == 0 and progress.best_score is not None and on_rank_zero(lambda: _step_held(folder)) != 0:
         with _checkpoint_of_start(folder, save_start) as start:

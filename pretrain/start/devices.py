@@ -11,7 +11,7 @@ import torch
 
 from pretrain.common.cores import ranks_here
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config, Precision
@@ -82,7 +82,7 @@ def shared_choice(path: Path | None, device: str, measure: Callable[[], Precisio
     file = path.with_name(f"{path.name}-{device}")
     try:
         if not file.is_file():
-            file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(file.parent)
             with folder_lock(file.parent, SECONDS_FOR_ANOTHER, part=file.name):
                 if not file.is_file():
                     replace_durably(file, f"{measure()}\n".encode())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pretrain.common.errors import UserError
+from pretrain.common.files import discard, make_folder
 from pretrain.common.folder_lock import LOCK, folder_lock
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
@@ -45,7 +45,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
 
     def hold() -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         except OSError as error:
             raise UserError(
                 f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
@@ -67,9 +67,7 @@ def empty_run_folder(folder: Path) -> None:
 
     def empty() -> None:
         for path in folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            elif not path.name.startswith(LOCK):
-                path.unlink()
+            if path.is_dir() or not path.name.startswith(LOCK):
+                discard(path)
 
     on_rank_zero(empty)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 from pretrain.checkpoint import folder as checkpoint_folder
 from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
+from pretrain.common.files import copy_tree, make_folder
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.start import continuity, inputs
-from pretrain.telemetry.metrics_file import truncate_metrics
+from pretrain.telemetry.metrics_file import copy_metrics
 
 
 def check_requested(config: Config) -> None:
@@ -112,8 +112,7 @@ def _begin_branch(checkpoint: Path, step: int, folder: Path) -> None:
     """
     metrics = checkpoint.resolve().parents[1] / "metrics.jsonl"
     if metrics.is_file() and not (folder / "metrics.jsonl").exists():
-        shutil.copyfile(metrics, folder / "metrics.jsonl")
-        truncate_metrics(folder / "metrics.jsonl", step)
+        copy_metrics(metrics, folder / "metrics.jsonl", step)
 
 
 def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: Path) -> None:
@@ -142,8 +141,8 @@ def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: 
 def _make_run_folder(folder: Path, tokenizer: Path) -> None:
     """Make checkpoints/, and copy the tokenizer, so that the run can be exported when its data is gone."""
     try:
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        shutil.copytree(tokenizer, folder / "tokenizer", dirs_exist_ok=True)
+        make_folder(folder / "checkpoints")
+        copy_tree(tokenizer, folder / "tokenizer")
     except OSError as error:
         raise UserError(
             f"cannot write the run folder {folder}: {error.strerror}; name another with --run"

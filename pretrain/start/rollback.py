@@ -14,7 +14,7 @@ from typing import NoReturn
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import candidates, set_aside, step_of
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.start.checkpoints import Checkpoints
@@ -59,6 +59,7 @@ def roll_back(
         f"{fault.what}. The parameters are those of {good.name} again, and steps {state['step'] + 1} to "
         f"{fault.step} are left out (roll-back {done + 1} of {allowed}). Report: {report}"
     )
+    telemetry.sync()
     checkpoints.save(progress, wait=True)  # last: a run that is killed before it does all this again
 
 
@@ -86,7 +87,7 @@ def _set_later_aside(checkpoints: Path, good: Path) -> None:
 def _write_report(folder: Path, fault: OverBudget) -> Path:
     """Write what is known of the last fault; return the file."""
     path = folder / "faults" / f"step-{fault.step:08d}.txt"
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     lines = [
         fault.what,
         *fault.finding.lines(),

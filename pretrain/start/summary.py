@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from augment.spec.grammar import needs_text
 from pretrain.common.cores import threads_of_user
-from pretrain.common.files import replace_durably, sha256_of
+from pretrain.common.files import make_folder, replace_durably, sha256_of
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
 from pretrain.config.run import Config, TrainConfig
@@ -350,7 +350,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce
         "in_force": in_force,
     }
     folder = config.run_folder / "report"
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     replace_durably(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     return summary
 

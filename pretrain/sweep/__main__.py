@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from pydantic import BaseModel, Field
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
+from pretrain.common.files import discard
 from pretrain.common.program import program
 from pretrain.common.shutdown import EXIT_CODES, REASONS
 from pretrain.config.recipe import find_recipe
@@ -338,7 +338,7 @@ class _Work:
         print(write(content, self.out / self.name))
         if self.flags.clean:
             for run in (model.run for model in models if model.run is not None):
-                shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
+                discard(run.folder / "checkpoints")
         wanted = [(model, self.sweep.evaluations) for model in models]
         if commands := pending([*wanted, *((start, self.sweep.of_start) for start in starts)]):
             print("To fill the other columns (--evaluations all runs these):", *commands, sep="\n  ")
@@ -374,7 +374,7 @@ class _Work:
             folder = self.out / self.name / "dry-run" / slug(entry.name)
             probe = Run(entry.name, entry.points[0], self.plan.seeds_of(entry)[0], folder)
             problem = self.trainer.try_out(probe, folder)
-            shutil.rmtree(folder.with_name(f"{folder.name}.dry-run"), ignore_errors=True)
+            discard(folder.with_name(f"{folder.name}.dry-run"))
             failed += bool(problem)
             _print_line(
                 f"{'FAILS' if problem else 'starts'}  {entry.name}" + (f": {problem}" if problem else "")

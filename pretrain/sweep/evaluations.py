@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, run_logged
 from pretrain.sweep.file import Entry
 from pretrain.sweep.runs import Run, side_by_side, slug
@@ -153,7 +154,7 @@ def evaluate(
         )
         check_for_stop()
         print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
-        model.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(model.folder)
         log = model.folder / f"{evaluation}.txt"
         code = run_logged(model.words(evaluation, evaluations[evaluation]), log, environment, check_for_stop)
         if code:

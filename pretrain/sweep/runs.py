@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder, remove_file, replace, replace_durably
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
 from pretrain.common.processes import die_with, failure_line
 from pretrain.common.shutdown import (
@@ -301,7 +302,7 @@ class Trainer:
             StopRequested: a stop was requested; the run has saved.
         """
         self.check_for_stop()
-        run.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(run.folder)
         try:
             with folder_lock(run.folder, part="sweep"):
                 with folder_lock(run.folder):
@@ -310,7 +311,7 @@ class Trainer:
                     return True
                 begun = f", from step {run.steps_done:,}" if run.steps_done else ""
                 self.print_line(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
-                (run.folder / FAILED).unlink(missing_ok=True)
+                remove_file(run.folder / FAILED)
                 words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
                 code = self._process(words, run.folder / "log.txt", run.folder)
         except FolderTakenError as taken:
@@ -324,16 +325,16 @@ class Trainer:
             if code == EXIT_CODES[request]:
                 raise StopRequested(request)
         self.failures[run.name] = failure_line(run.folder / "log.txt")
-        (run.folder / FAILED).write_text(self.failures[run.name] + "\n")
+        replace_durably(run.folder / FAILED, f"{self.failures[run.name]}\n".encode())
         self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
         return False
 
     def try_out(self, run: Run, folder: Path) -> str:
         """Make a dry run in FOLDER.dry-run; return "" or what went wrong."""
         self.check_for_stop()
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         log = folder.with_name(f"{folder.name}.txt")
-        log.unlink(missing_ok=True)
+        remove_file(log)
         words = [*self.launch, str(MAIN), *run.words(folder, **{"dry-run": "true"})]
         code = self._process(words, log, folder.with_name(f"{folder.name}.dry-run"))
         self.check_for_stop()
@@ -355,7 +356,7 @@ class Trainer:
                 code = child.wait(0.2)
                 if stopping and self.by_file:
                     # it may have ended before it saw the file, which must not stop the next start
-                    (folder / STOP_FILE).unlink(missing_ok=True)
+                    remove_file(folder / STOP_FILE)
                 return code
             except subprocess.TimeoutExpired:
                 pass
@@ -364,7 +365,7 @@ class Trainer:
                 stopping = True
                 self.print_line(f"{REASONS[request]}: waiting for the run to save")
                 if self.by_file:
-                    (folder / STOP_FILE).touch()
+                    replace(folder / STOP_FILE, b"")
                 else:
                     child.send_signal(next(number for number, what in SIGNALS.items() if what == request))
             if time.monotonic() - last > SECONDS_BETWEEN_LINES:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.sweep.checks import errors_of
 from pretrain.sweep.design import describe_effects, effects_of
 from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column, tasks_of
@@ -298,7 +298,7 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
 
 def write(content: dict[str, Any], folder: Path) -> str:
     """Write table.md and results.json; return the table."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     table = tabulate(content) + describe_mechanisms(content) + describe_effects(content)
     replace_durably(folder / "table.md", table.encode())
     replace_durably(folder / "results.json", to_json(content))

@@ -57,13 +57,18 @@ def truncate_metrics(path: Path, step: int) -> int:
         return 0
     with open(path, "rb") as file:
         lines = file.read().count(b"\n") + (0 if _ends_whole(path) else 1)
+    return lines - copy_metrics(path, path, step)
+
+
+def copy_metrics(source: Path, path: Path, step: int) -> int:
+    """Write what `truncate_metrics` would leave of a metrics file to another, at once; return its lines."""
     kept = [
         record
-        for record in read_metrics(path)
+        for record in read_metrics(source)
         if step > 0 and record.get("step", 0) <= step - ("changed" in record)
     ]
     replace_durably(path, "".join(map(to_line, kept)).encode())
-    return lines - len(kept)
+    return len(kept)
 
 
 def _ends_whole(path: Path) -> bool:

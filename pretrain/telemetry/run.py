@@ -15,6 +15,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from pretrain.common.errors import UserError
+from pretrain.common.files import LineFile, make_folder
 from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
 from pretrain.telemetry.metrics_file import to_line, truncate_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
@@ -74,7 +76,7 @@ class Telemetry:
         self._stream = stream or sys.stdout
         self._clock = clock
         self._between, self._last_line = seconds_between_lines, -math.inf
-        self._metrics: TextIO | None = None
+        self._metrics: LineFile | None = None
         self._board: Any = None
         self._has_board = "tensorboard" in track
         self._outside = Outside(
@@ -91,10 +93,16 @@ class Telemetry:
     def __enter__(self) -> Telemetry:
         if not self._active:
             return self
-        self.run_folder.mkdir(parents=True, exist_ok=True)
         path = self.run_folder / "metrics.jsonl"
-        truncate_metrics(path, self._start_step)
-        self._metrics = open(path, "a", encoding="utf-8")
+        try:
+            make_folder(self.run_folder)
+            truncate_metrics(path, self._start_step)
+            self._metrics = LineFile(path)
+        except OSError as error:
+            raise UserError(
+                f"cannot write {path}: {error.strerror or error}; what was there is as it was. Free some "
+                "space, or name another folder with --run"
+            ) from error
         if self._has_board:
             # takes a second to import, which users of the other functions here should not wait for
             from torch.utils.tensorboard import SummaryWriter
@@ -195,6 +203,14 @@ class Telemetry:
         self._print(f"WARNING at step {self._step}: {text}")
         self._write(self._step, {"warning": text})
 
+    def sync(self) -> None:
+        """Make all records so far durable: a checkpoint continues behind them, also after a power cut."""
+        if self._metrics is not None:
+            try:
+                self._metrics.sync()
+            except OSError as error:
+                self._warn_of(error)
+
     # -- parts -------------------------------------------------------------
 
     def _rates(self) -> dict[str, float]:
@@ -240,16 +256,18 @@ class Telemetry:
         row = {"step": step, "wall_time": time.time()} | metrics
         self._outside.write(row)
         try:
-            self._metrics.write(to_line(row))
-            self._metrics.flush()
+            self._metrics.append(to_line(row))
             if self._board is not None:
                 self._write_to_board(step, metrics)
         except OSError as error:
-            if not self._silenced:
-                self._print(
-                    f"WARNING: metrics can't be written to {self.run_folder} ({error}); training continues"
-                )
-            self._silenced = True
+            self._warn_of(error)
+
+    def _warn_of(self, error: OSError) -> None:
+        if not self._silenced:
+            self._print(
+                f"WARNING: metrics can't be written to {self.run_folder} ({error}); training continues"
+            )
+        self._silenced = True
 
     def _write_to_board(self, step: int, metrics: dict[str, Any]) -> None:
         for name, value in flatten(metrics):

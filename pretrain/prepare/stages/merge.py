@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 from collections import Counter
 from typing import Any
 
 from pretrain.common.errors import UserError
+from pretrain.common.files import rename_durably
 from pretrain.data.annotation import WHOLE
 from pretrain.data.manifest import FORMAT, PREPARATION, SPLITS
 from pretrain.data.shard_writer import split_summary, token_dtype, write_manifest
@@ -38,7 +38,7 @@ class Merge(PlannedStep):
         summaries = self._summaries()
         tokenizer = self.out / "tokenizer"
         if not tokenizer.exists():
-            os.replace(self.work / "tokenizer", tokenizer)
+            rename_durably(self.work / "tokenizer", tokenizer)
         size = TokenizerSize.read(self.work)
         vocabulary = size.vocabulary_size
         if size.new_tokens:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from pretrain.common.files import make_folder
 from pretrain.telemetry.trackers.tracker import PROJECT, TrackedRun, Tracker
 
 _TEXT = 500  # characters of a parameter that every version of MLflow takes
@@ -26,7 +27,7 @@ class Mlflow(Tracker):
     def open(self, run: TrackedRun) -> None:
         import mlflow
 
-        run.place.mkdir(parents=True, exist_ok=True)
+        make_folder(run.place)
         place = run.place.resolve()
         local = f"sqlite:///{place / 'mlflow.db'}"
         self._client = mlflow.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or local)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 
 PROJECT = "sentence-clear"
 """What runs are grouped under, where a tracker's own environment variable says nothing else."""
@@ -40,7 +40,7 @@ class TrackedRun:
 
     def keep_identity(self, tracker: str, identity: str) -> None:
         """Write down by what the tracker knows this run."""
-        self.place.mkdir(parents=True, exist_ok=True)
+        make_folder(self.place)
         replace_durably(self.place / f"{tracker}.id", f"{identity}\n".encode())
 
 

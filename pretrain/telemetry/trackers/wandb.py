@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pretrain.common.files import make_folder, rename_durably
 from pretrain.telemetry.trackers.tracker import CLOSE_SECONDS, PROJECT, TrackedRun, Tracker
 
 
@@ -58,5 +59,5 @@ class Wandb(Tracker):
 def _replace_offline(folder: Path, identity: str) -> None:
     """Move the offline files of earlier starts of a run to replaced/, where `wandb sync` does not look."""
     for old in sorted(folder.glob(f"offline-run-*-{identity}")):
-        (folder / "replaced").mkdir(exist_ok=True)
-        os.replace(old, folder / "replaced" / old.name)
+        make_folder(folder / "replaced")
+        rename_durably(old, folder / "replaced" / old.name)

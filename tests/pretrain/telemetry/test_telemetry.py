@@ -14,6 +14,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
+from pretrain.common.files import LineFile
 from pretrain.config.batch_sizes import BatchSizes
 from pretrain.telemetry.formats import flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics, to_line, truncate_metrics
@@ -372,15 +373,11 @@ def test_other_ranks_are_silent(tmp_path):
 
 
 def test_full_disk_silences_metrics_once_and_training_goes_on(tmp_path):
-    class Full(io.StringIO):
-        def write(self, text: str) -> int:
-            raise OSError(28, "No space left on device")
-
     stream = io.StringIO()
     telemetry = Telemetry(tmp_path, 10, stream=stream, clock=Clock())
     with telemetry:
         telemetry._metrics.close()
-        telemetry._metrics = Full()
+        telemetry._metrics = LineFile(Path("/dev/full"))
         for step in (1, 2, 3):
             telemetry.advance(step, {"total": 1.0}, 0.1, 1)
             telemetry.log(step, {"loss": {"total": 1.0}})
