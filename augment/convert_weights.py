@@ -13,7 +13,7 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import pickled_weights
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, put_file_in_place, replace_durably
+from pretrain.common.files import discard, library_errors, put_file_in_place, replace_durably
 
 
 def convert(folder: str | Path) -> list[Path]:
@@ -49,7 +49,8 @@ def _convert_file(path: Path) -> Path:
     new = path.with_name(_new_name(path.name))
     unfinished = new.with_name(f".{new.name}.partial")
     try:
-        save_file(tensors, unfinished, {"format": "pt"})
+        with library_errors():
+            save_file(tensors, unfinished, {"format": "pt"})
         put_file_in_place(unfinished, new)
     finally:
         discard(unfinished)

@@ -27,7 +27,7 @@ from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, make_folder, put_in_place, remove_tree
+from pretrain.common.files import discard, library_errors, make_folder, put_in_place, remove_tree
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -101,7 +101,8 @@ def _write(model: Any, out: Path) -> None:
     try:
         make_folder(out.parent)
         remove_tree(hidden)
-        model.save_pretrained(str(hidden), create_model_card=False)
+        with library_errors():
+            model.save_pretrained(str(hidden), create_model_card=False)
         put_in_place(hidden, out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; name another --out") from error

@@ -35,7 +35,7 @@ MAY = {
     "pretrain.step.optimizer": ("mkdir open unlink", "the lock of a compiler's cache"),
     "pretrain.api": ("TemporaryDirectory write_text", "a recipe for the command that it starts"),
     "pretrain.sweep.runs": ("open", "the log of a command, as it comes"),
-    "pretrain.sweep.evaluations": ("open", "the same"),
+    "pretrain.common.processes": ("open", "the same"),
     "finetune.evaluate.running": ("open", "the same"),
     "pretrain.prepare.work_folder": ("memmap", "reads only"),
     "pretrain.export.folder": ("copytree save_pretrained save_file", "libraries, into a hidden folder"),

@@ -21,6 +21,7 @@ import errno
 import io
 import itertools
 import os
+import re
 import shutil
 import stat
 import threading
@@ -54,7 +55,9 @@ class Subject:
 
     act: writes into the folder; done twice it must leave what it leaves done once. find: what a reader finds
     there, "old" or "new", whole; anything else it finds is an assertion that fails. make: the old content.
-    errors: that `act` may raise. same: of a path, what is compared of it (for names that are drawn).
+    errors: that `act` may raise. same: of a path, what is compared of it (for names that are drawn); "":
+    nothing.
+    durable: whether a power cut right after it leaves the new content.
     """
 
     act: Callable[[Path], object]
@@ -62,6 +65,7 @@ class Subject:
     make: Callable[[Path], object] = lambda folder: None
     errors: tuple[type[Exception], ...] = (OSError,)
     same: Callable[[str], str] = str
+    durable: bool = True
 
 
 # -- at the operating system's calls ---------------------------------------------
@@ -179,8 +183,11 @@ class Disk:
 
     def _collect(self, number: int, path: str, undone: frozenset[int], zeros: bool, state: State) -> None:
         if not self._is_folder(number):
-            now, synced = self._written(number), self._content.get(number)
-            state[path] = now if now == synced else bytes(len(now)) if zeros else synced or b""
+            now, synced = self._written(number), self._content.get(number, b"")
+            if number not in self._content or now != synced:
+                kept = len(synced) if now.startswith(synced) else 0  # appending spoils nothing
+                now = now[:kept] + bytes(len(now) - kept) if zeros else synced
+            state[path] = now
             return
         if path:
             state[path] = None
@@ -220,19 +227,20 @@ class Cases:
     found: set[str] = field(default_factory=set)
 
 
-def require_all(subject: Subject, folder: Path, least: int, errors_every: int = 1) -> Cases:
+def require_all(subject: Subject, folder: Path, least: int, every: int = 1) -> Cases:
     """Try every fault at every operation of a subject.
 
     Args:
         least: how many operations there must be: one that is not seen is not tested.
-        errors_every: of so many operations, one fails (by turns, with one of the three errors).
+        every: of so many states, one goes through the next attempt, and of so many operations one fails (by
+            turns with one of the three errors); for what takes long. A reader looks at all states.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)  # the machine has no power cut: save the wait
-        return _all(subject, folder, least, errors_every)
+        return _all(subject, folder, least, every)
 
 
-def _all(subject: Subject, folder: Path, least: int, errors_every: int) -> Cases:
+def _all(subject: Subject, folder: Path, least: int, every: int) -> Cases:
     cases, numbers = Cases(), itertools.count()
     old = _old(subject, folder / "old")
     states: dict[frozenset, tuple[str, str, State]] = {}
@@ -240,15 +248,15 @@ def _all(subject: Subject, folder: Path, least: int, errors_every: int) -> Cases
     paths = _paths(subject, folder / "recorded")
     assert subject.find(folder / "recorded") == "new"
     assert len(cases.operations) >= least, cases.operations
-    for fault, where, state in states.values():
+    for count, (fault, where, state) in enumerate(states.values()):
         place = restore(state, folder / str(next(numbers)))
         with _said(f"{fault} before {where}"):
-            _require_whole(subject, place, paths, cases)
+            found = _require_whole(subject, place, paths, cases, again=count % every == 0)
+            assert found == "new" or where != "the end" or not subject.durable, "it was not durable"
         cases.faults[fault] += 1
         shutil.rmtree(place)
-    some = errors_every > 1
-    for number in range(0, len(cases.operations), errors_every):
-        for kind in [_ERRORS[(number // errors_every) % 3]] if some else _ERRORS:
+    for number in range(0, len(cases.operations), every):
+        for kind in _ERRORS if every == 1 else [_ERRORS[number // every % 3]]:
             place = restore(old, folder / str(next(numbers)))
             with _said(f"{errno.errorcode[kind]} at {number}: {cases.operations[number]}"):
                 _fail(subject, place, number, kind)
@@ -267,8 +275,8 @@ def _old(subject: Subject, root: Path) -> State:
     return state_of(root)
 
 
-def _paths(subject: Subject, root: Path) -> list[str]:
-    return sorted(subject.same(path) for path in state_of(root))
+def _paths(subject: Subject, root: Path) -> set[str]:
+    return {subject.same(path) for path in state_of(root)} - {""}
 
 
 def _record(subject: Subject, root: Path, cases: Cases, states: dict) -> None:
@@ -317,21 +325,25 @@ def _fail(subject: Subject, root: Path, number: int, kind: int) -> None:
         assert str(error), "an error says something"
     found = subject.find(root)
     if found == "old" and not set(failed) & set(_REMOVES):
-        left = {path for path in set(state_of(root)) - there if Path(path).name.startswith(".")}
+        left = {path for path in set(state_of(root)) - there if _UNFINISHED.search(path)}
         assert not left, "what was half written stayed"
 
 
 _WRITE = os.write
+_UNFINISHED = re.compile(r"(^|/)\.([^/]*\.(partial|tmp|old)|(tmp|old)-[^/]*)(/|$)")
 
 
-def _require_whole(subject: Subject, root: Path, paths: list[str], cases: Cases) -> None:
+def _require_whole(subject: Subject, root: Path, paths: set[str], cases: Cases, again: bool = True) -> str:
     """A reader finds old or new; the next attempt makes it new, and leaves what an undisturbed one does."""
     found = subject.find(root)
     assert found in ("old", "new"), found
     cases.found.add(found)
-    subject.act(root)
-    assert subject.find(root) == "new"
-    assert _paths(subject, root) == paths
+    if again:
+        subject.act(root)
+        assert subject.find(root) == "new"
+        left = _paths(subject, root)
+        assert left == paths, f"other files than after an undisturbed one: {left ^ paths}"
+    return found
 
 
 @contextlib.contextmanager

@@ -172,6 +172,7 @@ def remove_superfluous(newest: Path, retention: Retention) -> None:
         hidden = path.with_name(f".old-{path.name}")
         with suppress(OSError):
             # rename first: a half-removed folder must not look like a damaged checkpoint
+            remove_tree(hidden)  # a save of this step that was killed here has left it
             rename_durably(path, hidden)
     for leftover in newest.parent.glob(".old-step-*"):
         try:

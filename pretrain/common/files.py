@@ -23,8 +23,10 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +325,19 @@ class LineFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def library_errors() -> Iterator[None]:
+    """Turn the errors of libraries in Rust, which say "os error 28" in their text alone, into OSErrors."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if number := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise
 
 
 # -- beside them ------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from augment.core.pretrained import has_tokenizer, pretrained
 from augment.core.ragged import Ragged, offsets_of
 from augment.text.cleaning import with_cleaning, without_cleaning
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, put_in_place
+from pretrain.common.files import discard, library_errors, put_in_place
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -260,15 +259,14 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
-        tokenizer.save_pretrained(partial)
+        with library_errors():
+            tokenizer.save_pretrained(partial)
         put_in_place(partial, folder)
-    except Exception as error:
-        discard(partial)
-        if number := re.search(r"os error (\d+)", str(error)):  # tokenizers' Rust half has no OSError
-            error = OSError(int(number[1]), str(error))
-        if isinstance(error, OSError):
-            raise_if_disk_full(error, folder)
+    except OSError as error:
+        raise_if_disk_full(error, folder)
         raise
+    finally:
+        discard(partial)
 
 
 def load_tokenizer(path: str | Path) -> Any:

@@ -30,6 +30,7 @@ from pretrain.checkpoint.folder import (
 from pretrain.common.errors import UserError
 from pretrain.common.files import (
     discard,
+    library_errors,
     make_folder,
     put_in_place,
     recover,
@@ -87,16 +88,17 @@ def export(
             recover(out)
             remove_tree(hidden)
             try:
-                if (chosen / MARK).is_file():
-                    shutil.copytree(chosen, hidden)
-                    cleaning_tokenizer(pretrained(AutoTokenizer, hidden)).save_pretrained(hidden)
-                else:
-                    make_folder(hidden)
-                    _write(chosen, run, hidden)
-                if quantize:
-                    policy = read_policy(hidden)
-                    assert policy is not None  # of the export just written
-                    quantize_export(hidden, policy, read_kept_head(hidden, policy), quantize, sentences)
+                with library_errors():
+                    if (chosen / MARK).is_file():
+                        shutil.copytree(chosen, hidden)
+                        cleaning_tokenizer(pretrained(AutoTokenizer, hidden)).save_pretrained(hidden)
+                    else:
+                        make_folder(hidden)
+                        _write(chosen, run, hidden)
+                    if quantize:
+                        policy = read_policy(hidden)
+                        assert policy is not None  # of the export just written
+                        quantize_export(hidden, policy, read_kept_head(hidden, policy), quantize, sentences)
                 _keep_times(hidden, out)
                 put_in_place(hidden, out)
             finally:

@@ -1,5 +1,10 @@
 """Every fault at every operation of what all writes are made of."""
 
+import errno
+import fcntl
+import os
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -70,3 +75,65 @@ def test_a_folder_is_put_in_place(tmp_path, exists):
 
     cases = require_all(Subject(place, tree_is("tree", not exists), make), tmp_path, least=12)
     assert cases.found == {"old", "new"}
+
+
+def test_a_folder_is_replaced_where_names_cannot_be_exchanged(tmp_path, monkeypatch):
+    """For an instant there is neither: `recover`, which each attempt begins with, mends a kill in it."""
+
+    def cannot(first: Path, second: Path) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    def find(folder: Path) -> str:
+        files.recover(folder / "tree")
+        return tree_is("tree")(folder)
+
+    monkeypatch.setattr(files, "exchange", cannot)
+    subject = Subject(place, find, lambda folder: restore(TREES["old"], folder / "tree"))
+    assert require_all(subject, tmp_path, least=12).found == {"old", "new"}
+
+
+def test_a_folder_is_copied(tmp_path):
+    source = restore(TREES["new"], tmp_path / "source")
+    subject = Subject(
+        act=lambda folder: files.copy_tree(source, folder / "tree"),
+        find=tree_is("tree"),
+        make=lambda folder: restore(TREES["old"], folder / "tree"),
+    )
+    require_all(subject, tmp_path / "cases", least=12)
+
+
+def test_a_removed_file_stays_removed(tmp_path):
+    def find(folder: Path) -> str:
+        return "old" if (folder / "file").exists() else "new"
+
+    subject = Subject(
+        act=lambda folder: files.remove_durably(folder / "file"),
+        find=find,
+        make=lambda folder: (folder / "file").write_bytes(OLD),
+    )
+    require_all(subject, tmp_path, least=2)
+
+
+def test_without_locks_each_writer_has_a_name_of_its_own(tmp_path, monkeypatch):
+    def none(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    files.replace_durably(tmp_path / "file", NEW)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_line_that_does_not_fit_leaves_nothing(tmp_path):
+    """Of the operating system itself: a limit on the size of files."""
+    if (child := os.fork()) == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        lines = files.LineFile(tmp_path / "lines")
+        lines.append("a" * 600 + "\n")
+        try:
+            lines.append("b" * 600 + "\n")
+        except OSError as error:
+            os._exit(0 if error.errno == errno.EFBIG else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (tmp_path / "lines").read_text() == "a" * 600 + "\n"

@@ -199,7 +199,7 @@ def test_overwriting_removes_nothing_before_it_can_begin(tmp_path, corpus, fault
     assert digest(out) == before
 
 
-@pytest.mark.parametrize("function,calls", [("fsync", 0), ("fsync", 6), ("fsync", 4), ("replace", 5)])
+@pytest.mark.parametrize("function,calls", [("fsync", 0), ("fsync", 6), ("fsync", 4), ("rename", 5)])
 def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
     """The disk fills up at some write or other: one clear error, nothing taken for whole, and later it goes
     on."""

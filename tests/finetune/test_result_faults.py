@@ -1,0 +1,124 @@
+"""Every fault at every operation of what evaluations write: results, vectors, states, chunks."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from write_faults import Subject, require_all
+
+from finetune.encoders import kept_vectors
+from finetune.encoders.kept_vectors import KeptVectors
+from finetune.results import Evaluation, write
+from finetune.tuning.run_files import read_tensors, write_tensors
+from pretrain.common.errors import UserError
+from pretrain.remote.chunks import Place, RemoteChunks
+from pretrain.remote.transport import Transport
+from pretrain.sweep import table
+
+
+def evaluation(task: str) -> Evaluation:
+    result = Evaluation("sts", "a model", "cls", None, "cosine", source="weights")
+    result.add(task, "spearman", {"spearman": 0.5})
+    return result
+
+
+def test_results(tmp_path):
+    """Tasks of an earlier file stay beside the new ones."""
+
+    def find(folder: Path) -> str:
+        tasks = json.loads((folder / "report" / "sts-cls.json").read_bytes())["tasks"]
+        assert [*tasks] in (["first"], ["first", "second"])
+        return "new" if "second" in tasks else "old"
+
+    subject = Subject(
+        act=lambda folder: write(evaluation("second"), folder / "report"),
+        find=find,
+        make=lambda folder: write(evaluation("first"), folder / "report"),
+        errors=(UserError,),
+    )
+    assert require_all(subject, tmp_path, least=4).found == {"old", "new"}
+
+
+def test_the_state_of_a_fine_tuning(tmp_path):
+    states = {"old": torch.zeros(300), "new": torch.ones(300)}
+
+    def find(folder: Path) -> str:
+        found = read_tensors(folder / "state.pt")["weight"]
+        return next(name for name, state in states.items() if found.equal(state))
+
+    subject = Subject(
+        act=lambda folder: write_tensors(folder / "state.pt", {"weight": states["new"]}),
+        find=find,
+        make=lambda folder: write_tensors(folder / "state.pt", {"weight": states["old"]}),
+    )
+    require_all(subject, tmp_path, least=4)
+
+
+def test_kept_vectors(tmp_path, monkeypatch):
+    """What is kept is what was encoded; a disk that is full costs the file, and not the evaluation."""
+    monkeypatch.setattr(kept_vectors, "PARTIAL_SECONDS", -1.0)  # a killed process is gone for long
+
+    def vectors(folder: Path, texts: list[str]) -> list[str]:
+        encoded: list[str] = []
+
+        def encode(wanted, poolings):
+            encoded.extend(wanted)
+            return {name: np.array([[len(text)] * 4 for text in wanted], np.float32) for name in poolings}
+
+        found = KeptVectors(folder / "vectors", {}).vectors(texts, ["cls"], encode)["cls"]
+        assert found.tolist() == [[len(text)] * 4 for text in texts]
+        return encoded
+
+    def act(folder: Path) -> None:
+        vectors(folder, ["one", "three"])
+        kept_vectors.remove_oldest(folder / "vectors", 1 << 20)
+
+    def find(folder: Path) -> str:
+        kept = [kept_vectors.read_file(path) for path in (folder / "vectors").glob("*/*.vectors")]
+        return "new" if any(one is not None and len(one[0]) == 2 for one in kept) else "old"
+
+    subject = Subject(act, find, same=lambda path: re.sub(r"\w{32}\.vectors", "X.vectors", path))
+    require_all(subject, tmp_path, least=8)
+
+
+def test_chunks_of_remote_data(tmp_path):
+    """They are not synced: one that is spoilt is seen by its hash, and is fetched again."""
+    content = b"chunk" * 500
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "shard").write_bytes(content)
+    place = Place("shard", 0, len(content), hashlib.sha256(content).hexdigest())
+    transport = Transport(f"file://{tmp_path / 'server'}")
+
+    def act(folder: Path) -> None:
+        assert RemoteChunks(folder, transport, 1 << 20).read(place) == content
+
+    def find(folder: Path) -> str:
+        kept = RemoteChunks(folder, transport, 1 << 20)._kept(place)
+        assert kept in (None, content)
+        return "new" if kept else "old"
+
+    require_all(Subject(act, find, durable=False), tmp_path / "cases", least=6)
+
+
+def test_the_table_of_a_sweep(tmp_path, monkeypatch):
+    """The figures come last: where they are new, the table is."""
+    for name in ("describe_mechanisms", "describe_effects"):
+        monkeypatch.setattr(table, name, lambda content: "")
+    monkeypatch.setattr(table, "tabulate", lambda content: content["which"] * 200)
+
+    def find(folder: Path) -> str:
+        text = (folder / "table.md").read_text()
+        assert text in ("old" * 200, "new" * 200)
+        figures = json.loads((folder / "results.json").read_bytes())["which"]
+        assert figures == "old" or text == "new" * 200
+        return figures
+
+    subject = Subject(
+        act=lambda folder: table.write({"which": "new"}, folder),
+        find=find,
+        make=lambda folder: table.write({"which": "old"}, folder),
+    )
+    require_all(subject, tmp_path, least=8)
