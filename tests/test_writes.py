@@ -39,6 +39,7 @@ MAY = {
     "finetune.evaluate.running": ("open", "the same"),
     "pretrain.prepare.work_folder": ("memmap", "reads only"),
     "pretrain.export.folder": ("copytree save_pretrained save_file", "libraries, into a hidden folder"),
+    "pretrain.export.universal": ("os.link save", "into a hidden folder; torch, to a file of the module"),
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),

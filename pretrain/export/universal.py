@@ -17,7 +17,6 @@ DeepSpeed loads it with {"checkpoint": {"load_universal": true}} and `engine.loa
 from __future__ import annotations
 
 import os
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ import torch
 
 from pretrain.checkpoint.folder import CheckpointError, locate, read_json, read_tensors
 from pretrain.common.errors import UserError
-from pretrain.common.files import fsync_folder, fsync_tree
+from pretrain.common.files import create, discard, make_folder, put_in_place, remove_tree, write_durably
 from pretrain.export.folder import find_source, is_export
 from pretrain.model.modules import grouped
 
@@ -62,17 +61,13 @@ def export_universal(source: str | Path, out: str | Path | None = None, step: in
         raise UserError(f"{out} is not empty: name another folder with --out, or remove it")
     hidden = out.with_name(f".{out.name}.tmp")
     try:
-        shutil.rmtree(hidden, ignore_errors=True)
-        hidden.mkdir(parents=True)
+        remove_tree(hidden)
+        make_folder(hidden)
         try:
             _write(checkpoint, content, hidden)
-            fsync_tree(hidden)
-            if out.exists():
-                out.rmdir()
-            os.rename(hidden, out)
-            fsync_folder(out.parent)
+            put_in_place(hidden, out)
         finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+            discard(hidden)
     except (OSError, CheckpointError) as error:
         if not checkpoint.exists():
             raise UserError(
@@ -113,16 +108,16 @@ def _write(checkpoint: Path, content: dict[str, Any], out: Path) -> None:
     most = max(steps.values())
     for name, tensor in read_tensors(checkpoint, "parameters"):
         weights[name] = tensor
-        (zero / name).mkdir(parents=True)
-        torch.save({"param": tensor}, zero / name / "fp32.pt")
-        torch.save(_count(content, most), zero / name / "step.pt")
+        make_folder(zero / name)
+        _save({"param": tensor}, zero / name / "fp32.pt")
+        _save(_count(content, most), zero / name / "step.pt")
     for moment in MOMENTS:
         lacking = weights.keys() - locate(checkpoint, moment).keys()
         for name in lacking:
-            torch.save({"param": torch.zeros_like(weights[name])}, zero / name / f"{moment}.pt")
+            _save({"param": torch.zeros_like(weights[name])}, zero / name / f"{moment}.pt")
         for name, tensor in read_tensors(checkpoint, moment):
-            torch.save({"param": tensor}, zero / name / f"{moment}.pt")
-    torch.save(_optimizer_state(checkpoint, content, weights, most), zero / "optimizer_state.pt")
+            _save({"param": tensor}, zero / name / f"{moment}.pt")
+    _save(_optimizer_state(checkpoint, content, weights, most), zero / "optimizer_state.pt")
 
     module = weights | dict(read_tensors(checkpoint, "buffers"))
     module |= {alias: weights[name] for alias, name in content["aliases"].items()}
@@ -138,9 +133,15 @@ def _write(checkpoint: Path, content: dict[str, Any], out: Path) -> None:
         "lr_scheduler": None,
         "clear": content["state"],
     }
-    torch.save(states, folder / _MODEL_STATES)
+    _save(states, folder / _MODEL_STATES)
     os.link(folder / _MODEL_STATES, folder / f"zero_pp_rank_0_{_MODEL_STATES}")
-    (out / "latest_universal").write_text(folder.name)
+    write_durably(out / "latest_universal", folder.name.encode())
+
+
+def _save(value: Any, path: Path) -> None:
+    """Save what torch saves; a disk that is full is an OSError, as it is not where torch opens the file."""
+    with create(path) as file:
+        torch.save(value, file)
 
 
 def _count(content: dict[str, Any], steps: float) -> torch.Tensor | int:

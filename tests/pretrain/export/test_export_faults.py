@@ -3,13 +3,16 @@
 import os
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from export_helpers import make_run
 from write_faults import State, Subject, require_all, state_of
 
 from pretrain.common.errors import UserError
+from pretrain.export import universal
 from pretrain.export.folder import export
 
 
@@ -67,14 +70,23 @@ def test_an_export_and_each_next_attempt(run, whole, tmp_path, step, again):
 
 def test_a_library_that_cannot_write_is_one_error(run, tmp_path):
     """Of the operating system itself, in a child so that the limit stays there: weights do not fit."""
-    if (child := os.fork()) == 0:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+
+    def raises(error: type[Exception], what: str, call: Callable[[], object]) -> bool:
         try:
-            export(run, tmp_path / "export", 7)
-        except UserError as error:
-            os._exit(0 if "cannot write the export" in str(error) else 2)
+            call()
+        except error as raised:
+            return what in str(raised)
+        return False
+
+    weights = {"param": torch.zeros(5000)}
+    if (child := os.fork()) == 0:
+        told = False
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+            told = raises(UserError, "cannot write the export", lambda: export(run, tmp_path / "export", 7))
+            told &= raises(OSError, "File too large", lambda: universal._save(weights, tmp_path / "x.lock"))
         finally:
-            os._exit(1)
+            os._exit(0 if told else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not [path for path in tmp_path.iterdir() if ".lock" not in path.name]
