@@ -265,7 +265,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return what a checkpoint's state.json holds."""
     try:
         return json.loads((path / "state.json").read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from None
 
 

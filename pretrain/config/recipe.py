@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from augment.core.errors import shortened
+from augment.core.errors import shortened, shown
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import default_text, faults, nearest, type_name, typed
 from pretrain.config.objectives import readers, unused
@@ -119,6 +119,9 @@ def validate_config(tree: dict[str, Any], where: str) -> Config:
         return Config.model_validate(tree)
     except ValidationError as error:
         raise UserError(f"configuration ({where}): {faults(error, unknown_key)}") from None
+    except UnicodeEncodeError as error:
+        text = shown(error.object)
+        raise UserError(f"configuration ({where}): {text} has half of a surrogate pair, no Unicode") from None
 
 
 def unknown_key(key: str) -> str:

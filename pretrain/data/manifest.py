@@ -213,12 +213,13 @@ def require_files(folder: str | Path, manifest: dict) -> None:
 def _wrong_files(folder: Path, manifest: dict) -> Iterator[str]:
     for split in manifest["splits"].values():
         for shard in split["shards"]:
+            name = shortened(shard["file"])
             try:
                 size = os.stat(folder / shard["file"]).st_size
             except FileNotFoundError:
-                yield f"{shard['file']} is missing"
+                yield f"{name} is missing"
             except OSError as error:
-                yield f"{shard['file']} cannot be read ({error.strerror})"
+                yield f"{name} cannot be read ({error.strerror})"
             else:
                 if size != shard["bytes"]:
-                    yield f"{shard['file']} has {size:,} bytes instead of {shard['bytes']:,}"
+                    yield f"{name} has {size:,} bytes instead of {shard['bytes']:,}"

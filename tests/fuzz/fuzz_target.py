@@ -88,7 +88,11 @@ def fault_of(target: Target, case: bytes) -> BaseException | None:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the kind of a fault and the innermost line of this repository: what is the same fault."""
+    """Return the kind of a fault and the innermost line of this repository: what is the same fault.
+
+    Of a refusal whose message is at fault, it is the line that refused.
+    """
+    error = error.__context__ if isinstance(error, AssertionError) and error.__context__ else error
     root = str(Path(__file__).parents[2])
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(root)]
     last = frames[-1] if frames else None

@@ -1,6 +1,6 @@
 """Build the compiled parts with sanitizers into build/sanitize; run their tests and fuzz targets there.
 
-    python tests/fuzz/sanitize.py [--cases 20000]
+    python tests/fuzz/sanitize.py [--cases 5000]
 
 AddressSanitizer finds reads and writes out of bounds and after free, UndefinedBehaviorSanitizer overflow of
 signed integers, shifts and misaligned access. Either ends the process. Leaks are not looked for: Python keeps
@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cases", type=int, default=20_000, help="of each fuzz target")
+    parser.add_argument("--cases", type=int, default=5_000, help="of each fuzz target")
     cases = parser.parse_args().cases
     build()
     environment = {
