@@ -252,7 +252,7 @@ def _all(subject: Subject, folder: Path, least: int, every: int) -> Cases:
         place = restore(state, folder / str(next(numbers)))
         with _said(f"{fault} before {where}"):
             found = _require_whole(subject, place, paths, cases, again=count % every == 0)
-            assert found == "new" or where != "the end" or not subject.durable, "it was not durable"
+            assert found == "new" or where != _END or not subject.durable, "it was not durable"
         cases.faults[fault] += 1
         shutil.rmtree(place)
     for number in range(0, len(cases.operations), every):
@@ -266,6 +266,7 @@ def _all(subject: Subject, folder: Path, least: int, every: int) -> Cases:
     return cases
 
 
+_END = "the end"
 _ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
@@ -285,7 +286,9 @@ def _record(subject: Subject, root: Path, cases: Cases, states: dict) -> None:
 
     def keep(where: str) -> None:
         for fault, state in [("kill", state_of(root)), *(("power cut", s) for s in disk.survivors())]:
-            states.setdefault(frozenset(state.items()), (fault, where, state))
+            key = frozenset(state.items())
+            if key not in states or where == _END:
+                states[key] = fault, where, state
 
     def before(name: str, path: str, arguments: tuple) -> None:
         cases.operations.append(f"{name} {os.path.relpath(path, root)}")
@@ -299,7 +302,7 @@ def _record(subject: Subject, root: Path, cases: Cases, states: dict) -> None:
 
     with watched(root, before, disk.after):
         subject.act(root)
-    keep("the end")
+    keep(_END)
     disk.close()
 
 

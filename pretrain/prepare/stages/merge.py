@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from pretrain.common.errors import UserError
-from pretrain.common.files import rename_durably
+from pretrain.common.files import copy_tree
 from pretrain.data.annotation import WHOLE
 from pretrain.data.manifest import FORMAT, PREPARATION, SPLITS
 from pretrain.data.shard_writer import split_summary, token_dtype, write_manifest
@@ -38,7 +38,7 @@ class Merge(PlannedStep):
         summaries = self._summaries()
         tokenizer = self.out / "tokenizer"
         if not tokenizer.exists():
-            rename_durably(self.work / "tokenizer", tokenizer)
+            copy_tree(self.work / "tokenizer", tokenizer)  # a rename may lose it, in a power cut
         size = TokenizerSize.read(self.work)
         vocabulary = size.vocabulary_size
         if size.new_tokens:

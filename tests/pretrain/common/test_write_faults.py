@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import resource
 import signal
 from pathlib import Path
@@ -137,3 +138,49 @@ def test_a_line_that_does_not_fit_leaves_nothing(tmp_path):
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert (tmp_path / "lines").read_text() == "a" * 600 + "\n"
+
+
+def bare(folder: Path) -> None:
+    (folder / "file").write_bytes(NEW)
+
+
+def unsynced(folder: Path) -> None:
+    (folder / ".file.partial").write_bytes(NEW)
+    os.rename(folder / ".file.partial", folder / "file")
+    files.fsync_folder(folder)
+
+
+def unnamed(folder: Path) -> None:
+    files.write_durably(folder / ".file.partial", NEW)
+    os.rename(folder / ".file.partial", folder / "file")
+
+
+def forgotten(folder: Path) -> None:
+    partial = folder / f".{os.urandom(4).hex()}.partial"
+    files.write_durably(partial, NEW)
+    files.rename_durably(partial, folder / "file")
+
+
+def half(folder: Path) -> None:
+    with open(folder / "file", "wb") as file:
+        for part in (NEW[:700], NEW[700:]):
+            file.write(part)
+            files.sync(file)
+
+
+@pytest.mark.parametrize(
+    ("write", "finding"),
+    [
+        (bare, "it was not durable"),
+        (unsynced, "KeyError"),
+        (unnamed, "it was not durable"),
+        (forgotten, "other files than after an undisturbed one|what was half written stayed"),
+        (half, "KeyError"),
+    ],
+)
+def test_what_is_wrong_is_found(tmp_path, write, finding):
+    """Writers as one would write them at first, and which fault shows what they lack."""
+    subject = Subject(write, content_is("file"), lambda folder: (folder / "file").write_bytes(OLD))
+    with pytest.raises((AssertionError, KeyError)) as found:
+        require_all(subject, tmp_path, least=1)
+    assert re.search(finding, repr(found.value))
