@@ -56,7 +56,7 @@ class Problem:
 
     def __str__(self) -> str:
         kinds = {"damaged": "is damaged", "unreadable": "cannot be read now", "newer": "is of a newer format"}
-        return f"{kinds[self.kind]}: {self.what}"
+        return f"{kinds[self.kind]}: {shortened(self.what, 400)}"
 
     @property
     def remedy(self) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 SEEDS = Path(__file__).parent / "seeds"
-SECONDS = 10.0  # for one case; most take less than a millisecond, and this machine may be busy
+SECONDS = 10.0  # of a processor, for one case; most take less than a millisecond
 LONGEST_MESSAGE = 4000  # characters, besides the folder's name
 
 
@@ -63,18 +63,18 @@ def refused(error: Exception, *named: str) -> str:
 
 @contextmanager
 def time_limit(seconds: float = SECONDS) -> Iterator[None]:
-    """Raise TookTooLong where Python code is still at work after so many seconds."""
+    """Raise TookTooLong where Python code has had so many seconds of a processor, however busy that is."""
 
     def stop(*_: object) -> None:
         raise TookTooLong(f"still at work after {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def fault_of(target: Target, case: bytes) -> BaseException | None:

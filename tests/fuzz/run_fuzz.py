@@ -123,7 +123,7 @@ def run(name: str, cases: int, seed: int, processes: int, first: int = 0) -> int
                 )
         for own in list(running):
             worker = workers[own]
-            late = now[2 * own + 1] and time.monotonic() - now[2 * own + 1] > 3 * SECONDS
+            late = now[2 * own + 1] and time.monotonic() - now[2 * own + 1] > 20 * SECONDS
             if worker.is_alive() and not late:
                 continue
             if worker.exitcode == 0:
