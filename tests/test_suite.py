@@ -18,8 +18,8 @@ KEPT = GIVEN | dict.fromkeys(("CLEAR_MASKED_LM", "SLURM_JOB_ID", "RANK"))
 
 
 def test_the_last_lines_say_what_was_skipped_and_what_is_missing(tmp_path):
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    (tmp_path / "small_wordnet.py").write_text((ROOT / "tests" / "small_wordnet.py").read_text())
+    for name in ("conftest.py", "browser.py", "small_wordnet.py"):
+        (tmp_path / name).write_text((ROOT / "tests" / name).read_text())
     (tmp_path / "test_some.py").write_text(
         "import pytest\n"
         "@pytest.mark.parametrize('number', range(3))\n"
