@@ -42,7 +42,8 @@ from pretrain.common.shutdown import EXIT_CODES, REQUEUE, TERMINATE
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, KEEP = 2, 3
-MEMORY = ("pss", "uss", "anonymous")
+MEMORY = ("rss", "anonymous")
+"""What is judged: PSS and USS move when another program maps, or leaves, the same libraries."""
 COUNTS = ("descriptors", "threads")
 COUNTS_OF_RUN = (
     "processes",
@@ -196,9 +197,9 @@ def judge_soak(sampler: Sampler, bound: float) -> list[Judgement]:
             judgements.append(
                 judge_counts(f"{role}, {name}", [sample.processes[role][name] for sample in where])
             )
-    whole = [sum(values["pss"] for values in sample.processes.values()) for sample in samples]
+    whole = [sum(values["own"] for values in sample.processes.values()) for sample in samples]
     seconds = [sample.seconds for sample in samples]
-    judgements.append(judge_memory("all processes, pss", seconds, whole, bound * RANKS))
+    judgements.append(judge_memory("all processes, own", seconds, whole, bound * RANKS))
     for name in COUNTS_OF_RUN:
         judgements.append(judge_counts(name, [sample.run[name] for sample in samples]))
     judgements.append(judge_retention(max(sample.run["checkpoints"] for sample in samples)))
@@ -280,7 +281,7 @@ def judge_left(when: str, left: dict[str, list[str]]) -> Judgement:
 
 def judge_retention(most: float) -> Judgement:
     """While one is written, the oldest may be there still."""
-    return Judgement("checkpoints", most <= KEEP + 1, f"at most {most:g} at a time, {KEEP} are kept")
+    return Judgement("checkpoints kept", most <= KEEP + 1, f"at most {most:g} at a time, {KEEP} are kept")
 
 
 def fresh(out: Path) -> tuple[Path, Path]:
