@@ -51,9 +51,9 @@ COUNTS_OF_RUN = (
     "shared_entries",
     "temporary_entries",
     "hidden_entries",
-    "run_files",
-    "checkpoints",
 )
+COUNTS_OF_FILES = ("run_files", "checkpoints")
+"""Judged from where as many checkpoints are there as are kept."""
 PEAK_NOISE = 0.03
 """Share of its peak memory by which a start may differ from another."""
 SETTINGS = {
@@ -64,6 +64,9 @@ SETTINGS = {
     "checkpoint__keep": KEEP,
     "aug": "del-span,reorder",
 }
+SHORT = 10
+"""Minutes below which checkpoints and evaluations come more often, so that there are several."""
+OF_SHORT = {"evaluate__every": 30, "checkpoint__every": 8}
 OF_REQUEUES = {"train__log_every": 1, "evaluate__every": 10, "checkpoint__every": 4}
 
 
@@ -158,7 +161,8 @@ def soak(
     """Train for so many minutes after the first step; return the judgements, warm-up (a quarter) left out."""
     run, temporary = fresh(out)
     sampler, step = Sampler(run, temporary), Step(run)
-    start = Start(command(data, run, **SETTINGS) + words, out, temporary, os.environ.get("CLEAR_DATA"))
+    flags = SETTINGS if minutes >= SHORT else SETTINGS | OF_SHORT
+    start = Start([*command(data, run, **flags), *words], out, temporary, os.environ.get("CLEAR_DATA"))
     ends: list[float] = []
 
     def over() -> bool:
@@ -202,6 +206,9 @@ def judge_soak(sampler: Sampler, bound: float) -> list[Judgement]:
     judgements.append(judge_memory("all processes, own", seconds, whole, bound * RANKS))
     for name in COUNTS_OF_RUN:
         judgements.append(judge_counts(name, [sample.run[name] for sample in samples]))
+    filled = next((i for i, sample in enumerate(samples) if sample.run["checkpoints"] >= KEEP), len(samples))
+    for name in COUNTS_OF_FILES:
+        judgements.append(judge_counts(name, [sample.run[name] for sample in samples[filled:]]))
     judgements.append(judge_retention(max(sample.run["checkpoints"] for sample in samples)))
     return judgements
 
