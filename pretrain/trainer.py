@@ -138,6 +138,8 @@ def train(
                 if best:
                     keep_best(path)
             telemetry.throughput.pause()
+        if evaluates or request or due:
+            memory.after_pause()
 
         if request:
             telemetry.say(

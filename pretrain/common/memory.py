@@ -131,6 +131,15 @@ class FlatMemory:
         self._released_at = self._steps
         return True
 
+    def after_pause(self) -> None:
+        """Release the free pages after an evaluation or a checkpoint.
+
+        Both take blocks of other sizes than a step, some in threads of their own, with heaps of their own:
+        their holes add up over hours, too slowly for `after_step`. Rare enough not to cost anything.
+        """
+        if self._steps > self.settle:
+            release_free_memory()
+
 
 def resident_bytes() -> int:
     """Return the resident memory of this process; 0 without /proc."""

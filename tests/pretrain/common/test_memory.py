@@ -1,6 +1,7 @@
 """Rounding of rows, and giving freed memory back."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -43,6 +44,26 @@ def test_a_steps_own_memory_is_not_given_back_at_every_step():
         del block
         released.append(flat.after_step())
     assert sum(released) <= 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and calls glibc's malloc_trim")
+def test_what_other_threads_freed_is_given_back_after_a_pause():
+    flat, live = FlatMemory(settle=1), []
+
+    def write_a_checkpoint():  # in a thread, whose heap is its own
+        blocks = [bytearray(100 * 1024) for _ in range(512)]
+        live.append(blocks[-1])
+
+    for _ in range(2):
+        flat.after_step()
+    before = resident_bytes()
+    for _ in range(8):
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(2):
+                pool.submit(write_a_checkpoint)
+        flat.after_pause()
+        assert resident_bytes() < before + 24 * 2**20
+    assert len(live) == 16
 
 
 @pytest.mark.parametrize(
