@@ -4,6 +4,7 @@ MASTER_* set, DEVICE cpu or cuda, and DS_ACCELERATOR the same.
 A scenario is a list of actions done in one launch, because importing DeepSpeed takes longer than all of them.
 """
 
+import itertools
 import json
 import logging
 import math
@@ -280,7 +281,7 @@ def out_of_disk_in_the_background(root: Path, out: dict) -> None:
 
 
 def killed(root: Path, at: str, rank: int, out: dict) -> None:
-    """Save step 3, then step 6 in the background, of which `rank` is killed at its first call of `at`."""
+    """Save step 3, then step 6 in the background, of which `rank` is killed at its call `at`."""
     engine = build(1)
     train(engine, 0, 3)
     saver = Saver(engine)
@@ -293,13 +294,18 @@ def killed(root: Path, at: str, rank: int, out: dict) -> None:
 
 
 def kill_at(place: str) -> None:
-    """Let this process kill itself instead of the next call of `place`, of os or TensorFileWriter."""
-    owner, name = place.split(".")
+    """Let this process kill itself instead of a coming call: "os.fsync", or "os.rename 2" for the second."""
+    called, _, number = place.partition(" ")
+    owner, name = called.split(".")
+    owner = os if owner == "os" else TensorFileWriter
+    calls, call = itertools.count(1), getattr(owner, name)
 
-    def kill(*_, **__):
-        os.kill(os.getpid(), signal.SIGKILL)
+    def counted(*arguments, **options):
+        if next(calls) == int(number or 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments, **options)
 
-    setattr(os if owner == "os" else TensorFileWriter, name, kill)
+    setattr(owner, name, counted)
 
 
 def after_kills(root: Path, kills: list[str], out: dict) -> None:

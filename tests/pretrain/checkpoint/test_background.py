@@ -212,7 +212,7 @@ KILLS = {
     "os.fsync": (1, 3),  # while it writes its part
     "TensorFileWriter.write": (0, 3),
     "os.rename": (0, 3),  # all is written, the folder has not got its name
-    "os.replace": (0, 6),  # it has, and `latest` does not name it yet
+    "os.rename 2": (0, 6),  # it has, and `latest` does not name it yet
 }
 
 
