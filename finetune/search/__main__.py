@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from finetune.encoders.models import EmbeddingModel, open_model
@@ -58,7 +59,7 @@ def search(
     opened = [open_model(name, pooling, precision=precision) for name in filter(None, [model, beside])]
     searchers = [Searcher(one.name, one.encode, _index(one, sentences)) for one in opened]
     if serve:
-        serve_until_interrupted(searchers, text, top, port, print)
+        serve_until_interrupted(searchers, text, top, port, partial(print, flush=True))
         return
     found = {one.name: one.index.nearest(one.encode(asked), top) for one in searchers}
     for number, line in enumerate(asked):

@@ -3,12 +3,14 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from browser import require_sound
 from model_folders import save_bert
-from run_helpers import kill, start
+from run_helpers import environment, kill
 
 SENTENCES = [
     f"the {animal} sleeps in the {place}"
@@ -26,7 +28,15 @@ def address(tmp_path, monkeypatch):
         save_bert(tmp_path / name)
     Path("text.txt").write_text("\n".join([*SENTENCES, SCRIPT]))
     words = ["-m", "finetune.search", "model", "--text", "text.txt", "--beside", "other"]
-    (process,) = start([*words, "--pooling", "mean", "--serve", "--port", "0"], PYTHONUNBUFFERED="1")
+    process = subprocess.Popen(
+        [sys.executable, *words, "--pooling", "mean", "--serve", "--port", "0"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run behind a &
+    )
     try:
         said = ""
         while not (found := re.search(r"http://127\.0\.0\.1:\d+", said)):
