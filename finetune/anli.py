@@ -34,7 +34,7 @@ from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.tasks import NLI, Examples, load
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably, to_json
+from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 MAX_LENGTH = 156
@@ -320,6 +320,7 @@ def evaluate(
             }
             make_folder(folder)
             replace_durably(path, to_json(entry))
+            remove_file(path.with_suffix(".checkpoint"))
         found.append(entry)
     protocol = (
         f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {seeds} "

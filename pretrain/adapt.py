@@ -137,7 +137,7 @@ def claim(out: Path, settings: Config) -> None:
                 "choose another --out"
             )
         return
-    if out.is_dir() and any(out.iterdir()):
+    if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):  # as a kill leaves them
         raise UserError(f"{out} holds something else; choose another --out")
     make_folder(out)
     replace_durably(path, to_json(wanted))

@@ -24,7 +24,7 @@ from finetune.tuning.metrics import scores_of
 from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.run_files import read_result, read_tensors, write_tensors
 from finetune.tuning.tasks import TASKS, Examples, TaskData
-from pretrain.common.files import make_folder, replace_durably, to_json
+from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
 
 SECONDS_BETWEEN_LOOKS = 20.0
@@ -176,6 +176,7 @@ class RunStore:
         if content is not None:
             self._write(run, ".json", content)
             what = f"{content['best']['value']:.2f} after epoch {content['best']['epoch']:g}"
+        remove_file(self._path(run, ".checkpoint"))
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
 
     def _train(self, run: Run) -> tuple[Classifier, dict[str, Any]]:

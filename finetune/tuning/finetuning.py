@@ -23,7 +23,6 @@ from finetune.tuning.labelled import Encoded, Source
 from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.common.errors import UserError
-from pretrain.common.files import remove_file
 from pretrain.common.memory import FlatMemory
 from pretrain.data.microbatches import count_micro_batches, cut
 from pretrain.model.modules import parameter_groups
@@ -82,8 +81,9 @@ class FineTuning:
         precision: "fp32" or "bf16" (autocast; weights and optimizer stay float32).
         token_budget: most tokens of one forward pass; a batch that is larger is split and its gradients
             added.
-        checkpoint: file to continue from; removed when the run is done. Written at the first step
-            boundary `checkpoint_seconds` after the last, and when a stop is requested.
+        checkpoint: file to continue from. Written at the first step boundary `checkpoint_seconds` after the
+            last, and when a stop is requested. Whoever writes the results removes it then: a kill before
+            that costs the time since the checkpoint, not the run.
         stop_code: asked after every step; 0 to continue, or the exit status to stop with: Interrupted is
             raised once the checkpoint is written.
         initial: state of a Classifier's encoder to start from, in place of the source's.
@@ -177,8 +177,6 @@ class FineTuning:
             if code:
                 raise Interrupted(code)
         best = self.curve[self._best()]
-        if self.checkpoint is not None:
-            remove_file(self.checkpoint)
         rate = self.tokens / max(self.training_seconds, 1e-9)
         return Outcome(best, self.curve, self.seconds, rate, self.best_weights)
 

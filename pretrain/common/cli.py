@@ -36,7 +36,7 @@ from pretrain.common.error_output import (
     print_error,
 )
 from pretrain.common.errors import UserError
-from pretrain.common.files import require_writable
+from pretrain.common.files import is_of_disk, require_writable
 from pretrain.common.help_text import (
     WIDTH,
     Flag,
@@ -284,9 +284,19 @@ def run(
         code = 1
         if is_lost_connection(error):
             print_error(UserError(lost_rank_message(error)))
+        elif not is_printed(error) and is_of_disk(error):
+            print_error(UserError(_disk_message(error)))
+            code = 2
         elif not is_printed(error):
             raise
     exit_process(code if isinstance(code, int) else 0)
+
+
+def _disk_message(error: OSError) -> str:
+    return (
+        f"{error.filename}: {error.strerror}. What was finished before is kept: give the same command again "
+        "once the disk takes files, or with another folder"
+    )
 
 
 def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> Any:

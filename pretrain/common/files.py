@@ -28,7 +28,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from pretrain.common.errors import UserError
 
@@ -42,7 +42,8 @@ def fsync_folder(folder: Path) -> None:
     """Make renames and creations inside `folder` durable (on Linux a rename is only in memory until then)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with _named(folder):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -179,8 +180,9 @@ def write_durably(path: Path, data: bytes) -> dict[str, object]:
     """Write and fsync a new file; return {"bytes": size, "sha256": hex digest}."""
     file = create(path)
     try:
-        file.write(data)
-        sync(file)
+        with _named(path):
+            file.write(data)
+            sync(file)
     finally:
         abandon(file)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -206,10 +208,11 @@ def replace(path: Path, data: bytes) -> None:
 def _replace(path: Path, data: bytes, durable: bool) -> None:
     partial, file = open_partial(path)
     try:
-        file.write(data)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
+        with _named(path):
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
         os.rename(partial, path)
     except BaseException:
         discard(partial)
@@ -325,6 +328,25 @@ class LineFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Let an error say which file it is of: operations on a descriptor do not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def is_of_disk(error: Exception) -> TypeGuard[OSError]:
+    """Return whether an error names a file whose disk is full, over quota, read-only or broken."""
+    return (
+        isinstance(error, OSError)
+        and bool(error.filename)
+        and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+    )
 
 
 @contextlib.contextmanager

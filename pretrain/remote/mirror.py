@@ -34,13 +34,19 @@ def mirror(url: str, folder: Path, cache_bytes: int, retries: Retries | None = N
         manifest = transport.read(MANIFEST, is_json=True)
         if (folder / MANIFEST).is_file():
             _require_same(url, folder, manifest)
+            _write_source(url, folder, cache_bytes)
         else:
-            _copy(transport, folder, manifest)
+            _copy_tokenizer(transport, folder, manifest)
+            _write_source(url, folder, cache_bytes)
+            replace_durably(folder / MANIFEST, manifest)  # last: a folder with a manifest is whole
     except Unreachable as error:
         raise UserError(
             f"data.remote: {error}. It must be a folder that pretrain.prepare has written (manifest.json, "
             "tokenizer, train, heldout)"
         ) from None
+
+
+def _write_source(url: str, folder: Path, cache_bytes: int) -> None:
     replace_durably(folder / REMOTE, to_json({"url": url, "cache_bytes": cache_bytes}))
 
 
@@ -62,7 +68,7 @@ def chunks_of(folder: Path) -> RemoteChunks | None:
         ) from None
 
 
-def _copy(transport: Transport, folder: Path, manifest: bytes) -> None:
+def _copy_tokenizer(transport: Transport, folder: Path, manifest: bytes) -> None:
     place = f"{transport.url}/{MANIFEST}"
     try:
         tokenizer = PurePosixPath(json.loads(manifest)["tokenizer"])
@@ -79,7 +85,6 @@ def _copy(transport: Transport, folder: Path, manifest: bytes) -> None:
                 raise
             continue
         replace_durably(folder / tokenizer / name, content)
-    replace_durably(folder / MANIFEST, manifest)  # last: a folder with a manifest is whole
 
 
 def _require_same(url: str, folder: Path, manifest: bytes) -> None:

@@ -4,14 +4,20 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
+from model_folders import make_tokenizer
+from safetensors.torch import load_file
 from write_faults import Subject, require_all
 
+from finetune import baselines
 from finetune.encoders import kept_vectors
 from finetune.encoders.kept_vectors import KeptVectors
 from finetune.results import Evaluation, write
+from finetune.search.index import open_index
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.common.errors import UserError
 from pretrain.remote.chunks import Place, RemoteChunks
@@ -82,6 +88,56 @@ def test_kept_vectors(tmp_path, monkeypatch):
 
     subject = Subject(act, find, same=lambda path: re.sub(r"\w{32}\.vectors", "X.vectors", path))
     require_all(subject, tmp_path, least=8)
+
+
+def test_an_index_of_sentences(tmp_path):
+    """One that is there has all sentences; its description comes first."""
+    faiss = pytest.importorskip("faiss")
+    sentences = [f"sentence {number}" for number in range(5)]
+    vectors = np.eye(5, 8, dtype=np.float32)
+    model = SimpleNamespace(
+        name="a model", identity="its weights", pooling="cls", precision="fp32", encode=lambda texts: vectors
+    )
+
+    def find(folder: Path) -> str:
+        (place, *_) = [*(folder / "indices").glob("*"), folder]
+        if not (place / "vectors.faiss").exists():
+            return "old"
+        index = faiss.read_index(str(place / "vectors.faiss"))
+        assert index.ntotal == 5 and index.reconstruct_n(0, 5).tolist() == vectors.tolist()
+        assert json.loads((place / "index.json").read_bytes())["sentences"] == 5
+        return "new"
+
+    def act(folder: Path) -> None:
+        open_index(model, sentences, folder / "indices", lambda line: None)
+
+    assert require_all(Subject(act, find), tmp_path, least=12, every=2).found == {"old", "new"}
+
+
+def test_what_a_word_embedding_is_saved_to(tmp_path):
+    """A folder that sentence-transformers writes by itself."""
+    tokenizer = make_tokenizer(["a man rides the horse"])
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    tables = {which: np.full((len(tokenizer), 2), n, np.float32) for n, which in enumerate(("old", "new"))}
+
+    def write_table(folder: Path, which: str) -> None:
+        baselines.save(tables[which], tmp_path / "tokenizer", folder / "model")
+
+    def find(folder: Path) -> str:
+        assert (folder / "model" / "modules.json").is_file()
+        (weights,) = (folder / "model").rglob("model.safetensors")
+        (table,) = load_file(weights).values()
+        return next(
+            which for which, expected in tables.items() if table.numpy().tolist() == expected.tolist()
+        )
+
+    subject = Subject(
+        act=lambda folder: write_table(folder, "new"),
+        find=find,
+        make=lambda folder: write_table(folder, "old"),
+        errors=(UserError,),
+    )
+    assert require_all(subject, tmp_path / "cases", least=12, every=9).found == {"old", "new"}
 
 
 def test_chunks_of_remote_data(tmp_path):

@@ -5,8 +5,7 @@ import types
 
 import numpy as np
 import pytest
-from finetuning_helpers import PAIRS
-from glue_files import write_glue
+from glue_files import write_glue, write_labelled_diagnostics
 from real_data import needs_data
 from sklearn.metrics import matthews_corrcoef
 
@@ -18,13 +17,6 @@ from finetune.tuning.classifier import build_classifier, logits_of
 from finetune.tuning.labelled import encode_examples
 from finetune.tuning.recipe import Interrupted
 from finetune.tuning.run_files import read_tensors
-
-
-def write_labelled_diagnostics(root):
-    rows = [f"x\ty\tz\tk\td\t{a}\t{b}\t{tasks.NLI[n % 3]}" for n, (a, b) in enumerate(PAIRS)]
-    columns = ["Lexical Semantics", "Predicate-Argument Structure", "Logic", "Knowledge", "Domain"]
-    columns += ["Premise", "Hypothesis", "Label"]
-    (root / "GLUE/diagnostic/diagnostic-full.tsv").write_text("\n".join(["\t".join(columns), *rows]) + "\n")
 
 
 def test_labelled_diagnostics_are_scored(tmp_path, source):

@@ -1,5 +1,7 @@
 """The command line: flags from the signature, typed values, one message for every mistake, short help."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -8,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from pretrain.common.cli import Count, Names, Rate, run
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
 
 
 class Where(BaseModel):
@@ -89,6 +92,25 @@ def test_the_functions_status_and_errors_are_the_commands(call):
     assert call("x", "--tasks", "fail")[0] == 3
     code, _, error = call("x", "--tasks", "none")
     assert code == 2 and error.strip() == "error: there is nothing to do"
+
+
+@pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_that_takes_no_file_is_one_message_that_names_the_file(call, tmp_path, monkeypatch, kind):
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(kind, os.strerror(kind))
+
+    def writes(out: Path) -> None:
+        """Write."""
+        monkeypatch.setattr(os, "write", full)
+        try:
+            replace_durably(out, b"content")
+        finally:
+            monkeypatch.undo()
+
+    code, _, error = call(str(tmp_path / "file"), function=writes)
+    assert code == 2 and len(error.strip().splitlines()) == 1
+    assert f"error: {tmp_path / 'file'}: {os.strerror(kind)}. " in error and "same command again" in error
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
