@@ -20,6 +20,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.processes import python_path
 from pretrain.common.typed_values import faults
 from pretrain.prepare.progress import Stage, dead_task, forget_workers
+from pretrain.prepare.semaphores import name_semaphores
 
 
 class ExecutorOptions(BaseModel):
@@ -81,6 +82,10 @@ def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
     if options.executor == "slurm":
         return _run_slurm(jobs, work, options)
     forget_workers(work)
+    if options.executor == "local":
+        import multiprocess
+
+        name_semaphores(multiprocess.process.current_process())
     for job in jobs:
         executor = _executor(job, work, options)
         with _worker_watch(work, options):
