@@ -43,7 +43,8 @@ from pretrain.common.shutdown import EXIT_CODES, REQUEUE, TERMINATE
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, KEEP = 2, 3
 MEMORY = ("rss", "anonymous")
-"""What is judged: PSS and USS move when another program maps, or leaves, the same libraries."""
+"""What is judged. PSS and USS move when another program maps, or leaves, the same libraries, and when one of
+two processes that share a page since a fork writes it, which adds no memory to either."""
 COUNTS = ("descriptors", "threads")
 COUNTS_OF_RUN = (
     "processes",
@@ -201,9 +202,9 @@ def judge_soak(sampler: Sampler, bound: float) -> list[Judgement]:
             judgements.append(
                 judge_counts(f"{role}, {name}", [sample.processes[role][name] for sample in where])
             )
-    whole = [sum(values["own"] for values in sample.processes.values()) for sample in samples]
+    whole = [sum(values["rss"] for values in sample.processes.values()) for sample in samples]
     seconds = [sample.seconds for sample in samples]
-    judgements.append(judge_memory("all processes, own", seconds, whole, bound * RANKS))
+    judgements.append(judge_memory("all processes, rss", seconds, whole, bound * RANKS))
     for name in COUNTS_OF_RUN:
         judgements.append(judge_counts(name, [sample.run[name] for sample in samples]))
     filled = next((i for i, sample in enumerate(samples) if sample.run["checkpoints"] >= KEEP), len(samples))

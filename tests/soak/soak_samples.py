@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SHARED = Path("/dev/shm")
-MEASURES = ("rss", "pss", "uss", "anonymous", "own", "peak", "descriptors", "threads")
-"""anonymous: pages of no file, whole. own: the same and shared memory, each page divided by its processes."""
+MEASURES = ("rss", "pss", "uss", "anonymous", "peak", "descriptors", "threads")
+"""anonymous: pages of no file, those too that a forked process still shares."""
 RUN_MEASURES = (
     "processes",
     "zombies",
@@ -108,7 +108,6 @@ def measure_process(pid: int) -> dict[str, float]:
         "pss": kilobytes["Pss"] / 1024,
         "uss": (kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]) / 1024,
         "anonymous": kilobytes["Anonymous"] / 1024,
-        "own": (kilobytes["Pss_Anon"] + kilobytes["Pss_Shmem"]) / 1024,
         "peak": status["VmHWM"] / 1024,
         "descriptors": len(os.listdir(folder / "fd")),
         "threads": status["Threads"],
