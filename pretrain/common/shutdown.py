@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from pathlib import Path
@@ -58,3 +59,17 @@ class Shutdown:
         """Remove the stop file after stopping for it; otherwise the next start would stop at once."""
         if self._stop_file is not None:
             remove_file(self._stop_file)
+
+
+def _ignore_late_requests() -> None:
+    """Ignore requests from here on, where a Shutdown collects them.
+
+    Python gives signals their own meaning back before it takes its modules down, which takes a tenth of a
+    second with torch: a request then would kill a process that has done all its work.
+    """
+    for number in SIGNALS:
+        if isinstance(getattr(signal.getsignal(number), "__self__", None), Shutdown):
+            signal.signal(number, signal.SIG_IGN)
+
+
+atexit.register(_ignore_late_requests)  # at the import: what is registered first comes last

@@ -5,6 +5,8 @@ import os
 import signal
 
 import pytest
+from forked_python import run_python
+from run_helpers import environment
 
 from pretrain.common.shutdown import INTERRUPT, NONE, REQUEUE, SIGNALS, STOP, STOP_FILE, TERMINATE, Shutdown
 
@@ -34,3 +36,17 @@ def test_of_several_signals_the_weightiest_counts_whatever_came_last(tmp_path, o
     assert shutdown.requested() == STOP
     shutdown.clear_stop_file()
     assert not (tmp_path / STOP_FILE).exists()
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_request_while_python_ends_does_not_kill_what_is_done(tmp_path, number):
+    """Sent when the modules are taken down, by what one of them has held."""
+    code = (
+        "import os, pathlib; from pretrain.common.shutdown import Shutdown\n"
+        "class Late:\n"
+        "    def __del__(self, kill=os.kill, me=os.getpid()):\n"
+        f"        kill(me, {int(number)}); print('sent', flush=True)\n"
+        "held, shutdown = Late(), Shutdown(pathlib.Path('.'), watch_file=False)"
+    )
+    done = run_python(["-c", code], environment(), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "sent\n", "")
