@@ -209,6 +209,22 @@ def _triplets(data: str | Path | None) -> Comparisons:
     return Comparisons(premises, entailed, others, np.ones(len(rows), bool), None if comparable else remark)
 
 
+def files(name: str, root: Path) -> list[Path]:
+    """Return the files of the data folder that a task of TASKS reads; where none is there, those to get."""
+    if name == "SNLI":
+        return [root / "SentEval" / "SNLI" / f"{kind}.test" for kind in ("s1", "s2", "labels")]
+    if name == "MNLI":
+        return [root / "NLI" / "mnli_dev.jsonl"]
+    if name == "triplets":
+        return [next((path for path in _triplets_files(root) if path.is_file()), _triplets_files(root)[0])]
+    train, *others = (root / "ANLI" / "R1" / f"{part}.jsonl" for part in ("train", "dev", "test"))
+    return [train] if train.is_file() else others
+
+
+def _triplets_files(root: Path) -> list[Path]:
+    return [root / "NLI" / name for name in ("nli_for_simcse.csv", "nli_triplets_from_snli.csv")]
+
+
 def triplets_file(data: str | Path | None) -> Path:
     """Return the file of triplets: SimCSE's, or else the smaller one from SNLI.
 
@@ -216,9 +232,9 @@ def triplets_file(data: str | Path | None) -> Path:
         UserError: neither is there.
     """
     folder = find(data, "NLI")
-    for name in ("nli_for_simcse.csv", "nli_triplets_from_snli.csv"):
-        if (folder / name).is_file():
-            return folder / name
+    for path in _triplets_files(folder.parent):
+        if path.is_file():
+            return path
     raise UserError(
         f"{folder} has neither nli_for_simcse.csv nor nli_triplets_from_snli.csv (columns sent0, sent1, "
         f"hard_neg); `python -m finetune.data fetch NLI/SimCSE {data_root(data)}` gets the first"

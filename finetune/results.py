@@ -214,12 +214,21 @@ def table(evaluation: Evaluation) -> str:
     ]
     for name, task in evaluation.tasks.items():
         spread = f" ± {task.std:.2f}" if task.std is not None else ""
-        others = "  ".join(f"{key} {value:.2f}" for key, value in task.scores.items() if key != task.metric)
-        lines.append(f"  {name.ljust(width)}  {task.metric} {task.value:6.2f}{spread}  {others}".rstrip())
+        others = "  ".join(
+            f"{key} {figure_text(one)}" for key, one in task.scores.items() if key != task.metric
+        )
+        lines.append(
+            f"  {name.ljust(width)}  {task.metric} {figure_text(task.value):>6}{spread}  {others}".rstrip()
+        )
     lines += [f"  note: {note}" for note in evaluation.notes]
     if not evaluation.complete:
         lines.append("  INCOMPLETE: not comparable with published figures")
     return "\n".join(lines)
+
+
+def figure_text(value: float | None) -> str:
+    """Return a figure with two decimals; "nan" where it is not a number, which files hold as null."""
+    return "nan" if value is None else f"{value:.2f}"
 
 
 def run_and_write(

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -24,17 +24,18 @@ from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model
 from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
 from finetune.evaluate.costs import Costs, choose, seconds_of, shape_of
+from finetune.evaluate.obstacles import lines_of_left_out, none_left, obstacle
 from finetune.evaluate.results import Record
-from finetune.evaluate.running import run_units
-from finetune.evaluate.suites import FINE_TUNED, Unit, lacking, none_left, suite_named
+from finetune.evaluate.running import SECONDS_TO_END, run_units
+from finetune.evaluate.suites import FINE_TUNED, Unit, suite_named
 from finetune.files import data_root
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
-from finetune.results import folder_for, table
+from finetune.results import figure_text, folder_for, table
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
-from pretrain.common.shutdown import EXIT_CODES, Shutdown
+from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES, Shutdown
 from pretrain.telemetry.formats import format_seconds
 
 
@@ -55,10 +56,10 @@ def main(
     """Evaluate an encoder by a suite of evaluations; what is done already is kept, and not done again.
 
     Args:
-        suite: quick, sts, senteval, clustering, intents, nanobeir, glue, anli, mteb-eng, or all (of them but
-            quick).
-        budget: time to keep to, as 90s, 10m or 1h30m: units that do not fit are left out, and named; without
-            it, all are done.
+        suite: quick, sts, senteval, clustering, intents, nanobeir, cola_probe, nli_distance, zh_sts,
+            geometry, glue, anli, mteb-eng, or all (of them but quick).
+        budget: time to keep to, as 90s, 10m or 1h30m: units that do not fit are left out, and named; what
+            still runs when it is over is ended, and taken up again next time. Without it, all are done.
         jobs: units at a time, each in a process with its share of the cores, or with a GPU of its own.
         vectors: folder in which sentence vectors are kept, or none; without it, CLEAR_VECTORS or
             ~/.cache/clearly/vectors. It may be removed at any time.
@@ -74,11 +75,11 @@ def main(
     record = Record(folder, source.identity, {"pooling": pooled, "precision": precision})
     repeated = again or names_function(model)  # nothing says when a function has changed
     done = [] if repeated else [unit for unit in units if record.figures(unit, root) is not None]
-    reasons = {unit.name: lacking(unit, root) or _unfit(unit, source) for unit in units if unit not in done}
-    left = [unit for unit in units if reasons.get(unit.name) == ""]
+    reasons = {unit: obstacle(unit, root, source, suite.lower()) for unit in units if unit not in done}
+    left = [unit for unit, reason in reasons.items() if not reason]
     if not left and not done:
         raise none_left(units, reasons)
-    for line in _left_out([unit for unit in units if reasons.get(unit.name)], reasons):
+    for line in lines_of_left_out({unit: reason for unit, reason in reasons.items() if reason}):
         print(line)
     for unit in done:
         print(f"done before: {unit.name}")
@@ -90,10 +91,14 @@ def main(
     )
     chosen = left
     if budget and left:
+        left.sort(key=lambda unit: unit.name in record.ended)  # lest they take all the time each time
         opened = model if names_function(model) else source
-        chosen = _choose(left, costs, seconds - (time.monotonic() - started), jobs, opened, pooled, precision)
+        spare = seconds - (time.monotonic() - started)
+        chosen = _choose(left, costs, spare, jobs, opened, pooled, precision, record.ended)
+        grace = f"within {SECONDS_TO_END:.0f} s"
+        print(f"what still runs after {budget} is ended, {grace}, and is taken up again next time")
     work = _Work(model, source, pooled, precision, root, folder, vectors_folder, costs, record, jobs)
-    failed, code = work.run(chosen, started + seconds, shutdown)
+    code = work.run(chosen, started + seconds, shutdown)
     if vectors_folder is not None:
         remove_oldest(vectors_folder, vectors_gb * 10**9)
     _print_figures(record, [unit for unit in units if unit in done or unit in chosen])
@@ -101,7 +106,13 @@ def main(
     if code:
         print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
         return code
-    return 1 if failed else 0
+    if work.ended:
+        print(
+            f"ended at the budget: {', '.join(unit.name for unit in work.ended)}; finished work is kept, and "
+            "the same command, with a budget or without, continues from there",
+            file=sys.stderr,
+        )
+    return 1 if work.failed else EXIT_BUDGET if work.ended else 0
 
 
 @dataclass
@@ -119,14 +130,15 @@ class _Work:
     record: Record
     jobs: int
     count: int = 0
+    failed: list[Unit] = field(default_factory=list)
+    ended: list[Unit] = field(default_factory=list)
+    """By the deadline."""
 
-    def run(self, units: Sequence[Unit], deadline: float, shutdown: Shutdown) -> tuple[list[Unit], int]:
-        """Run units until the deadline allows no further one; return what failed, and the exit status of a
-        request to stop, or 0."""
+    def run(self, units: Sequence[Unit], deadline: float, shutdown: Shutdown) -> int:
+        """Run units until the deadline; return the exit status of a request to stop, or 0."""
         environment = {name: value for name, value in os.environ.items() if name != KEPT_VECTORS}
         if self.vectors is not None:
             environment[KEPT_VECTORS] = str(self.vectors)
-        failed: list[Unit] = []
 
         def may_start(unit: Unit) -> bool:
             self.count += 1
@@ -145,14 +157,22 @@ class _Work:
             if shutdown.requested() and code:
                 return
             if figures is None:
-                failed.append(unit)
+                self.failed.append(unit)
                 why = said if code else "its weights changed meanwhile, or it wrote no figures"
                 print(f"  FAILED: {unit.name}: {why}", flush=True)
                 return
+            self.costs.add(unit, max(seconds, self.record.ended.get(unit.name, 0.0)))  # it may have continued
             self.record.add(unit, self.root, seconds, figures)
-            self.costs.add(unit, seconds)
-            headlines = ", ".join(f"{name} {figures.tasks[name].value:.2f}" for name in unit.expected)
+            headlines = ", ".join(
+                f"{name} {figure_text(figures.tasks[name].value)}" for name in unit.expected
+            )
             print(f"  {unit.name}: {headlines} ({format_seconds(seconds)})", flush=True)
+
+        def ended(unit: Unit, seconds: float) -> None:
+            self.ended.append(unit)
+            self.record.add_ended(unit, seconds)
+            after = f"after {format_seconds(seconds)}"
+            print(f"  {unit.name}: ended at the budget {after}, and is taken up again next time", flush=True)
 
         request = run_units(
             units,
@@ -162,10 +182,12 @@ class _Work:
             self.jobs,
             may_start=may_start,
             finished=finished,
+            ended=ended,
+            deadline=deadline,
             shutdown=shutdown,
             print_line=partial(print, flush=True),
         )
-        return failed, EXIT_CODES.get(request, 0)
+        return EXIT_CODES.get(request, 0)
 
     def words(self, unit: Unit) -> list[str]:
         """Return a unit's command behind `python -m`."""
@@ -174,8 +196,8 @@ class _Work:
         words += ["--eval-data", str(self.root)] if unit.reads_folder else []
         if unit.evaluation in FINE_TUNED:
             return words
-        pooling = [] if self.pooling in ("function", "own modules") else ["--pooling", self.pooling]
-        return [*words, *pooling, "--precision", self.precision]
+        words += [] if self.pooling in ("function", "own modules") else ["--pooling", self.pooling]
+        return [*words, "--precision", self.precision] if unit.takes_precision else words
 
 
 def _resolve(model: str, pooling: str, precision: str) -> tuple[ModelSource, str]:
@@ -199,25 +221,6 @@ def _resolve(model: str, pooling: str, precision: str) -> tuple[ModelSource, str
     return source, chosen if chosen == POOLER else check_pooling(chosen)
 
 
-def _left_out(units: Sequence[Unit], reasons: Mapping[str, str]) -> list[str]:
-    """Return a line for each evaluation with units that cannot be done, with the first one's reason."""
-    lines = []
-    for evaluation in dict.fromkeys(unit.evaluation for unit in units):
-        first, *others = [unit for unit in units if unit.evaluation == evaluation]
-        more = f" and {len(others)} more" if others else ""
-        lines.append(f"left out: {first.name}{more}: {reasons[first.name]}")
-    return lines
-
-
-def _unfit(unit: Unit, source: ModelSource) -> str:
-    """Return why a unit cannot be done with such a model; "" if it can."""
-    if unit.evaluation not in FINE_TUNED:
-        return ""
-    if names_function(source.location) or kind_of(source.location) == "sentence-transformers":
-        return "it trains the weights, and takes a run, an export or a Hugging Face folder"
-    return ""
-
-
 def _vectors_folder(given: str) -> Path | None:
     """Return the folder of kept vectors; None: nothing is to be kept."""
     if given == "none":
@@ -236,8 +239,11 @@ def _choose(
     model: str | ModelSource,
     pooling: str,
     precision: str,
+    ended: Mapping[str, float],
 ) -> list[Unit]:
     """Return the units that fit the budget, and say what is chosen, what not, and why.
+
+    ended: unit -> seconds after which a budget has ended it before.
 
     Raises:
         UserError: none does.
@@ -250,6 +256,8 @@ def _choose(
     choice = choose(units, costs, seconds - (time.monotonic() - clock), jobs)
     for unit in units:
         how = "estimated" if costs.known(unit) is None else "as before"
+        if unit.name in ended:
+            how += f"; a budget ended it after {format_seconds(ended[unit.name])}, so it comes last"
         about = f"{unit.name}: about {format_seconds(costs.estimate(unit))}, {how}"
         why = f"; left out: {choice.left_out[unit]}" if unit in choice.left_out else ""
         print(f"{'-' if why else '+'} {about}{why}")
@@ -268,7 +276,8 @@ def _print_figures(record: Record, units: Sequence[Unit]) -> None:
     for unit in units:
         if (figures := record.written(unit)) is not None:
             tables[unit.evaluation] = table(figures)
-    print("\n".join(tables.values()))
+    for text in tables.values():
+        print(text)
 
 
 if __name__ == "__main__":

@@ -31,14 +31,16 @@ class Record:
     identity: str
     settings: Mapping[str, Any]
     units: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+    """Unit -> the seconds after which a budget ended it last; it is not done."""
 
     def __post_init__(self) -> None:
-        self.units = self._read()
+        self.units, self.ended = self._read("units"), self._read("ended")
 
-    def _read(self) -> dict[str, dict[str, Any]]:
-        """Return the units that the file has; a damaged file has none."""
+    def _read(self, part: str) -> dict[str, Any]:
+        """Return a part of the file; a damaged file has nothing in it."""
         try:
-            return dict(json.loads((self.folder / FILE).read_text("utf-8"))["units"])
+            return dict(json.loads((self.folder / FILE).read_text("utf-8"))[part])
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
@@ -75,24 +77,36 @@ class Record:
                 for name, one in figures.items()
             },
         }
+        self._write({unit.name: entry}, {unit.name: None})
+
+    def add_ended(self, unit: Unit, seconds: float) -> None:
+        """Note that a budget has ended a unit after so many seconds."""
+        self._write({}, {unit.name: round(seconds, 1)})
+
+    def _write(self, units: Mapping[str, dict[str, Any]], ended: Mapping[str, float | None]) -> None:
+        """Write what is new beside what other processes have written; None takes a unit out."""
         with folder_lock(self.folder, wait=60.0, part=FILE):
-            self.units = self._read() | {unit.name: entry}
-            content = {"identity": self.identity, **self.settings, "units": self.units}
+            self.units = {**self._read("units"), **units}
+            both = {**self._read("ended"), **ended}
+            self.ended = {name: seconds for name, seconds in both.items() if seconds is not None}
+            content = {"identity": self.identity, **self.settings, "units": self.units, "ended": self.ended}
             replace_durably(self.folder / FILE, to_json(content))
 
     def _of(self, unit: Unit, root: Path) -> dict[str, Any]:
         """Return all that a unit's figures depend on, as JSON gives it back."""
         stamps = [[str(path), *_stamp(path)] for path in unit.files(root)]
-        settings = {} if unit.evaluation in FINE_TUNED else dict(self.settings)
-        return {"identity": self.identity, "words": unit.words, "data": stamps, **settings}
+        own = {} if unit.evaluation in FINE_TUNED else {**self.settings, "precision": self._precision(unit)}
+        return {"identity": self.identity, "words": unit.words, "data": stamps, **own}
+
+    def _precision(self, unit: Unit) -> str:
+        return self.settings["precision"] if unit.takes_precision else "fp32"
 
     def _pooled_so(self, unit: Unit, evaluation: Evaluation) -> bool:
         if unit.evaluation in FINE_TUNED:
             return True
-        rounded = f"vectors computed in {self.settings['precision']}" in evaluation.notes
-        return evaluation.pooling == self.settings["pooling"] and rounded == (
-            self.settings["precision"] != "fp32"
-        )
+        precision = self._precision(unit)
+        rounded = f"vectors computed in {precision}" in evaluation.notes
+        return evaluation.pooling == self.settings["pooling"] and rounded == (precision != "fp32")
 
 
 def _stamp(path: Path) -> list[int]:

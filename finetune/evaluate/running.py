@@ -19,6 +19,8 @@ from pretrain.common.processes import die_with, failure_line, python_path
 from pretrain.common.shutdown import Shutdown
 
 SECONDS_BETWEEN_LINES = 30.0
+SECONDS_TO_END = 20.0
+"""What a unit has to save what it can after the budget has ended it, before it is killed."""
 _LOOK_SECONDS = 0.1
 
 
@@ -32,6 +34,22 @@ class Running:
     slot: int
     started: float
     said: str = ""
+    told_to_end: float | None = None
+    """When it got the budget's signal."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send its process and those that it has started a signal."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def keep_to(self, deadline: float) -> None:
+        """Once the deadline is over, tell it to end, and kill it if it does not."""
+        now = time.monotonic()
+        if self.told_to_end is None and now >= deadline:
+            self.told_to_end = now
+            self.signal(signal.SIGINT)
+        elif self.told_to_end is not None and now >= self.told_to_end + SECONDS_TO_END:
+            self.signal(signal.SIGKILL)
 
 
 def run_units(
@@ -43,19 +61,24 @@ def run_units(
     *,
     may_start: Callable[[Unit], bool],
     finished: Callable[[Unit, int, float, str], None],
+    ended: Callable[[Unit, float], None],
+    deadline: float,
     shutdown: Shutdown,
     print_line: Callable[[str], None],
 ) -> int:
     """Run units in order, `jobs` at a time; return the request to stop (`pretrain.common.shutdown`), or 0.
 
     Where there are GPUs, each process sees one of them; without one, each has its share of the cores. After a
-    request to stop nothing is started, what runs gets the signal, and is waited for: it saves what it can.
+    request to stop nothing is started, what runs gets the signal, and is waited for: it saves what it can. So
+    it does at the deadline, after which it has SECONDS_TO_END.
 
     Args:
         words_of: unit -> what follows `python -m`.
         logs: folder, which gets a file for each unit with all that it prints.
         may_start: says no where a unit no longer fits the budget.
         finished: is told of a unit's exit status, seconds and log's last line, or its error.
+        ended: is told of a unit that the deadline has ended, and its seconds, in place of `finished`.
+        deadline: as `time.monotonic` has it.
         print_line: takes a line of progress of a unit, now and then.
     """
     make_folder(logs)
@@ -66,8 +89,7 @@ def run_units(
             stopping = True
             waiting.clear()
             for one in running:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(one.process.pid, signal.SIGINT)
+                one.signal(signal.SIGINT)
         while waiting and len(running) < jobs:
             unit = waiting.pop(0)
             if may_start(unit):
@@ -76,9 +98,16 @@ def run_units(
                 running.append(_start(unit, words_of(unit), logs, own, slot))
         time.sleep(_LOOK_SECONDS)
         for one in list(running):
+            if not stopping:
+                one.keep_to(deadline)
             if (code := one.process.poll()) is not None:
                 running.remove(one)
-                finished(one.unit, code, time.monotonic() - one.started, failure_line(one.log))
+                seconds = time.monotonic() - one.started
+                if code and one.told_to_end is not None and not stopping:
+                    one.signal(signal.SIGKILL)  # what it has started and left behind
+                    ended(one.unit, seconds)
+                else:
+                    finished(one.unit, code, seconds, failure_line(one.log))
         if time.monotonic() - said > SECONDS_BETWEEN_LINES:
             said = time.monotonic()
             for one in running:

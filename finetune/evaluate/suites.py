@@ -9,24 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from finetune import mteb_english, nanobeir
+from finetune import cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.clustering import SIX
 from finetune.data.catalogue import CATALOGUE
 from finetune.files import known_name, locate
-from finetune.hub import reach_hub
 from finetune.intents.__main__ import SHOTS
 from finetune.intents.sets import FOUR
 from finetune.senteval import tasks as senteval
 from finetune.sts.tasks import SEVEN_TASKS, StsFiles
 from finetune.tuning.tasks import TABLE_1
-from pretrain.common.errors import UserError
 
 FINE_TUNED = ("glue", "anli")
 """Evaluations that train the weights: they take no pooling, and encoders alone."""
+_FLAGS = {"anli": "", "cola_probe": "", "geometry": "--measure"}
+"""The flag that takes a unit's tasks, where it is not --tasks; "": the command does all of them."""
+_GEOMETRY = {  # measure: its figures, of which another text or augmentation has others
+    "sts": ("alignment", "uniformity", "isotropy"),
+    "neighbourhood": ("neighbourhood/stackoverflow",),
+    "nli": ("nli",),
+    "isomorphism": ("isomorphism/NLI A-E", "isomorphism/NLI A-C", "isomorphism/NLI E-C"),
+    "augmentation": ("augmentation/reorder", "projection"),
+}
 _TRAINING = 3.5
 """What a training step costs beside a pass without gradients."""
 _GLUE_CHARACTERS = {  # million a pass over the training set
@@ -69,10 +75,15 @@ class Unit:
         return self.evaluation != "mteb_english"
 
     @property
+    def takes_precision(self) -> bool:
+        """Whether its command has a --precision of vectors; others compute them in float32."""
+        return self.evaluation not in (*FINE_TUNED, "geometry")
+
+    @property
     def words(self) -> list[str]:
         """The words of its command behind the model."""
-        tasks = [] if self.evaluation == "anli" else ["--tasks", ",".join(self.tasks)]
-        return [*tasks, *self.flags]
+        flag = _FLAGS.get(self.evaluation, "--tasks")
+        return [*([flag, ",".join(self.tasks)] if flag else []), *self.flags]
 
     def million_characters(self, root: Path) -> float:
         """Return `characters`, or what stands in for them."""
@@ -85,6 +96,8 @@ class Unit:
         """The names of its figures in the file of results."""
         if self.evaluation == "intents":
             return [f"{task}-{shots}" for task in self.tasks for shots in SHOTS]
+        if self.evaluation == "geometry":
+            return [figure for measure in self.tasks for figure in _GEOMETRY[measure]]
         return list(self.tasks)
 
     def files(self, root: Path) -> list[Path]:
@@ -105,6 +118,14 @@ class Unit:
             return [
                 locate(root, f"SentEval/{file}") for task in self.tasks for file in senteval.TASKS[task].files
             ]
+        if self.evaluation == "cola_probe":
+            return [root / "GLUE" / "CoLA" / f"{part}.tsv" for part in cola_probe.SIZES]
+        if self.evaluation == "nli_distance":
+            return [file for task in self.tasks for file in nli_distance.files(task, root)]
+        if self.evaluation == "zh_sts":
+            return [root / "zh" / "STS-B" / zh_sts.TASKS[task][0] for task in self.tasks]
+        if self.evaluation == "geometry":
+            return [file for measure in self.tasks for file in _files_of_measure(measure, root)]
         group = {"glue": "GLUE", "anli": "ANLI"}.get(self.evaluation, self.evaluation)
         wanted = {f"{group}/{task}" for task in self.tasks}
         found = [
@@ -121,6 +142,16 @@ class Unit:
             there = [path for path in dev if path.is_file()] or dev[:1]
             return [path for split, path in found if split == "train"] + there
         return [path for _, path in found]
+
+
+def _files_of_measure(measure: str, root: Path) -> list[Path]:
+    """Return the files that a measure of geometry reads; of isomorphism ANLI's only where they are there."""
+    if measure == "neighbourhood":
+        return [root / "clustering" / "stackoverflow.csv"]
+    if measure in ("sts", "augmentation"):
+        return [file for task in ("STS-B", "STS-B-dev") for file in StsFiles(root).files(task)]
+    anli = nli_distance.files("ANLI", root) if measure == "isomorphism" else []
+    return [*nli_distance.files("triplets", root), *(path for path in anli if path.is_file())]
 
 
 def _transfer() -> Iterator[Unit]:
@@ -166,6 +197,24 @@ def _glue() -> Iterator[Unit]:
         yield Unit("glue", (task,), _GLUE_CHARACTERS[task] * _GLUE_PASSES * _TRAINING)
 
 
+def _nli_distance() -> Iterator[Unit]:
+    costs = {"SNLI": 0.59, "MNLI": 0.86, "ANLI": 1.0, "triplets": 0}
+    for task, characters in costs.items():
+        yield Unit("nli_distance", (task,), characters, 1)
+
+
+def _geometry() -> Iterator[Unit]:
+    costs = {
+        "sts": (0.33, 4),
+        "neighbourhood": (1.03, 12),
+        "nli": (3.0, 4),
+        "isomorphism": (0.35, 4),
+        "augmentation": (2.0, 25),
+    }
+    for measure, cost in costs.items():
+        yield Unit("geometry", (measure,), *cost)
+
+
 STS = Unit("sts", SEVEN_TASKS, 1.51, 4, "STS12-16, STS-B, SICK-R")
 SUITES: dict[str, tuple[Unit, ...]] = {
     "quick": (
@@ -178,6 +227,10 @@ SUITES: dict[str, tuple[Unit, ...]] = {
     "clustering": tuple(_clustering()),
     "intents": tuple(_intents()),
     "nanobeir": tuple(_nanobeir()),
+    "cola_probe": (Unit("cola_probe", ("CoLA",), 0.39, 5),),
+    "nli_distance": tuple(_nli_distance()),
+    "zh_sts": (Unit("zh_sts", tuple(zh_sts.TASKS), 0.5, 1),),  # a Chinese character is a token or more
+    "geometry": tuple(_geometry()),
     "glue": tuple(_glue()),
     "anli": (Unit("anli", ("R1", "R2", "R3"), 2 * _TRAINING * _ANLI_CHARACTERS),),
 }
@@ -206,27 +259,3 @@ def _mteb() -> list[Unit]:
         for task in mteb_english.choose(())
     ]
     return sorted(units, key=lambda unit: unit.characters)
-
-
-def lacking(unit: Unit, root: Path) -> str:
-    """Return why a unit cannot be done with the data that is there; "" if it can."""
-    if not unit.reads_folder:
-        return _hub_fault()
-    absent = [path for path in unit.files(root) if not path.is_file()]
-    return f"{absent[0]} is not there" if absent else ""
-
-
-@cache
-def _hub_fault() -> str:
-    try:
-        reach_hub("MTEB's data", "leave mteb-eng out")
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def none_left(units: tuple[Unit, ...], reasons: dict[str, str]) -> UserError:
-    """Return the error of a suite of which nothing can be done."""
-    more = "; `python -m finetune.data check DIR` says what is missing and where to get it"
-    first = reasons[units[0].name]
-    return UserError(f"nothing of this suite can be done: {first}{more if units[0].reads_folder else ''}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.errors import UserError
-from pretrain.common.shutdown import EXIT_CODES
+from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES
 
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", LOCAL_RANKS)
 _PR_SET_PDEATHSIG = 1
@@ -92,7 +92,7 @@ def pass_on(module: str, arguments: Sequence[str]) -> tuple[int, str]:
 
 
 def finish(module: str, words: Sequence[str], again: str) -> None:
-    """Run `python -m module words...` to its end, as `pass_on` does.
+    """Run `python -m module words...` to its end, as `pass_on` does, or to that of its budget of time.
 
     Args:
         again: what to do after a signal has stopped it.
@@ -105,7 +105,7 @@ def finish(module: str, words: Sequence[str], again: str) -> None:
         raise UserError(f"{module} was killed by {signal.Signals(-code).name}. {again}")
     if code in EXIT_CODES.values() and code and not error:
         raise UserError(f"{module} was stopped by a signal. {again}")
-    if code:
+    if code not in (0, EXIT_BUDGET):
         raise UserError(error or f"{module} failed with status {code}; what it printed says why")
 
 

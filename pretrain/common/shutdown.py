@@ -10,6 +10,7 @@ from pathlib import Path
 from pretrain.common.files import remove_file
 
 EXIT_REQUEUE = 75  # EX_TEMPFAIL: a batch script requeues the job, which resumes with --resume auto
+EXIT_BUDGET = 124  # that of `timeout`: work that was left when the time was up is kept, and can be continued
 STOP_FILE = "stop"
 
 # Requests, the weightier the larger: the largest over all ranks wins. A stop file forbids a requeue.

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from commands import call
+from frozen_files import write_cola
 from real_data import DATA, needs_data
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
@@ -51,18 +52,8 @@ def test_a_fit_that_does_not_converge_says_so(monkeypatch):
     assert not probe(train * np.array([1, 100, 1e4, 1, 1]), labels, dev, dev_labels)[1]
 
 
-def write(folder):
-    folder.mkdir(parents=True)
-    for part, count in (("train", 60), ("dev", 30)):
-        rows = [
-            f'gj04\t{n % 3 > 0:d}\t{"*" if n % 3 == 0 else ""}\t"{"word " * (n % 3 * 4 + 1)}{n}'
-            for n in range(count)
-        ]
-        (folder / f"{part}.tsv").write_text("\n".join(rows) + "\n")
-
-
 def test_command(tmp_path, monkeypatch):
-    write(tmp_path / "GLUE" / "CoLA")
+    write_cola(tmp_path)
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = lambda sentences: np.array(
         [[len(s), s.count("w")] for s in sentences], np.float32

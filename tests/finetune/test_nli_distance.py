@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import call
+from frozen_files import nli_examples, write_nli
 from real_data import DATA, needs_data
 
 from finetune import files, nli_distance
@@ -22,14 +23,6 @@ def letters(sentences):
         [np.sum([table[ord(letter) % 128] for letter in sentence], axis=0) for sentence in sentences],
         np.float32,
     )
-
-
-def examples(count=60, seed=0):
-    random = np.random.RandomState(seed)
-    return [
-        (f"premise {n % 12}", f"hypothesis {random.randint(999)}", "enc-"[random.randint(4)])
-        for n in range(count)
-    ]
 
 
 def plain(rows, nearer):
@@ -50,7 +43,7 @@ def cosine(one, two):
 
 
 def test_equal_to_loops(tmp_path):
-    rows = examples()
+    rows = nli_examples()
     found = compare(rows)
     vectors = [letters(side) for side in (found.premises, found.entailed, found.others)]
     scores = nli_distance.scores(*vectors, found.contradicts)
@@ -70,47 +63,19 @@ def test_a_tie_is_not_nearer_and_zero_vectors_count_as_zero():
     assert scores["entailment_similarity"] == 0 and scores["entailment_nearer"] == 0
 
 
-def layout(folder, train=False):
-    rows = examples()
-    words = {"e": "entailment", "n": "neutral", "c": "contradiction", "-": "-"}
-    anli = folder / "ANLI" / "R1"
-    anli.mkdir(parents=True)
-    for part in ("dev", "test", *(["train"] if train else [])):
-        lines = [
-            json.dumps({"context": p, "hypothesis": h, "label": label})
-            for p, h, label in examples(seed=1)
-            if label != "-"
-        ]
-        (anli / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
-    snli = folder / "SentEval" / "SNLI"
-    snli.mkdir(parents=True)
-    for column, kind in enumerate(("s1", "s2")):
-        (snli / f"{kind}.test").write_text("".join(f"{row[column]}\n" for row in rows))
-    (snli / "labels.test").write_text("".join(f"{words[row[2]]}\n" for row in rows))
-    nli = folder / "NLI"
-    nli.mkdir()
-    (nli / "mnli_dev.jsonl").write_text(
-        "".join(
-            json.dumps({"premise": p, "hypothesis": h, "label": words[label]}) + "\n" for p, h, label in rows
-        )
-    )
-    (nli / "nli_triplets_from_snli.csv").write_text('sent0,sent1,hard_neg\n"a, b",b,c\nd,e,f\n')
-    return folder
-
-
 def test_readers_and_what_is_said_of_them(tmp_path):
-    data = layout(tmp_path)
+    data = write_nli(tmp_path)
     same = [load(name, data) for name in ("SNLI", "MNLI")]
     assert same[0].premises == same[1].premises and same[0].others == same[1].others
     assert "60 examples here, 9,824 as published" in same[0].remark
     assert load("triplets", data).premises == ["a, b", "d"] and load("triplets", data).contradicts.all()
     assert "train.jsonl is not there" in load("ANLI", data).remark
-    train = layout(tmp_path / "more", train=True)
+    train = write_nli(tmp_path / "more", train=True)
     assert "16,946 as published" in load("ANLI", train).remark
 
 
 def test_command(tmp_path, monkeypatch):
-    data = layout(tmp_path / "data")
+    data = write_nli(tmp_path / "data")
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = letters
     assert call(nli_distance.main, "words:embed", eval_data=str(data), out=str(tmp_path / "out")) == 0
@@ -120,7 +85,7 @@ def test_command(tmp_path, monkeypatch):
 
 
 def test_every_file_is_read_once(tmp_path, monkeypatch):
-    data, opened, lines = layout(tmp_path / "data"), [], nli_distance.lines
+    data, opened, lines = write_nli(tmp_path / "data"), [], nli_distance.lines
     for module in (files, nli_distance):
         monkeypatch.setattr(module, "lines", lambda path: opened.append(path) or lines(path))
     monkeypatch.setattr(nli_distance, "open_model", lambda *_, **__: open_model(letters))
@@ -129,7 +94,7 @@ def test_every_file_is_read_once(tmp_path, monkeypatch):
 
 
 def test_mistakes_are_one_message(tmp_path):
-    data = layout(tmp_path)
+    data = write_nli(tmp_path)
     with pytest.raises(UserError, match="did you mean 'SNLI'"):
         call(nli_distance.main, "unused", tasks="SLNI", eval_data=str(data))
     (data / "NLI" / "mnli_dev.jsonl").write_text('{"premise": "a"}\n')

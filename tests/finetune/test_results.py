@@ -9,7 +9,7 @@ import pytest
 
 from finetune.encoders.models import open_model
 from finetune.encoders.source import ModelSource
-from finetune.results import Evaluation, TaskResult, folder_name, read, sample_std, write
+from finetune.results import Evaluation, TaskResult, folder_name, read, sample_std, table, write
 from pretrain.common.errors import UserError
 
 
@@ -61,6 +61,7 @@ def test_newer_weights_replace_older_results(tmp_path):
 def test_nan_is_null_and_other_files_are_refused(tmp_path):
     path = write(evaluation("MR", float("nan")), tmp_path)
     assert json.loads(path.read_text())["tasks"]["MR"]["value"] is None
+    assert table(read(path)) == table(evaluation("MR", float("nan"))) and "nan" in table(read(path))
     path.write_text("{}")
     with pytest.raises(UserError, match="not a result"):
         read(path)

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from commands import call
+from frozen_files import write_zh
 from real_data import DATA, needs_data
 from scipy import stats
 
@@ -25,20 +26,8 @@ def letters(sentences):
     return np.array(rows, np.float32)
 
 
-def write(path, count=40):
-    random = np.random.RandomState(count)
-    pool = list("一个男人女在吹笛子飞机")
-    text = ""
-    for number in range(count):
-        one, two = ("".join(random.choice(pool, 6)) + "。" for _ in range(2))
-        text += f"2012test-{number:04d}||{one}||{one if number % 9 == 0 else two}||{random.randint(6)}\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
 def test_equal_to_scipy(tmp_path):
-    pairs = read(write(tmp_path / "pairs.txt"))
+    pairs = read(write_zh(tmp_path / "pairs.txt"))
     sides = zip(letters(pairs.first), letters(pairs.second))
     # as SentEval's
     cosine = np.array([np.dot(one, two) / (np.linalg.norm(one) * np.linalg.norm(two)) for one, two in sides])
@@ -48,7 +37,7 @@ def test_equal_to_scipy(tmp_path):
 
 
 def test_constant_vectors_give_nan(tmp_path):
-    pairs = read(write(tmp_path / "pairs.txt"))
+    pairs = read(write_zh(tmp_path / "pairs.txt"))
     assert np.isnan(correlations(open_model(lambda sentences: np.zeros((len(sentences), 3))), pairs)).all()
 
 
@@ -72,7 +61,7 @@ def test_damaged_files_are_one_message(tmp_path, content, message):
 
 def test_command(tmp_path, monkeypatch, capsys):
     for file, _ in TASKS.values():
-        write(tmp_path / "zh" / "STS-B" / file)
+        write_zh(tmp_path / "zh" / "STS-B" / file)
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = letters
     assert call(zh_sts.main, "words:embed", eval_data=str(tmp_path), out=str(tmp_path / "out")) == 0

@@ -1,6 +1,5 @@
 """One command for a suite: figures are those of the single commands, and nothing is done twice."""
 
-import io
 import json
 import os
 import random
@@ -9,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +16,9 @@ from commands import call
 from intent_files import layout
 from model_folders import save_bert, save_run
 from sts_layout import write_layout
+from suite_command import evaluate
 
-from finetune.evaluate import suites
-from finetune.evaluate.__main__ import main
+from finetune.evaluate import obstacles, suites
 from finetune.evaluate.costs import Costs, choose, seconds_of
 from finetune.evaluate.results import Record
 from finetune.evaluate.suites import SUITES, Unit
@@ -29,19 +27,6 @@ from finetune.results import Evaluation, read, write
 from finetune.sts.__main__ import main as sts
 from pretrain.api import Run
 from pretrain.common.errors import UserError
-from pretrain.common.shutdown import SIGNALS
-
-
-def evaluate(*words, code=0):
-    """Run the command in this process, its units in theirs; return what it printed."""
-    said, handlers = io.StringIO(), {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        with redirect_stdout(said), redirect_stderr(said):
-            assert call(main, *words) == code, said.getvalue()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return said.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +209,7 @@ def test_every_unit_of_every_suite_is_a_command_with_known_files():
         assert len({unit.name for unit in units}) == len(units)
         for unit in units:
             assert unit.files(Path("data")), unit.name
-            assert unit.characters > 0 or unit.evaluation == "nanobeir"
+            assert unit.characters > 0 or unit.evaluation in ("nanobeir", "nli_distance")
     names = [unit.name for unit in SUITES["all"]]
     assert {unit.name for name in SUITES if name != "quick" for unit in SUITES[name]} == set(names)
 
@@ -234,16 +219,16 @@ def test_fine_tuning_does_with_what_its_own_commands_do_with(tmp_path):
     for name in ("train", "dev_matched"):
         (tmp_path / "GLUE" / "MNLI").mkdir(parents=True, exist_ok=True)
         (tmp_path / "GLUE" / "MNLI" / f"{name}.tsv").touch()
-    assert suites.lacking(glue["MNLI"], tmp_path) == ""
-    assert "RTE/train.tsv is not there" in suites.lacking(glue["RTE"], tmp_path)
+    assert obstacles.lacking(glue["MNLI"], tmp_path) == ""
+    assert "RTE/train.tsv is not there" in obstacles.lacking(glue["RTE"], tmp_path)
     (tmp_path / "GLUE" / "MNLI" / "dev_matched.tsv").unlink()
-    assert "dev_matched.tsv is not there" in suites.lacking(glue["MNLI"], tmp_path)
+    assert "dev_matched.tsv is not there" in obstacles.lacking(glue["MNLI"], tmp_path)
     (anli,) = SUITES["anli"]
     for number in "123":
         (tmp_path / "ANLI" / f"R{number}").mkdir(parents=True)
         for split in ("dev", "test"):
             (tmp_path / "ANLI" / f"R{number}" / f"{split}.jsonl").touch()
-    assert suites.lacking(anli, tmp_path) == ""
+    assert obstacles.lacking(anli, tmp_path) == ""
 
 
 def test_mteb_is_a_suite_whose_units_are_its_tasks(run_folder, tmp_path, monkeypatch):
@@ -252,7 +237,7 @@ def test_mteb_is_a_suite_whose_units_are_its_tasks(run_folder, tmp_path, monkeyp
     assert len(units) == 41 and units[0].characters <= units[-1].characters
     assert set(units) < set(suites.suite_named("all"))
     monkeypatch.delenv("CLEAR_DATA", raising=False)  # none of its data lies there
-    monkeypatch.setattr(suites, "_hub_fault", lambda: "the hub does not answer")
+    monkeypatch.setattr(obstacles, "_hub_fault", lambda: "the hub does not answer")
     with pytest.raises(UserError, match=r"nothing of this suite can be done: the hub does not answer$"):
         evaluate(run_folder, "--suite", "mteb-eng", "--out", tmp_path)
 

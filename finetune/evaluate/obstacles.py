@@ -1,0 +1,91 @@
+"""Why a unit cannot be done, or is not worth it: data that is not there, a model that it does not suit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from augment.core.pretrained import pretrained
+from finetune import zh_sts
+from finetune.encoders.source import ModelSource, kind_of, names_function
+from finetune.evaluate.suites import FINE_TUNED, Unit
+from finetune.hub import reach_hub
+from pretrain.common.errors import UserError
+
+_MOST_UNKNOWN = 0.5
+"""Share of unknown tokens above which a tokenizer does not know a language."""
+_PAIRS_READ = 200
+
+
+def obstacle(unit: Unit, root: Path, source: ModelSource, suite: str) -> str:
+    """Return why a unit of a suite is left out; "" if it can be done."""
+    return (
+        lacking(unit, root) or _unfit(unit, source) or (_unread(unit, root, source) if suite == "all" else "")
+    )
+
+
+def lines_of_left_out(reasons: Mapping[Unit, str]) -> list[str]:
+    """Return a line for each evaluation with units that are left out, with the first one's reason."""
+    lines = []
+    for evaluation in dict.fromkeys(unit.evaluation for unit in reasons):
+        first, *others = [unit for unit in reasons if unit.evaluation == evaluation]
+        more = f" and {len(others)} more" if others else ""
+        lines.append(f"left out: {first.name}{more}: {reasons[first]}")
+    return lines
+
+
+def none_left(units: Sequence[Unit], reasons: Mapping[Unit, str]) -> UserError:
+    """Return the error of a suite of which nothing can be done."""
+    more = "; `python -m finetune.data check DIR` says what is missing and where to get it"
+    first = reasons[units[0]]
+    return UserError(f"nothing of this suite can be done: {first}{more if units[0].reads_folder else ''}")
+
+
+def lacking(unit: Unit, root: Path) -> str:
+    """Return why a unit cannot be done with the data that is there; "" if it can."""
+    if not unit.reads_folder:
+        return _hub_fault()
+    absent = [path for path in unit.files(root) if not path.is_file()]
+    return f"{absent[0]} is not there" if absent else ""
+
+
+@cache
+def _hub_fault() -> str:
+    try:
+        reach_hub("MTEB's data", "leave mteb-eng out")
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _unfit(unit: Unit, source: ModelSource) -> str:
+    """Return why a unit cannot be done with such a model; "" if it can."""
+    if unit.evaluation not in FINE_TUNED:
+        return ""
+    if names_function(source.location) or kind_of(source.location) == "sentence-transformers":
+        return "it trains the weights, and takes a run, an export or a Hugging Face folder"
+    return ""
+
+
+def _unread(unit: Unit, root: Path, source: ModelSource) -> str:
+    """Return that the tokenizer does not know the unit's language; "" if it does, or if that is not known.
+
+    Its figure would be that of sentences of unknown tokens.
+    """
+    if unit.evaluation != "zh_sts" or names_function(source.location):
+        return ""
+    from transformers import AutoTokenizer
+
+    try:
+        pairs = zh_sts.read(unit.files(root)[0])
+        tokenizer = pretrained(AutoTokenizer, source.location)
+    except (OSError, ValueError, KeyError, UserError):
+        return ""  # the unit itself says what is wrong; a model without a tokenizer here is tried
+    rows = tokenizer(pairs.first[:_PAIRS_READ], add_special_tokens=False)["input_ids"]
+    tokens = [token for row in rows for token in row]
+    unknown = tokens.count(tokenizer.unk_token_id) / max(1, len(tokens))
+    if unknown <= _MOST_UNKNOWN:
+        return ""
+    anyway = f"--suite {unit.evaluation} does it all the same"
+    return f"{unknown:.0%} of its tokens are unknown to the tokenizer; {anyway}"

@@ -1,0 +1,125 @@
+"""What still runs when the budget is over is ended, kept apart from what failed, and taken up again."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import pytest
+from intent_files import layout
+from sts_layout import write_layout
+from suite_command import evaluate
+
+from finetune.evaluate import costs, running
+from finetune.evaluate.suites import Unit
+from pretrain.common.shutdown import EXIT_BUDGET, Shutdown
+
+SLEEPS = "import time; time.sleep(300)"
+DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " + SLEEPS
+"""Of a process that Ctrl-C does not end."""
+PARENT = "import subprocess; subprocess.run(['sleep', '301.5'])"
+DEAF_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {DEAF!r}, 'left-behind'])"
+
+
+@pytest.fixture
+def shutdown(tmp_path):
+    handlers = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    }
+    yield Shutdown(tmp_path, watch_file=False)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def processes_with(word: str) -> list[int]:
+    """Return the processes of this machine that have a word in their command line."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if word.encode() in words:
+            found.append(int(name))
+    return found
+
+
+def run_until(deadline, codes, jobs, tmp_path, shutdown):
+    """Run a unit for each code; return what was told of them, by unit."""
+    units = [Unit("test", (str(number),), 1) for number in range(len(codes))]
+    words = {unit: ["timeit", "-n1", "-r1", code] for unit, code in zip(units, codes, strict=True)}
+    told: dict[Unit, tuple] = {}
+
+    def finished(unit, code, seconds, said):
+        told[unit] = ("finished", code)
+
+    def ended(unit, seconds):
+        told[unit] = ("ended", seconds)
+
+    request = running.run_units(
+        units,
+        words.__getitem__,
+        tmp_path / "eval",
+        dict(os.environ),
+        jobs,
+        may_start=lambda unit: time.monotonic() < deadline,
+        finished=finished,
+        ended=ended,
+        deadline=deadline,
+        shutdown=shutdown,
+        print_line=lambda line: None,
+    )
+    assert request == 0
+    return [told.get(unit) for unit in units]
+
+
+def test_a_unit_is_told_to_end_at_the_deadline_and_later_killed(tmp_path, shutdown, monkeypatch):
+    monkeypatch.setattr(running, "SECONDS_TO_END", 3.0)
+    codes = ["pass", SLEEPS, DEAF, "import nothing_of_this_name", PARENT, DEAF_CHILD, SLEEPS]
+    started = time.monotonic()
+    told = run_until(started + 12, codes, 6, tmp_path, shutdown)
+    assert time.monotonic() - started < 60
+    assert told[0] == ("finished", 0) and told[3] == ("finished", 1)
+    assert [one and one[0] for one in told[1:3]] == ["ended", "ended"]
+    assert told[1][1] >= 11 and told[2][1] >= told[1][1] + 2  # which had to be killed
+    assert told[4][0] == told[5][0] == "ended" and told[6] in (None, ("ended", pytest.approx(12, abs=30)))
+    assert not processes_with("left-behind") and not processes_with("301.5")
+
+
+def test_what_ends_by_itself_before_it_is_killed_is_done(tmp_path, shutdown):
+    code = "import signal, time; signal.signal(signal.SIGINT, lambda *_: None); time.sleep(2.0)"
+    (told,) = run_until(time.monotonic() + 1.5, [code], 1, tmp_path, shutdown)
+    assert told == ("finished", 0)
+
+
+def test_the_next_call_takes_it_up_again_after_the_others(tmp_path, monkeypatch):
+    """STS takes for ever at first: the budget ends it, and what comes after it has no time."""
+    data, ready = layout(write_layout(tmp_path / "data")), tmp_path / "ready"
+    (tmp_path / "mine.py").write_text(
+        "import time\n"
+        "from pathlib import Path\n"
+        "from sts_layout import bag_of_words\n"
+        "def embed(texts):\n"
+        f"    while any('guitar' in text for text in texts) and not Path({str(ready)!r}).exists():\n"
+        "        time.sleep(0.1)\n"
+        "    return bag_of_words(texts)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    words = [f"{tmp_path}/mine.py:embed", "--eval-data", data, "--out", tmp_path / "out", "--vectors=none"]
+    monkeypatch.setattr(costs, "START_SECONDS", 0.5)
+    said = evaluate(*words, "--budget", "8s", code=EXIT_BUDGET)
+    assert "what still runs after 8s is ended, within 20 s, and is taken up again next time" in said
+    assert "sts STS-B, SICK-R: ended at the budget after " in said and "FAILED" not in said
+    assert any("intents SNIPS: " in line and "left out" in line for line in said.splitlines())
+    assert "ended at the budget: sts STS-B, SICK-R; finished work is kept, and the same command, with" in said
+    content = json.loads((tmp_path / "out" / "eval.json").read_text())
+    assert content["units"] == {} and list(content["ended"]) == ["sts STS-B, SICK-R"]
+
+    ready.touch()
+    said = evaluate(*words, "--budget", "10m")
+    assert "; a budget ended it after " in said and "so it comes last" in said
+    assert said.index("[1/2] intents SNIPS") < said.index("[2/2] sts STS-B, SICK-R")
+    content = json.loads((tmp_path / "out" / "eval.json").read_text())
+    assert set(content["units"]) == {"sts STS-B, SICK-R", "intents SNIPS"} and content["ended"] == {}

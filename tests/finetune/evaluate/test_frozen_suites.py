@@ -1,0 +1,123 @@
+"""The suites of nli_distance, cola_probe, zh_sts and geometry: their figures are those of the commands."""
+
+import csv
+import shutil
+
+import pytest
+from commands import call
+from frozen_files import write_cola, write_nli, write_zh
+from model_folders import SENTENCES, make_tokenizer, save_bert, save_run, write_function
+from sts_layout import write_layout
+from suite_command import evaluate
+
+from finetune import cola_probe, nli_distance, zh_sts
+from finetune.encoders.source import ModelSource
+from finetune.evaluate import obstacles
+from finetune.evaluate.results import Record
+from finetune.evaluate.suites import SUITES, Unit
+from finetune.geometry.__main__ import MEASURES, geometry
+from finetune.results import Evaluation, read, write
+
+FROZEN = ("cola_probe", "nli_distance", "zh_sts", "geometry")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """What these suites read, and no whole set of another suite."""
+    folder = write_layout(tmp_path_factory.mktemp("data"))
+    shutil.rmtree(folder / "SentEval" / "STS" / "STS12-en-test")
+    write_cola(folder)
+    write_nli(folder)
+    for file, _ in zh_sts.TASKS.values():
+        write_zh(folder / "zh" / "STS-B" / file)
+    (folder / "clustering").mkdir()
+    with open(folder / "clustering" / "stackoverflow.csv", "w", newline="") as file:
+        rows = [[f"word {n % 4} and {n}", n % 4] for n in range(40)]
+        csv.writer(file).writerows([["text", "label"], *rows])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    """A model whose tokenizer knows the Chinese sentences, too."""
+    folder, (unit,) = tmp_path_factory.mktemp("model"), SUITES["zh_sts"]
+    tokenizer = make_tokenizer([*SENTENCES, *zh_sts.read(unit.files(data)[0]).first], 400)
+    return save_run(save_bert(folder / "bert", tokenizer), folder / "mine", "mean")
+
+
+def test_figures_are_those_of_their_commands(run, data, tmp_path, monkeypatch):
+    data, out, alone = shutil.copytree(data, tmp_path / "data"), tmp_path / "out", tmp_path / "alone"
+    (data / "NLI" / "mnli_dev.jsonl").unlink()  # a process less, and one for ANLI
+    shutil.rmtree(data / "ANLI")
+    words = [run, "--eval-data", data, "--out", out, "--vectors", tmp_path / "vectors", "--suite"]
+    said = {name: evaluate(*words, name, "--jobs", 2) for name in FROZEN}
+    assert "left out: nli_distance MNLI and 1 more: " in said["nli_distance"]
+    assert "[1/1] zh_sts STS-B-zh,STS-B-zh-dev" in said["zh_sts"] and "[5/5] " in said["geometry"]
+    assert "  geometry sts: alignment " in said["geometry"] and "augmentation/reorder " in said["geometry"]
+
+    monkeypatch.delenv("CLEAR_VECTORS", raising=False)
+    call(nli_distance.main, run, tasks="SNLI,triplets", eval_data=data, out=alone)
+    for command in (cola_probe, zh_sts):
+        call(command.main, run, eval_data=data, out=alone)
+    call(geometry, run, eval_data=data, out=alone, measure=",".join(MEASURES))
+    for name in FROZEN:
+        one, other = (read(folder / f"{name}-mean.json").tasks for folder in (out, alone))
+        assert set(one) == set(other)
+        for task in one:
+            assert one[task].scores == pytest.approx(other[task].scores, rel=1e-4, abs=1e-4), task
+    figures = sorted(path.relative_to(out) for path in (out / "geometry-mean").rglob("*.*"))
+    assert figures == sorted(path.relative_to(alone) for path in (alone / "geometry-mean").rglob("*.*"))
+
+    said = evaluate(*words, "geometry")  # nothing is done twice, and texts are encoded once
+    assert said.count("done before: geometry ") == len(SUITES["geometry"]) and "[1/" not in said
+    evaluate(*words, "cola_probe", "--again")
+    assert ": 30 kept from before, 0 encoded" in (out / "eval" / "cola_probe-CoLA.txt").read_text()
+
+
+def test_units_do_with_what_their_commands_do_with(data, tmp_path):
+    folder = shutil.copytree(data, tmp_path / "data")
+    units = {unit.name: unit for name in FROZEN for unit in SUITES[name]}
+    assert not any(obstacles.lacking(unit, folder) for unit in units.values())
+    for file in ("ANLI/R1/dev.jsonl", "NLI/nli_triplets_from_snli.csv", "GLUE/CoLA/dev.tsv"):
+        (folder / file).unlink()
+    lacking = {name for name, unit in units.items() if obstacles.lacking(unit, folder)}
+    of_triplets = {"nli_distance triplets", "geometry nli", "geometry isomorphism"}
+    assert lacking == {"nli_distance ANLI", "cola_probe CoLA"} | of_triplets
+    assert "nli_for_simcse.csv is not there" in obstacles.lacking(units["geometry nli"], folder)
+    shutil.copy(data / "NLI" / "nli_triplets_from_snli.csv", folder / "NLI" / "nli_for_simcse.csv")
+    shutil.copy(data / "ANLI" / "R1" / "dev.jsonl", folder / "ANLI" / "R1" / "train.jsonl")
+    assert {name for name, unit in units.items() if obstacles.lacking(unit, folder)} == {"cola_probe CoLA"}
+
+
+def test_chinese_is_left_out_of_all_where_the_tokenizer_does_not_know_it(run, data, tmp_path):
+    (unit,) = SUITES["zh_sts"]
+    english = ModelSource("english", str(save_bert(tmp_path / "english")))
+    assert "are unknown to the tokenizer; --suite zh_sts" in obstacles.obstacle(unit, data, english, "all")
+    assert obstacles.obstacle(unit, data, english, "zh_sts") == ""
+    function = write_function(tmp_path / "mine.py", "[len(t), 1]")
+    assert obstacles.obstacle(unit, data, ModelSource(function, function), "all") == ""
+    nothing = ModelSource("other", str(tmp_path))  # no tokenizer there: the command says what is wrong
+    assert obstacles.obstacle(unit, data, nothing, "all") == ""
+    chinese = ModelSource("mine", str(run / "export"))
+    assert obstacles.obstacle(unit, data, chinese, "all") == ""
+
+
+def test_geometry_is_computed_in_float32_whatever_the_precision_of_others(data, tmp_path):
+    unit = Unit("geometry", ("nli",), 1)
+    assert unit.words == ["--measure", "nli"] and not unit.takes_precision
+    result = Evaluation("geometry", "m", "mean", None, "p", source="these weights")
+    result.add("nli", "share", {"share": 50.0})
+    write(result, tmp_path)
+    record = Record(tmp_path, "these weights", {"pooling": "mean", "precision": "bf16"})
+    record.add(unit, data, 1.0, result)
+    assert record.figures(unit, data) == result
+    in_float32 = Record(tmp_path, "these weights", {"pooling": "mean", "precision": "fp32"})
+    assert in_float32.figures(unit, data) == result
+    assert (
+        Record(tmp_path, "these weights", {"pooling": "cls", "precision": "fp32"}).figures(unit, data) is None
+    )
+
+
+def test_measures_are_those_of_the_command():
+    assert {unit.tasks[0] for unit in SUITES["geometry"]} == set(MEASURES)
+    assert [unit.tasks[0] for unit in SUITES["nli_distance"]] == ["SNLI", "MNLI", "ANLI", "triplets"]
