@@ -107,8 +107,15 @@ def judge_counts(series: str, counts: Sequence[float]) -> Judgement:
     return Judgement(series, len(thirds) == 3 and thirds[0] >= thirds[1] >= thirds[2], says)
 
 
+FEWEST = 10
+"""Starts, after the first, of which halves can be compared."""
+
+
 def judge_peaks(series: str, peaks: Sequence[float], noise: float) -> Judgement:
     """Judge the peak memory of starts, in MB: none above the first by more than noise, nor ever higher.
+
+    Whether they become ever higher is asked of `FEWEST` and more: starts have peaks of two sizes, 3% apart, and
+    halves of few starts differ by chance.
 
     Args:
         noise: share of the peak of the first start. Later ones may also differ by what a resume reads.
@@ -116,7 +123,7 @@ def judge_peaks(series: str, peaks: Sequence[float], noise: float) -> Judgement:
     first, rest = peaks[0], peaks[1:]
     limit = first * (1 + noise)
     half = len(rest) // 2
-    drift = statistics.median(rest[half:]) - statistics.median(rest[: max(1, half)]) if len(rest) > 3 else 0.0
+    drift = statistics.median(rest[half:]) - statistics.median(rest[:half]) if len(rest) >= FEWEST else 0.0
     says = (
         f"first {first:.1f}, others {min(rest):.1f} to {max(rest):.1f}, limit {limit:.1f}; "
         f"later half {drift:+.1f} against the earlier"

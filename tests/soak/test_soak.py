@@ -41,6 +41,6 @@ def test_leaks_of_every_kind_are_found(data, tmp_path):
 
 
 def test_requeues_are_flat_and_end_as_the_unbroken_run(data, tmp_path):
-    judgements = requeue(data, tmp_path, times=5, steps=20, interval=0.3, words=[])
+    judgements = requeue(data, tmp_path, times=6, steps=20, interval=0.3, words=[])
     assert not failures(judgements)
-    assert sum(judgement.series.startswith("exit of start") for judgement in judgements) == 6
+    assert sum(judgement.series.startswith("exit of start") for judgement in judgements) == 7

@@ -60,4 +60,5 @@ def test_peaks_of_starts():
     assert judge_peaks("even", [500, 503, 498, 505, 501, 500], 0.03).sound
     assert judge_peaks("lower", [500, 403, 398, 405, 401, 400], 0.03).sound
     assert not judge_peaks("one above", [500, 500, 530, 500, 500], 0.03).sound
+    assert judge_peaks("two levels, few", [500, 482, 482, 482, 500, 500, 500], 0.03).sound
     assert not judge_peaks("rising", [500, *np.linspace(470, 512, 19)], 0.03).sound
