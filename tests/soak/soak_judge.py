@@ -114,8 +114,8 @@ FEWEST = 10
 def judge_peaks(series: str, peaks: Sequence[float], noise: float) -> Judgement:
     """Judge the peak memory of starts, in MB: none above the first by more than noise, nor ever higher.
 
-    Whether they become ever higher is asked of `FEWEST` and more: starts have peaks of two sizes, 3% apart, and
-    halves of few starts differ by chance.
+    Whether they become ever higher is asked of `FEWEST` and more: starts have peaks of two sizes, 3% apart,
+    and halves of few starts differ by chance.
 
     Args:
         noise: share of the peak of the first start. Later ones may also differ by what a resume reads.
