@@ -13,12 +13,12 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 from checkpoint_helpers import flip
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from run_helpers import BUSY, command, kill, outputs_of, records, start
 from unbroken_runs import FLAGS, MOST_STEPS, Seen, World, content_of, require_rows, weights_of
+from write_faults import is_lock
 
 from pretrain.checkpoint.folder import candidates, problem_with, read_state, step_of
 from pretrain.common.shutdown import EXIT_REQUEUE
@@ -28,6 +28,11 @@ from pretrain.inspect import inspect
 STEPS = 6  # of a run at first
 CALLS_OF_A_START = {"writes": 400, "collectives": 80}  # about
 FIRST_CALL = 10  # when ranks have met; before, the others wait for as long as train.rendezvous_seconds
+EVENTS = {
+    "change_world": 3, "make_longer": 1, "go_on": 1, "kill_at_operation": 4, "kill_at_time": 3, "stop": 3,
+    "fill_the_disk": 3, "damage": 3, "damage_latest": 1, "damage_best": 1, "cut_metrics": 1,
+}  # fmt: skip
+"""Method -> how often it is called, beside the others."""
 MACHINE = Path(__file__).with_name("faulty_run.py")
 
 
@@ -45,66 +50,76 @@ def processes_of(sessions: set[int]) -> list[int]:
 
 
 def content_of_tree(folder: Path) -> dict[str, bytes]:
-    """Return every file under a folder but a stop file, which is ours."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "stop"]
+    """Return every file under a folder but a stop file, which is ours, and a lock, which a kill leaves."""
+    files = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "stop" and not is_lock(path.name)
+    ]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-class RunMachine(RuleBasedStateMachine):
-    """One run folder. `seen` and `choices` (the worlds it may be in) are set by the test."""
+class RunMachine:
+    """One run folder, to which things happen that are drawn from a seed.
 
-    seen: Seen
-    choices: tuple[World, ...]
+    Args:
+        choices: the worlds that it may be in.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, seen: Seen, choices: tuple[World, ...], draw: Random) -> None:
+        self.seen, self.choices, self.draw = seen, choices, draw
         number = sum(1 for _ in self.seen.folder.glob("run-*"))
         self.run = self.seen.folder / f"run-{number}"
         self.checkpoints = self.run / "checkpoints"
-        self.world, self.workers, self.steps = self.choices[0], 0, STEPS
+        self.world, self.workers, self.steps = draw.choice(choices), 0, STEPS
         self.worlds: dict[int, World] = {}  # of each step of metrics.jsonl
         self.lost: set[int] = set()  # steps whose rows have been cut away
         self.damaged: dict[str, tuple[Path, bytes]] = {}  # checkpoint -> the file, as it was
         self.best_damaged = False
         self.inspected = b""
         self.told: list[str] = []
+        self.stopped = False  # the last start, before its last step, because it was asked to
+
+    def live(self, events: int) -> None:
+        """Let so many things happen, and the run go on to its end; all that must hold does after each."""
+        done = self.draw.choices([*EVENTS], [*EVENTS.values()], k=events)
+        draws = [Random(self.draw.getrandbits(32)) for _ in done]  # however many one of them takes
+        try:
+            for name, self.draw in zip(done, draws, strict=True):
+                getattr(self, name)()
+                self.require_all()
+            while not self._start():
+                pass
+            self.require_all()
+        except BaseException as error:
+            error.add_note("\n".join([f"{self.run}: {', '.join(done)}", *self.told[-3:]]))
+            raise
+        shutil.rmtree(self.run, ignore_errors=True)
+        self.run.mkdir()  # its number is taken
 
     # -- what happens to it ------------------------------------------------------------------------
 
-    @initialize(number=st.integers(0, 99))
-    def begin(self, number):
-        self.world = self.choices[number % len(self.choices)]
-        self.seen.require_reference(self.world)
+    def change_world(self):
+        self.world = self.draw.choice(self.choices)
 
-    @rule(number=st.integers(0, 99))
-    def change_world(self, number):
-        self.world = self.choices[number % len(self.choices)]
-
-    @rule(workers=st.integers(0, 1))
-    def go_on(self, workers):
-        self.workers = workers
+    def go_on(self):
         self._start()
 
-    @rule(more=st.integers(1, 3))
-    @precondition(lambda self: self.worlds and self.steps < MOST_STEPS)
-    def make_longer(self, more):
-        self.steps = min(MOST_STEPS, self.steps + more)
+    def make_longer(self):
+        if self.worlds:
+            self.steps = min(MOST_STEPS, self.steps + self.draw.randint(1, 3))
 
-    @rule(
-        rank=st.integers(0, 2),
-        calls=st.sampled_from(["writes", "collectives"]),
-        number=st.integers(1, 400),
-        alone=st.booleans(),
-    )
-    def kill_at_operation(self, rank, calls, number, alone):
-        number = FIRST_CALL + number % CALLS_OF_A_START[calls]
-        fault = {"rank": rank % self.world.ranks, "calls": calls, "number": number, "what": "kill"}
-        self._start(fault=fault, meanwhile=self._nothing if alone else self._kill_when_one_has_ended)
+    def kill_at_operation(self):
+        """A rank, which the others survive until they notice; or all, as soon as one has ended."""
+        calls = self.draw.choice([*CALLS_OF_A_START])
+        number = FIRST_CALL + self.draw.randrange(CALLS_OF_A_START[calls])
+        fault = {"rank": self._rank(), "calls": calls, "number": number, "what": "kill"}
+        meanwhile = self.draw.choice([self._nothing, self._kill_when_one_has_ended])
+        self._start(fault=fault, meanwhile=meanwhile)
 
-    @rule(steps=st.integers(0, 5), wait=st.floats(0, 0.5), rank=st.integers(0, 3))
-    def kill_at_time(self, steps, wait, rank):
-        """rank: 3: all of them, if not one."""
-        whom = None if rank == 3 else rank % self.world.ranks
+    def kill_at_time(self):
+        whom = self.draw.choice([None, self._rank()])  # None: all of them
+        steps, wait = self.draw.randint(0, 5), self.draw.uniform(0, 0.5)
 
         def strike(ranks):
             self._wait_for_step(ranks, steps)
@@ -115,62 +130,69 @@ class RunMachine(RuleBasedStateMachine):
 
         self._start(meanwhile=strike)
 
-    @rule(
-        steps=st.integers(1, 5),
-        how=st.sampled_from([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, "stop"]),
-        rank=st.integers(0, 2),
-    )
-    def stop(self, steps, how, rank):
+    def stop(self):
+        how = self.draw.choice([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, "stop"])
+        steps, rank = self.draw.randint(1, 2), self._rank()
+        self.steps = min(MOST_STEPS, self.steps + 3)  # or it ends before it is asked
+
         def ask(ranks):
             self._wait_for_step(ranks, steps)
             if how == "stop":
                 (self.run / "stop").touch()
-            elif ranks[rank % len(ranks)].poll() is None:
-                os.kill(ranks[rank % len(ranks)].pid, how)
+            elif ranks[rank].poll() is None:
+                os.kill(ranks[rank].pid, how)
 
         self._start(meanwhile=ask)
+        if self.stopped:
+            self.seen.happened[f"stopped by {how if how == 'stop' else how.name}"] += 1
         (self.run / "stop").unlink(missing_ok=True)  # where the run ended before it looked
 
-    @rule(rank=st.integers(0, 2), number=st.integers(1, 400))
-    def fill_the_disk(self, rank, number):
-        fault = {"rank": rank % self.world.ranks, "calls": "writes", "number": number, "what": "full"}
-        self._start(fault=fault)
+    def fill_the_disk(self):
+        number = self.draw.randrange(CALLS_OF_A_START["writes"])
+        self._start(fault={"rank": self._rank(), "calls": "writes", "number": number, "what": "full"})
 
-    @rule(which=st.integers(0, 2), file=st.integers(0, 9), how=st.sampled_from(["flip", "cut", "delete"]))
-    @precondition(lambda self: self._named())
-    def damage(self, which, file, how):
+    def damage(self):
+        """One checkpoint, or all."""
         named = self._named()
-        checkpoint = named[which % len(named)]
-        files = sorted(path for path in checkpoint.iterdir() if path.is_file())
-        if checkpoint.name in self.damaged or not files:
-            return
-        path = files[file % len(files)]
-        if path.name == "manifest.json" and how == "flip":
-            how = "cut"  # not every bit of it says something
-        self.damaged[checkpoint.name] = path, path.read_bytes()
-        self._harm(path, how)
+        for checkpoint in named if self.draw.random() < 0.3 else self.draw.sample(named, min(1, len(named))):
+            files = sorted(path for path in checkpoint.iterdir() if path.is_file())
+            if checkpoint.name in self.damaged or not files:
+                continue
+            path, how = self.draw.choice(files), self._way()
+            if path.name == "manifest.json" and how == "flip":
+                how = "cut"  # not every bit of it says something
+            self.damaged[checkpoint.name] = path, path.read_bytes()
+            self._harm(path, how)
+            self.seen.happened["a checkpoint damaged"] += 1
 
-    @rule(how=st.sampled_from(["flip", "cut", "delete"]))
-    @precondition(lambda self: (self.checkpoints / "latest").exists())
-    def damage_latest(self, how):
-        self._harm(self.checkpoints / "latest", how)
+    def damage_latest(self):
+        if (self.checkpoints / "latest").exists():
+            self._harm(self.checkpoints / "latest", self._way())
+            self.seen.happened["latest damaged"] += 1
 
-    @rule(file=st.integers(0, 20), how=st.sampled_from(["cut", "delete"]))
-    @precondition(lambda self: (self.run / "best").exists())
-    def damage_best(self, file, how):
+    def damage_best(self):
         files = sorted(path for path in (self.run / "best").rglob("*") if path.is_file())
-        self.best_damaged = True
-        self._harm(files[file % len(files)], how)
+        if files:
+            self.best_damaged = True
+            self._harm(self.draw.choice(files), self.draw.choice(["cut", "delete"]))
+            self.seen.happened["best damaged"] += 1
 
-    @rule(bytes_=st.integers(1, 3000))
-    @precondition(lambda self: (self.run / "metrics.jsonl").exists())
-    def cut_metrics(self, bytes_):
+    def cut_metrics(self):
         path = self.run / "metrics.jsonl"
+        if not path.exists():
+            return
         before = {row["step"] for row in records(self.run) if "loss" in row}
-        os.truncate(path, max(0, path.stat().st_size - bytes_))
+        os.truncate(path, max(0, path.stat().st_size - self.draw.randint(1, 3000)))
         with open(path, "a") as file:
             file.write('{"step": 3, "loss"')  # as a kill cuts a line
         self.lost |= before - {row["step"] for row in records(self.run) if "loss" in row}
+        self.seen.happened["metrics cut"] += 1
+
+    def _rank(self) -> int:
+        return self.draw.randrange(self.world.ranks)
+
+    def _way(self) -> str:
+        return self.draw.choice(["flip", "cut", "delete"])
 
     @staticmethod
     def _harm(path: Path, how: str) -> None:
@@ -183,8 +205,9 @@ class RunMachine(RuleBasedStateMachine):
 
     # -- starts ------------------------------------------------------------------------------------
 
-    def _start(self, fault: dict | None = None, meanwhile: Callable | None = None) -> None:
-        """Start the run, let something happen to it, and see how it ends."""
+    def _start(self, fault: dict | None = None, meanwhile: Callable | None = None) -> bool:
+        """Start the run, let something happen to it, and see how it ends; return whether it found a start."""
+        self.workers = self.draw.randint(0, 1)
         before, begun = self._newest_whole(), time.time()
         if before is not None and step_of(before) == self.steps:  # else there is nothing to do
             self.steps = min(MOST_STEPS, self.steps + 3)
@@ -211,6 +234,8 @@ class RunMachine(RuleBasedStateMachine):
         said = "\n".join(outputs)
         self.told.append(f"{codes} {fault}\n{said[-4000:]}")
         struck = -signal.SIGKILL in codes
+        self.stopped = not struck and "stopping" in said
+        self._count(before, codes, said)
         if not struck:
             assert len(set(codes)) == 1, said
             assert "Traceback" not in said, said
@@ -219,7 +244,8 @@ class RunMachine(RuleBasedStateMachine):
         if refused and not struck and fault is None:
             assert codes[0] == 2 and "none can be used" in said, said
             assert content_of_tree(self.run) == tree
-            return self._restore()
+            self._restore()
+            return False
         for line in outputs[0].splitlines():
             if line.startswith("run  "):
                 where = f"resumed from {before} at step {step_of(before)}" if before else "new"
@@ -235,6 +261,27 @@ class RunMachine(RuleBasedStateMachine):
                 self.lost.discard(row["step"])
         if not struck and codes[0] in (0, 130, 143, EXIT_REQUEUE):
             self._require_clean(codes[0], said)
+        return True
+
+    def _count(self, before: Path | None, codes: list[int], said: str) -> None:
+        """Count what came about in a start. before: the checkpoint that it goes on from."""
+        happened = self.seen.happened
+        happened[f"started with {self.world.ranks} ranks"] += 1
+        happened[f"started with ZeRO {self.world.zero}"] += 1
+        if before is not None:
+            did = self.worlds[step_of(before)]
+            for what in World._fields:
+                happened[f"resumed with other {what}"] += getattr(did, what) != getattr(self.world, what)
+            happened["resumed behind a damaged checkpoint"] += any(
+                name > before.name for name in self.damaged
+            )
+            happened["resumed a longer run"] += self.steps > STEPS
+        killed = codes.count(-signal.SIGKILL)
+        happened["all ranks killed"] += killed == len(codes)
+        happened["one rank of several killed"] += 0 < killed < len(codes)
+        happened["the disk full"] += not killed and "No space left" in said
+        happened["no checkpoint could be used"] += "none can be used" in said
+        happened["the last step done"] += codes == [0] * len(codes) and not self.stopped
 
     @staticmethod
     def _nothing(ranks: list[subprocess.Popen]) -> None:
@@ -273,6 +320,11 @@ class RunMachine(RuleBasedStateMachine):
 
     # -- what must hold ----------------------------------------------------------------------------
 
+    def require_all(self) -> None:
+        self.require_checkpoints_whole_or_damaged_by_us()
+        self.require_rows_of_the_unbroken_run()
+        self.require_inspection()
+
     def _named(self) -> list[Path]:
         return candidates(self.checkpoints)
 
@@ -305,8 +357,7 @@ class RunMachine(RuleBasedStateMachine):
         if step_of(newest) == self.steps and code == 0 and "stopping" not in said:
             self.seen.require_same("export", history, weights_of(self.run / "export"))
 
-    @invariant()
-    def checkpoints_are_whole_or_damaged_by_us(self):
+    def require_checkpoints_whole_or_damaged_by_us(self):
         for checkpoint in self._named():
             problem = problem_with(checkpoint)
             if checkpoint.name in self.damaged:
@@ -317,19 +368,13 @@ class RunMachine(RuleBasedStateMachine):
                 history = tuple(self.worlds[step] for step in range(1, step_of(checkpoint) + 1))
                 self.seen.require_same("checkpoint", history, content_of(checkpoint))
 
-    @invariant()
-    def rows_are_those_of_the_unbroken_run(self):
+    def require_rows_of_the_unbroken_run(self):
         steps = require_rows(self.run, self.seen, self.worlds)
         last = max([0, *steps])
         assert steps == [step for step in range(1, last + 1) if step not in self.lost], (steps, self.lost)
 
-    @invariant()
-    def can_be_inspected(self):
+    def require_inspection(self):
         recipe = self.run / "config.yaml"
         if recipe.exists() and recipe.read_bytes() != self.inspected:
             self.inspected = recipe.read_bytes()
             inspect(config=str(self.run / "config.yaml"), show=0)
-
-    def teardown(self) -> None:
-        shutil.rmtree(self.run, ignore_errors=True)
-        self.run.mkdir()  # its number is taken

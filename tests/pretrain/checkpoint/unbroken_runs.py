@@ -1,6 +1,7 @@
 """What the steps of runs give, by the worlds that did them: ranks, ZeRO stage, micro-batches."""
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from safetensors import safe_open
 
 from pretrain.checkpoint.folder import candidates, read_tensors, step_of
 
-MOST_STEPS = 12  # of a run that has been made longer
+MOST_STEPS = 24  # of a run that has been made longer
 EVERY = 2  # steps from one checkpoint to the next
 FLAGS = {
     "model__layers": 1,
@@ -54,6 +55,8 @@ class Seen:
     kept: dict[tuple[str, History], object] = field(default_factory=dict)
     by_step: dict[int, dict] = field(default_factory=dict)
     worlds: set[World] = field(default_factory=set)
+    happened: Counter[str] = field(default_factory=Counter)
+    """How often each kind of event has come about; a kill that is drawn behind the end has not."""
 
     def require_same(self, kind: str, history: History, found: object) -> None:
         expected = self.kept.setdefault((kind, history), found)
