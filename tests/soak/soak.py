@@ -55,7 +55,7 @@ COUNTS_OF_RUN = (
 )
 COUNTS_OF_FILES = ("run_files", "checkpoints")
 """Judged from where as many checkpoints are there as are kept."""
-PEAK_NOISE = 0.03
+PEAK_NOISE = 0.04
 """Share of its peak memory by which a start may differ from another."""
 SETTINGS = {
     "train__steps": 10_000_000,
