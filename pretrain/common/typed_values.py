@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -12,12 +13,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from augment.core.errors import shown
+from augment.core.errors import shortened, shown
 from pretrain.common.errors import UserError
 
 NONE_IS_A_VALUE = "none is a value"
 """Marks a field, by `Annotated[str, NONE_IS_A_VALUE]`, in which `none` is a text like any other (`--aug
 none`)."""
+
+_MOST = 3000  # characters of a message about a recipe
 
 OTHER_NAMES = {
     "batch_size": ("train.global_batch", "sequences a step, over all ranks"),
@@ -42,11 +45,12 @@ def parse_yaml(text: str, where: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{where} is not YAML: {shortened(' '.join(str(error).split()), 1000)}") from None
     except RecursionError:
         raise UserError(f"{where} is not a recipe: its YAML is nested too deeply") from None
     except Exception as error:  # what PyYAML's own constructors raise: 2026-13-45, `!!bool maybe`, `!!int x`
-        raise UserError(f"{where} is not YAML: {type(error).__name__}, {error}") from None
+        what = shortened(str(error), 1000)
+        raise UserError(f"{where} is not YAML: {type(error).__name__}, {what}") from None
 
 
 def typed(text: str, kind: Any, flag: str) -> Any:
@@ -109,7 +113,9 @@ def _any_value(text: str, flag: str) -> Any:
 
 
 def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
-    """Return every fault that pydantic found, as "key: what (got value)", with "; " between.
+    """Return the faults that pydantic found, as "key: what (got value)", with "; " between.
+
+    Beyond `_MOST` characters the others are counted: values in YAML may be long, and stand in many places.
 
     unknown_key: the message for a dotted key that the model does not have.
     """
@@ -123,7 +129,11 @@ def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
             return what
         return f"{key}: {what} (got {shown(fault['input'])})"
 
-    return "; ".join(map(text, error.errors()))
+    texts = [text(fault) for fault in error.errors()]
+    ends = itertools.accumulate(len(text) + 2 for text in texts)
+    said = max(1, sum(end <= _MOST for end in ends))
+    more = f"; and {len(texts) - said} more" if said < len(texts) else ""
+    return "; ".join(texts[:said]) + more
 
 
 def nearest(key: str, known: Iterable[str], prefix: str = "") -> str:

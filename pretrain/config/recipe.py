@@ -108,6 +108,7 @@ def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[st
         isinstance(before, int)
         and isinstance(warmup, int)
         and steps.isdecimal()
+        and len(steps) < 20  # longer ones cost time, and then an error of Python's
         and before > warmup >= int(steps)
     ):
         tree["train"]["warmup_steps"] = warmup * int(steps) // before
@@ -171,4 +172,8 @@ def flags() -> list[tuple[str, str, str, str]]:
 
 def to_yaml(config: Config) -> str:
     """Return the resolved tree as YAML, every key written out."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    tree = config.model_dump(mode="json")
+    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    if any(separator in text for separator in "\x85\u2028\u2029"):  # as they are, PyYAML reads them as spaces
+        text = yaml.safe_dump(tree, sort_keys=False)
+    return text

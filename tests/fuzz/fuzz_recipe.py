@@ -11,6 +11,7 @@ from fuzz_target import Target, refused, to_json
 from mutations import mutated_bytes, mutated_text, mutated_tree, odd_text
 
 from pretrain.common.errors import UserError
+from pretrain.common.typed_values import parse_yaml
 from pretrain.config import recipe
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -90,7 +91,7 @@ class Recipes(Target):
         if len(case) % 8:  # writing YAML takes longer than all else
             written = config.model_dump(mode="json")
         else:
-            written = yaml.load(recipe.to_yaml(config), _LOADER)
+            written = parse_yaml(recipe.to_yaml(config), "written")
         again = recipe.validate_config(written, "written")
         assert again == config, "the recipe is another once it is written and read"
         return "accepted"
