@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from augment.core.errors import shown
 from pretrain.config.terms import (
     AugcseConfig,
     ContrastiveConfig,
@@ -69,7 +70,7 @@ class ObjectiveConfig(Section):
             if part not in OBJECTIVES and not PLUG_IN.match(part):
                 near = difflib.get_close_matches(part, OBJECTIVES, 1, 0.5)
                 raise ValueError(
-                    f"there is no objective {part!r}"
+                    f"there is no objective {shown(part)}"
                     + (f"; did you mean {near[0]!r}?" if near else "")
                     + f" There are {', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
                 )
