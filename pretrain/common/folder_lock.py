@@ -25,6 +25,7 @@ from typing import Any
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from pretrain.common.errors import UserError
+from pretrain.common.processes import stat_fields
 
 LOCK = ".lock"
 LEASE = 120.0
@@ -205,11 +206,8 @@ def state_here(owner: Any) -> str:
     """
     if owner is None or owner.hostname.split("?")[0] != socket.gethostname() or owner.start is None:
         return "elsewhere"
-    try:
-        fields = Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "elsewhere"
-    if int(fields[19]) != owner.start % 2**64:
+    fields = stat_fields(owner.pid)
+    if not fields or int(fields[19]) != owner.start % 2**64:
         return "elsewhere"
     if fields[0] not in "ZX":
         return "lives"

@@ -187,3 +187,17 @@ def _first_error(lines: Iterable[str]) -> str:
     """
     found = re.search(r"^(?:\[rank \d+\] )?error: (.*?)(?:\n\s*\n|\Z)", "".join(lines), re.M | re.S)
     return found[1].strip() if found else ""
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on; [] for no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def start_of(pid: int) -> int | None:
+    """Return when a process started, in ticks of the kernel since the boot; None: there is none."""
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None

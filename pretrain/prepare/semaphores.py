@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.common.files import discard
+from pretrain.common.processes import start_of
 
 _PLACE = Path("/dev/shm")
 _NAME = re.compile(r"sem\.clear-(\d+)-(\d+)-(\d+)-\w+")
-_START = 19  # the field of /proc/PID/stat behind the name: when the process started, in ticks since the boot
 
 
 def name_semaphores(process: Any) -> None:
@@ -25,25 +25,17 @@ def name_semaphores(process: Any) -> None:
 
     process: what `current_process()` returns, of multiprocessing or of multiprocess.
     """
-    start = _start_of(os.getpid())
+    start = start_of(os.getpid())
     if start is None or not _PLACE.is_dir():  # not Linux
         return
     space = _process_ids()
     process._config["semprefix"] = f"/clear-{space}-{os.getpid()}-{start}"
     for path in _PLACE.glob("sem.clear-*"):
         owner = _NAME.fullmatch(path.name)
-        if owner and int(owner[1]) == space and _start_of(int(owner[2])) != int(owner[3]):
+        if owner and int(owner[1]) == space and start_of(int(owner[2])) != int(owner[3]):
             discard(path)  # unless it is another user's
 
 
 def _process_ids() -> int:
     """Return what tells the process ids of this container from those of others that share /dev/shm."""
     return os.stat("/proc/self/ns/pid").st_ino
-
-
-def _start_of(process: int) -> int | None:
-    """Return when a process started; None: there is none."""
-    try:
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[_START])
-    except OSError:
-        return None

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from pretrain.common.processes import start_of, stat_fields
+
 WIDTH = 512
 """Bytes of a file: it is written over in place, with one call."""
 ENDS = "end"
@@ -175,23 +177,9 @@ def machine() -> str:
         return ""
 
 
-def _fields_of(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on; [] for no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def start_of(pid: int) -> int | None:
-    """Return when a process started, in ticks of the kernel; None: there is none."""
-    fields = _fields_of(pid)
-    return int(fields[19]) if fields else None
-
-
 def state_of(pid: int) -> str:
     """Return the kernel's letter for the state of a process; X: there is none."""
-    return (_fields_of(pid) or ["X"])[0]
+    return (stat_fields(pid) or ["X"])[0]
 
 
 def children_of(pid: int) -> list[int]:
