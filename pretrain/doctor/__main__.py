@@ -2,7 +2,7 @@
 
     clearly doctor
     clearly doctor --folder /scratch/me/runs --data /data/benchmarks
-    srun --nodes 2 --ntasks-per-node 1 clearly doctor --folder /scratch/me/runs      # do all nodes see it?
+    srun --label --nodes 2 --ntasks-per-node 1 clearly doctor --folder /scratch/me/runs  # of each node
 
 The exit status is 1 if something is wrong: it would fail. A note is about what works, but slower or with
 less than it could.
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
-from pretrain.doctor import benchmarks, hardware, software, storage
+from pretrain.doctor import allocation, benchmarks, hardware, software, storage
 from pretrain.doctor.findings import Finding, show
 
 
@@ -41,7 +41,8 @@ def doctor(*, folder: Path = Path("runs"), data: str = "") -> int:
             "compiled parts": software.compiled,
         },
         "machine": {
-            "the processor": hardware.processor,
+            "the job": partial(allocation.allocation, dict(os.environ)),
+            "the processor": partial(hardware.processor, allocation.share(dict(os.environ))),
             "devices": hardware.devices,
             "the speed of bfloat16": hardware.precision,
             "whether ranks meet": hardware.meeting,

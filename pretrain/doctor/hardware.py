@@ -40,8 +40,12 @@ dist.destroy_process_group()
 """A rank: four sums of 16 MiB over all ranks, whose value is known; rank 0 prints the least seconds."""
 
 
-def processor() -> list[Finding]:
-    """Say which processor, cores and memory there are, and what limits them."""
+def processor(share: int | None = None) -> list[Finding]:
+    """Say which processor, cores and memory there are, and what limits them.
+
+    Args:
+        share: CPUs that a job of a cluster gives to this process; None: all are its own.
+    """
     model, flags = "unknown processor", set()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -56,8 +60,9 @@ def processor() -> list[Finding]:
         Finding("good", f"{model}, {cores} cores ({', '.join(special) or 'no AVX2'}), {memory:.0f} GiB")
     ]
     threads = threads_of_user()
-    if threads is not None and threads < cores:
-        what = f"OMP_NUM_THREADS is {threads}, of {cores} cores"
+    own = cores if share is None else min(cores, share)
+    if threads is not None and threads < own:
+        what = f"OMP_NUM_THREADS is {threads}, of {own} cores"
         findings.append(Finding("note", what, "unset it, unless other work needs the remaining cores"))
     load = os.getloadavg()[0]
     if load > cores / 2:

@@ -108,7 +108,7 @@ def visibility(folder: Path, environment: dict[str, str], wait: float = 60.0) ->
     """
     tasks = int(environment.get("SLURM_NTASKS", "1"))
     if tasks < 2 or "SLURM_STEP_ID" not in environment:
-        todo = "srun --nodes 2 --ntasks-per-node 1 clearly doctor --folder DIR"
+        todo = "srun --label --nodes 2 --ntasks-per-node 1 clearly doctor --folder DIR"
         return [Finding("note", "whether other nodes see the folder: not asked", f"to ask, {todo}")]
     me = int(environment["SLURM_PROCID"])
     place = folder / f".doctor-{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"

@@ -13,7 +13,7 @@ from run_helpers import environment
 
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
-from pretrain.doctor import benchmarks, hardware, software, storage
+from pretrain.doctor import allocation, benchmarks, hardware, software, storage
 from pretrain.doctor.findings import Finding, show
 
 
@@ -112,6 +112,55 @@ def test_tasks_look_for_each_others_files(tmp_path):
     assert levels(storage.visibility(tmp_path, {})) == ["note"]
 
 
+JOB = {
+    "SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "low", "SLURM_JOB_NODELIST": "n[1-3]",
+    "SLURM_JOB_CPUS_PER_NODE": "16(x2),8", "SLURM_CPUS_ON_NODE": "16", "SLURM_MEM_PER_NODE": "65536",
+    "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[1-3]", "SLURM_STEP_TASKS_PER_NODE": "4(x2),2",
+    "SLURM_NTASKS": "10", "SLURM_PROCID": "9", "SLURM_NODEID": "2", "SLURMD_NODENAME": "n3",
+}  # fmt: skip
+"""What srun sets for the last of ten tasks on three nodes, the third of which is smaller."""
+
+
+def test_a_job_says_which_it_is_and_what_a_task_may_use(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr(allocation, "usable_cores", lambda: 4)
+    job, processors = allocation.allocation(JOB)
+    assert levels([job, processors]) == ["good", "good"]
+    for what in ("job 7", "partition low", "nodes n[1-3]", "task 9 of 10 of step 0", "on n3"):
+        assert what in job.what
+    assert "8 CPUs, 64 GiB, for 2 tasks; this one may run on 4 CPUs" in processors.what
+    assert allocation.share(JOB) == 4 and allocation.share({}) is None
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    fewer = allocation.allocation(JOB)[1]
+    assert fewer.level == "note" and "--cpus-per-task 4" in fewer.todo
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(128)))
+    monkeypatch.setattr(allocation, "usable_cores", lambda: 64)
+    more = allocation.allocation(JOB)[1]
+    assert more.level == "note" and "OMP_NUM_THREADS=4" in more.todo
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert allocation.allocation(JOB)[1].level == "good"
+
+
+def test_a_part_of_a_jobs_nodes_and_a_batch_script_have_what_slurm_says(monkeypatch):
+    # a step on the third node alone numbers its nodes from 0
+    part = JOB | {"SLURM_STEP_NODELIST": "n3", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
+    assert allocation.share(part | {"SLURM_CPUS_ON_NODE": "8"}) == 4
+    batch = {key: value for key, value in JOB.items() if "STEP" not in key} | {"SLURM_NODEID": "0"}
+    assert allocation.share(batch) == 16
+    assert "the batch script" in allocation.allocation(batch)[0].what
+
+
+def test_outside_a_job_slurm_is_named_only_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert allocation.allocation({}) == []
+    (tmp_path / "srun").touch(mode=0o755)
+    (login,) = allocation.allocation({})
+    assert login.level == "note" and "srun --label" in login.todo
+
+
 def test_ranks_that_cannot_meet_are_wrong(monkeypatch):
     monkeypatch.setattr(hardware, "_MEET", "raise SystemExit('no such interface')")
     (finding,) = hardware.meeting()
@@ -128,6 +177,7 @@ def test_threads_that_are_given_away_are_noted(monkeypatch):
     monkeypatch.setattr(hardware, "usable_cores", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert any("OMP_NUM_THREADS is 2, of 8 cores" in finding.what for finding in hardware.processor())
+    assert not any("OMP_NUM_THREADS" in finding.what for finding in hardware.processor(2))
 
 
 def test_a_parser_that_is_not_there_is_wrong(monkeypatch):
