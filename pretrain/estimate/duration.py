@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pretrain.estimate.communication import FLOAT, Collective, collectives, replays
 from pretrain.estimate.devices import Device
-from pretrain.estimate.memory import MOMENTS, checkpoint_bytes
+from pretrain.estimate.memory import checkpoint_bytes
 from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
 
 BACKWARD = 2.0
@@ -98,9 +98,11 @@ def duration(
         checkpoint_every: steps between checkpoints; 0: none on the way.
         disk: bytes/s of the disk, for all ranks together.
     """
-    shares = FLOAT * model.trained / (1 if layout.zero == 0 else layout.ranks)
-    update = (3 + 2 * MOMENTS) * shares / device.bandwidth  # reads and writes of the optimizer's step
-    compute = step_flops(model, batch, layout) / (layout.ranks * device.peak * utilisation) + update
+    # the optimizer's step reads weights, gradients and moments of the rank's share; gradients are not written
+    moved = FLOAT * (3 * model.trained + 2 * model.moments) / (1 if layout.zero == 0 else layout.ranks)
+    speed = device.peak * utilisation
+    update = moved / device.bandwidth + model.update_flops / speed
+    compute = step_flops(model, batch, layout) / (layout.ranks * speed) + update
     exchange = communication_seconds(collectives(model, batch, layout), layout, device)
     every = checkpoint_every
     stall = checkpoint_stall(model, layout, every, compute + exchange, disk) / every if every else 0.0

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 import torch
@@ -26,10 +27,15 @@ from pretrain.estimate.run_size import ModelSize
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder
 from pretrain.model.kernels.compiled import VARIABLE
+from pretrain.model.layer import layer_matrices
 from pretrain.objectives import WholeObjective, build_objective
 from pretrain.step.model import Embed, SentenceModel
 from pretrain.telemetry.throughput import ModelFlops, model_flops, work_clock
 
+MOMENTS = 2
+"""Elements that AdamW and LAMB keep for each parameter; Muon keeps one, its momentum."""
+NEWTON_SCHULZ = 5
+"""Iterations of Muon: torch's default, which training takes."""
 PERSISTENT = 100_000
 """Elements below which ZeRO 3 keeps a tensor whole (stage3_param_persistence_threshold decides otherwise)."""
 ROW = 512
@@ -79,8 +85,11 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
             encoder, build_objective(_without_generator(config), encoder, tokenizer, labels)
         )
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    matrices = _matrices_of_muon(config, model)
     if _has_discriminator(config):  # a second encoder that is trained, without its masked-language head
         counts += [(p.numel(), True) for p in encoder.lm.base_model.parameters()]
+        matrices += _matrices_of_muon(config, encoder.lm.base_model)
+    trained = sum(count for count, has_gradient in counts if has_gradient)
     zero = config.deepspeed.get("zero_optimization", {})
     persistent = int(zero.get("stage3_param_persistence_threshold", PERSISTENT))
     flops = model_flops(encoder.lm)
@@ -88,9 +97,10 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         copies, token_bytes = _activations(sizes, tokenizer, config, length, precision, on_gpu)
     widest = GRADIENTS * sizes["intermediate_size"] * 4
     return ModelSize(
-        trained=sum(count for count, trained in counts if trained),
-        frozen=sum(count for count, trained in counts if not trained),
-        small=sum(count for count, trained in counts if trained and count < persistent),
+        trained=trained,
+        frozen=sum(count for count, has_gradient in counts if not has_gradient),
+        moments=MOMENTS * trained - sum(rows * columns for rows, columns in matrices),
+        small=sum(count for count, has_gradient in counts if has_gradient and count < persistent),
         largest=max(count for count, _ in counts),
         width=encoder.hidden_size,
         vocabulary=encoder.vocab_size,
@@ -99,7 +109,28 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         masked_bytes=HEAD_BYTES * encoder.hidden_size,
         token_flops=flops_of_token(flops, length),
         masked_flops=flops.per_masked_token,
+        update_flops=sum(starmap(orthogonalisation_flops, matrices)),
     )
+
+
+def _matrices_of_muon(config: Config, module: nn.Module) -> list[tuple[int, int]]:
+    """Return the shapes of the parameters that Muon updates, with one moment each; [] by other optimizers."""
+    if config.train.optimizer != "muon":
+        return []
+    chosen = layer_matrices(module)
+    return [(p.shape[0], p.shape[1]) for p in module.parameters() if id(p) in chosen]
+
+
+def orthogonalisation_flops(rows: int, columns: int) -> float:
+    """Return the FLOPs of Muon's Newton-Schulz iterations on a matrix (Jordan et al. 2024).
+
+    With X of m rows and n >= m columns, transposed where need be, each computes A = X X^T, A A and A X.
+
+    >>> orthogonalisation_flops(3, 2) == 5 * 2 * (2 * 3 * 2 + 2 * 2 * 2 + 2 * 2 * 3)
+    True
+    """
+    least, most = sorted((rows, columns))
+    return NEWTON_SCHULZ * 2.0 * (2 * least * least * most + least**3)
 
 
 def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceEncoder:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pretrain.estimate.communication import FLOAT
 from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
 
-MOMENTS = 2
-"""States of a parameter: both optimizers keep two."""
 USABLE = 0.9
 """Share of a device's memory that is planned with: the rest is the context, kernels and holes."""
 TILES = {True: (2**28, 2**26), False: (2**25, 2**22)}
@@ -28,7 +26,7 @@ class Memory:
 
     weights: as they lie between steps; at stage 3 this rank's share, and the small ones.
     gradients: of this rank's own micro-batches, and at stage 3 the reduced share.
-    optimizer: two moments.
+    optimizer: its moments.
     master: DeepSpeed's second copy of this rank's share of the weights (stages 1 and 2).
     gathered: weights that stage 3 holds whole while a module runs.
     copies: working copies of weights in the precision of the encoder.
@@ -65,8 +63,8 @@ class Memory:
 
 
 def checkpoint_bytes(model: ModelSize) -> float:
-    """Return the bytes of a checkpoint: weights and two moments, float32."""
-    return FLOAT * (model.trained + model.frozen + MOMENTS * model.trained)
+    """Return the bytes of a checkpoint: weights and moments, float32."""
+    return FLOAT * (model.trained + model.frozen + model.moments)
 
 
 def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> Memory:
@@ -87,7 +85,7 @@ def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> Memory:
         weights=weights,
         # at stage 3 a share in the accumulator, and one that the optimizer reads
         gradients=trained + share * (0, 0, 0, 2)[zero],
-        optimizer=MOMENTS * (trained if zero == 0 else share),
+        optimizer=FLOAT * model.moments / (1 if zero == 0 else layout.ranks),
         master=share if zero in (1, 2) else 0.0,
         gathered=gathered,
         copies=model.copies,

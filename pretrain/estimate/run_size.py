@@ -10,6 +10,7 @@ class ModelSize:
     """A model, as training holds it.
 
     trained, frozen: parameters that have gradients, and those that have none.
+    moments: elements of the optimizer's state: one for each parameter that Muon updates, two for each other.
     small: trained parameters in tensors that ZeRO 3 keeps whole on every rank.
     largest: elements of the largest tensor.
     width: of sentence vectors.
@@ -19,10 +20,12 @@ class ModelSize:
     masked_bytes: further ones for each masked token, without the tile of logits.
     token_flops: of a forward pass, for each token, attention at the batch's mean length included.
     masked_flops: further ones for each masked token.
+    update_flops: of the products in an optimizer's step over all parameters: Muon's.
     """
 
     trained: int
     frozen: int
+    moments: int
     small: int
     largest: int
     width: int
@@ -32,6 +35,7 @@ class ModelSize:
     masked_bytes: float
     token_flops: float
     masked_flops: float
+    update_flops: float = 0.0
 
 
 @dataclass(frozen=True)

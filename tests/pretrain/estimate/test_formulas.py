@@ -13,6 +13,7 @@ from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
 MODEL = ModelSize(
     trained=1_000_000,
     frozen=0,
+    moments=2_000_000,
     small=10_000,
     largest=400_000,
     width=64,
@@ -123,6 +124,18 @@ def test_seconds_of_a_step():
     assert found.communication == pytest.approx(wire)
     assert found.checkpoint == pytest.approx(12e6 / 1e9 / 10)
     assert found.tokens_per_second == pytest.approx(6000 / (products + update + wire))
+
+
+def test_one_moment_of_some_parameters_is_less_to_hold_save_and_move():
+    """Of a million parameters, 600,000 with one moment; 8e9 FLOPs of products on every rank."""
+    muon = replace(MODEL, moments=1_400_000, update_flops=8e9)
+    assert memory.memory(muon, BATCH, FOUR).optimizer == 4 * 1.4e6
+    assert memory.checkpoint_bytes(muon) == 4e6 + 4 * 1.4e6
+    device = DEVICES["a100-80"]
+    found, before = (duration.duration(m, BATCH, FOUR, device, 0.5, 10, 1e9) for m in (muon, MODEL))
+    difference = 8e9 / (312e12 * 0.5) - 2 * 4 * 0.6e6 / 2.039e12
+    assert found.compute - before.compute == pytest.approx(difference)
+    assert before.checkpoint - found.checkpoint == pytest.approx(4 * 0.6e6 / 1e9 / 10)
 
 
 def test_a_device_of_the_table_takes_what_the_user_knows():

@@ -1,0 +1,65 @@
+"""A plan's bytes and FLOPs of an optimizer's step are those of the real optimizer, after a step of it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from exactness_worker import FakeTokenizer
+from torch.utils.flop_counter import FlopCounterMode
+
+from pretrain.config.recipe import validate_config
+from pretrain.estimate.measure import architecture, measure_model
+from pretrain.estimate.memory import checkpoint_bytes, memory
+from pretrain.estimate.run_size import BatchSize, Layout
+from pretrain.model.encoder import build_encoder
+from pretrain.objectives import build_objective
+from pretrain.step.model import SentenceModel
+from pretrain.step.optimizer import build_optimizer
+
+BATCH = BatchSize(16, 64, 0.0, 0.0, 2, 0.0)
+DIFFCSE = {"name": "diffcse"}
+
+
+def config_of(optimizer: str, objective: dict):
+    return validate_config(
+        {
+            "train": {"zero": 0, "optimizer": optimizer, "precision": "fp32"},
+            "model": {"layers": 3, "hidden_size": 32, "heads": 2, "max_positions": 64},
+            "objective": objective,
+        },
+        "test",
+    )
+
+
+def stepped(config) -> tuple[torch.nn.Module, torch.optim.Optimizer, int]:
+    """The model and its optimizer after a step, and the FLOPs of the products in it."""
+    encoder = build_encoder(architecture(config), FakeTokenizer(), "mean")
+    config = config.model_copy(deep=True)
+    discriminates = config.objective.name == "diffcse"
+    config.objective.diffcse.replaced_token_weight = 0.0  # no generator, whose weights would have to be read
+    model = SentenceModel(encoder, build_objective(config, encoder, FakeTokenizer()), "fp32")
+    if discriminates:
+        model.discriminator = copy.deepcopy(encoder.lm.base_model)
+    optimizer = build_optimizer(model, config.train, torch.device("cpu"))
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter) if parameter.requires_grad else None
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    return model, optimizer, counter.get_total_flops()
+
+
+@pytest.mark.parametrize("objective", [{"name": "clear"}, DIFFCSE], ids=["clear", "diffcse"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "muon"])
+def test_the_state_of_the_real_optimizer_is_planned(optimizer, objective):
+    config = config_of(optimizer, objective)
+    size = measure_model(config, FakeTokenizer(), 8, "fp32", on_gpu=False)
+    model, real, flops = stepped(config)
+    held = [t for state in real.state.values() for name, t in state.items() if name != "step"]
+    found = sum(t.untyped_storage().nbytes() for t in held)
+    assert memory(size, BATCH, Layout(2, 0, 96)).optimizer == found
+    weights = sum(4 * p.numel() for p in model.parameters())
+    assert checkpoint_bytes(size) == weights + found
+    assert (found < 8 * size.trained) == (optimizer == "muon")
+    assert size.update_flops == flops
