@@ -79,8 +79,8 @@ def test_links_between_pages_lead_somewhere(page):
 
 
 def test_a_broken_link_is_found():
-    assert leads_somewhere("docs/log.md", "results.md#what-can-be-said")
-    assert not leads_somewhere("docs/log.md", "results.md#what-cannot-be-said")
+    assert leads_somewhere("docs/log.md", "measurements.md#what-can-be-said")
+    assert not leads_somewhere("docs/log.md", "measurements.md#what-cannot-be-said")
     assert not leads_somewhere("docs/log.md", "docs/results.md")
 
 
