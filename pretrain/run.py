@@ -34,6 +34,7 @@ from pretrain.start.devices import choose_precision, set_deterministic, set_thre
 from pretrain.start.encoder import check_sources, starting_encoder
 from pretrain.start.evaluation import Evaluation
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
+from pretrain.start.identical_views import require_different_views
 from pretrain.start.in_force import read_back
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
@@ -110,6 +111,11 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     longest = encoder.max_positions
     objective = build_objective(config, encoder, data.tokenizer, data.labels)
     objective.require_positions(min(longest, data.train.max_length))
+    prompts = prompt_tokens(data.tokenizer, config.data.prompts)
+    masking = Masking.of(config.objective)
+    spec = BatchSpec(data.views, masking, data.vocabulary, data.synonyms, longest, prompts)
+    if checkpoint is None:
+        require_different_views(config, data, objective, spec)
     in_force = read_back(config, encoder, objective, data.views)
     flops = summary.flops_meter(config, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, config.train.precision), config)
@@ -122,9 +128,6 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     on_rank_zero(lambda: replace_durably(folder / "config.yaml", recipe.encode()))
 
     # batches, evaluation, checkpoints
-    prompts = prompt_tokens(data.tokenizer, config.data.prompts)
-    masking = Masking.of(config.objective)
-    spec = BatchSpec(data.views, masking, data.vocabulary, data.synonyms, longest, prompts)
     of_ledger = compare_last_batch(config, data.train, spec, progress, checkpoint)
     rank, world = dist.get_rank(), dist.get_world_size()
 

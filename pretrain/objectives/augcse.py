@@ -65,6 +65,10 @@ class Augcse(Objective):
         weight, rise = self.settings.weight, self.settings.rise(step)
         return {"augcse": weight * rise, "augcse_discriminator": self.settings.discriminator_weight * rise}
 
+    @property
+    def compared(self) -> tuple[str, ...]:
+        return self.roles[:2]  # a third is the discriminator's alone
+
     def alpha(self, progress: float) -> float:
         """Return the factor on the gradient that the encoder gets from the discriminator."""
         if self.settings.alpha_schedule == "constant":

@@ -199,6 +199,11 @@ class Objective(nn.Module):
         return total
 
     @property
+    def compared(self) -> tuple[str, ...]:
+        """The roles that its contrastive loss compares: where all are the same, it can learn nothing."""
+        return self.roles
+
+    @property
     def kept_head(self) -> ProjectionHead | None:
         """The head whose output is the sentence vector in use: evaluated in training, and exported.
 
