@@ -18,6 +18,8 @@ STEP = f"mkdir -p {RUN}/checkpoints/step-00000040; exit {{}}"
         (SAID.format(2, 75), "not requeued", False),
         # nobody could say anything
         ("exit 75", "requeueing 7 (asked to save", True),
+        # no handler yet
+        ("kill -USR1 $$", "requeueing 7 (asked to save, before the ranks could, exit status 138)", True),
         ("exit 1", "not requeued", False),
         (STEP.format(1), "not requeued", False),
         (STEP.format(134), "requeueing 7 (killed by signal 6, after a new checkpoint", True),

@@ -28,7 +28,7 @@ def field(job: str, key: str) -> str:
     return next(word.split("=", 1)[1] for word in words if word.startswith(key + "="))
 
 
-def wait(condition, seconds: float = 240) -> None:
+def wait(condition, seconds: float = 600) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"waited {seconds} s"
