@@ -86,6 +86,7 @@ def train(
     log = _StepLog(config, engine, telemetry, progress, clock, stragglers, scale, beside, faults)
     engine.train()
     watchdog.follow(clock)
+    telemetry.throughput.pause()
 
     while progress.step < stop_step:
         clock.start_step()
@@ -268,7 +269,7 @@ class _StepLog:
             Judged(step.number, step.batch, losses, norm, applied, numbers.get("scale"))
         )
         sequences = self.sizes.at_step(step.number - 1)
-        self.telemetry.advance(step.number, losses, step.rate, result.tokens, sequences)
+        self.telemetry.advance(step.number, losses, step.rate, result.tokens, sequences, step.coming.came)
         for row in result.substitutions:
             self.telemetry.warn(describe_substitution(row))
         if sound:

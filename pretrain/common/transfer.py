@@ -9,6 +9,7 @@ is copied.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -71,6 +72,9 @@ class Numbers:
     """Named numbers on their way from the device; `read` waits for them alone, not for what came after.
 
     They are made into float64, which holds all that float32 can. What is on the host already stays there.
+
+    Attributes:
+        came: when they were on the host, by `time.monotonic`: on a GPU known after `read` alone.
     """
 
     def __init__(self, values: Mapping[str, Tensor | float]):
@@ -87,10 +91,12 @@ class Numbers:
                 self._values = pinned.copy_(self._values, non_blocking=True)
                 self._ready = torch.cuda.Event()
                 self._ready.record()
+        self.came = None if self._ready is not None else time.monotonic()
 
     def read(self) -> dict[str, float]:
         """Return name -> number, in the order given; the one place where a step's host waits."""
         if self._ready is not None:
             self._ready.synchronize()
+        self.came = self.came or time.monotonic()
         read = {} if self._values is None else dict(zip(self._names, self._values.tolist()))
         return {name: read[name] if name in read else float(self._known[name]) for name in self._order}

@@ -150,7 +150,7 @@ class Telemetry:
         lr: float,
         tokens: int,
         sequences: int = 0,
-        seconds: float | None = None,
+        ended: float | None = None,
     ) -> None:
         """Count a step and move the bar.
 
@@ -159,13 +159,13 @@ class Telemetry:
             losses: name -> loss.
             lr: learning rate of the step.
             tokens, sequences: what the step trained on, over all ranks.
-            seconds: its time; None: since the last call of this method or of `log`.
+            ended: when it ended, by `time.monotonic`; None: now (`Throughput.add`).
         """
         self._step = step
         self.tokens += tokens
         if not self._active:
             return
-        self.throughput.add(step, tokens, sequences, seconds)
+        self.throughput.add(step, tokens, sequences, ended)
         if self._bar is not None:
             eta = format_seconds(self.throughput.eta(self.total_steps))
             others = f"step {self.total_steps}/{self.total_steps}  eta {eta}  "
@@ -189,7 +189,9 @@ class Telemetry:
             scores = [f"{name} {value:.4g}" for name, value in flatten(metrics["evaluation"])]
             self._print(wrap_items(f"step {step}  evaluation:", scores, LINE_WIDTH))
         self._write(step, metrics)
-        self.throughput.pause()
+        # records of steps are written while the next step is under way, whose time has begun
+        if not metrics.keys() & {"loss", "left_out"}:
+            self.throughput.pause()
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""

@@ -141,17 +141,18 @@ class Throughput:
         """Leave the time since the last step out of the rates: it was not training."""
         self._mark = self._clock()
 
-    def add(self, step: int, tokens: int, sequences: int = 0, seconds: float | None = None) -> None:
-        """Count a step.
+    def add(self, step: int, tokens: int, sequences: int = 0, ended: float | None = None) -> None:
+        """Count a step: its time is that since the end of the step before, or since the pause after it.
 
         Args:
-            seconds: its time; None: the time since the last step or pause.
+            ended: when it ended, by the clock; None: now. A step whose numbers are read during the next one
+                has ended before.
         """
-        now = self._clock()
+        now = self._clock() if ended is None else ended
         self._tokens += tokens
         self._sequences += sequences
-        self._seconds += now - self._mark if seconds is None else seconds
-        self._mark = now
+        self._seconds += max(0.0, now - self._mark)
+        self._mark = max(now, self._mark)
         self._wall.append((step, now))
 
     def rates(self) -> tuple[float, float]:

@@ -62,7 +62,8 @@ def test_rates_count_training_time_only():
     assert meter.rates() == (4000 / 8, 200 / 8)
     meter.reset()
     assert meter.rates() == (0.0, 0.0)
-    meter.add(4, tokens=300, sequences=3, seconds=1.5)
+    clock.now += 5.0
+    meter.add(4, tokens=300, sequences=3, ended=clock.now - 3.5)
     assert meter.rates() == (200.0, 2.0)
 
 
