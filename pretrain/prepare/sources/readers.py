@@ -26,6 +26,8 @@ from pretrain.prepare.tasks import Task
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 PASSAGE_CHARACTERS = 32768
+_MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\xfd7zXZ\x00": ".xz"}
+"""First bytes of a compressed file -> the end that its name must have."""
 _PROBE_BYTES = 1 << 20
 
 Stream = BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
@@ -98,6 +100,11 @@ def detect_layout(path: Path) -> Literal["lines", "paragraphs"]:
             probe = stream.read(_PROBE_BYTES)
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(probe)
     except UnicodeDecodeError as error:
+        ending = next((end for start, end in _MAGIC.items() if probe.startswith(start)), "")
+        if ending:
+            raise UserError(
+                f"source {path} is compressed, which its name must tell: mv {path} {path}{ending}"
+            ) from error
         raise UserError(
             f"source {path} is not UTF-8 text (byte {error.start}). Convert it: iconv -f LATIN1 -t "
             f"UTF-8 {path}"

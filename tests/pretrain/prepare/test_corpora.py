@@ -3,12 +3,15 @@ named."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig, Source
@@ -28,8 +31,6 @@ def write(path: Path, text: str) -> Path:
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(data))
     elif path.suffix == ".zst":
-        import zstandard
-
         path.write_bytes(zstandard.ZstdCompressor().compress(data))
     else:
         path.write_bytes(data)
@@ -179,6 +180,11 @@ def test_latin_1_and_damaged_archives(tmp_path):
     (tmp_path / "latin.txt").write_bytes("naïve".encode("latin-1") * 10)
     with pytest.raises(UserError, match=r"not UTF-8.*iconv"):
         plan_tasks([Source(source=str(tmp_path / "latin.txt"))])
+    packers = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    for ending, pack in packers.items():
+        (tmp_path / "named.txt").write_bytes(pack("Ein naïver Satz.".encode()))
+        with pytest.raises(UserError, match=rf"is compressed.*mv \S+named\.txt \S+named\.txt{ending}$"):
+            plan_tasks([Source(source=str(tmp_path / "named.txt"))])
     whole = gzip.compress(random.Random(0).randbytes(5000).hex().encode())
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[:2000])
     with pytest.raises(UserError, match=r"cut\.jsonl\.gz is cut short"):
