@@ -157,7 +157,9 @@ class Command:
             texts[name] = word
         left = bare[len(named) :]
         if left and (not self.takes_more_words or "-" in left):  # fire would end the call at a dash
-            raise UserError(f"unexpected word {left[0]!r}; flags are --name value. {self._how}")
+            recipe = "config" in self.flags and "config" not in texts and left[0].endswith((".yaml", ".yml"))
+            hint = f"; did you mean --config {left[0]}?" if recipe else "; flags are --name value."
+            raise UserError(f"unexpected word {left[0]!r}{hint} {self._how}")
         if self.takes_more_words and not left:
             raise UserError(f"{self.words[-1].upper()} is missing; write {self.usage}")
         for flag in self.flags.values():

@@ -56,6 +56,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     where = "flags"
     if recipe is not None:
         tree = read_yaml(find_recipe(Path(recipe)))
+        _refuse_sweep(tree, recipe)
         where = where if recipe == DEFAULT_RECIPE else str(recipe)  # nobody named the default's file
     recipes_own = dict(tree.get("train") or {}) if isinstance(tree.get("train"), dict | None) else {}
     for key, value in overrides.items():
@@ -92,6 +93,20 @@ def find_recipe(path: Path) -> Path:
     if bare and (hint := nearest(path.name, sorted(ours.stem for ours in RECIPES.glob("*.yaml")))):
         raise UserError(f"no recipe {path}{hint}")
     return found
+
+
+def _refuse_sweep(tree: dict[str, Any], path: str | Path) -> None:
+    """Raise UserError if a file has the rows of a sweep, and say what it is for."""
+    if not tree.keys() & {"rows", "design"}:
+        return
+    recipe = tree.get("recipe")
+    one = (
+        f"; one run's recipe is {Path(recipe).name}, to which the file's rows add settings" if recipe else ""
+    )
+    raise UserError(
+        f"{path} is a sweep, many runs and a table: clearly sweep {path} trains them, clearly sweep plan "
+        f"{path} lists them{one}"
+    )
 
 
 def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[str]) -> None:

@@ -122,6 +122,7 @@ def test_a_disk_that_takes_no_file_is_one_message_that_names_the_file(call, tmp_
         (("x", "--data", "a"), "its name here is --eval-data"),
         (("x", "--memory_bg", "1"), "did you mean --memory-gb?"),
         (("x", "y"), "unexpected word 'y'"),
+        (("x", "y.yaml"), "unexpected word 'y.yaml'; flags are --name value"),
         (("x", "-"), "unexpected word '-'"),
         (("x", "--model", "y"), "MODEL is given twice"),
         (("x", "--tasks"), "--tasks needs a value"),
@@ -139,6 +140,14 @@ def test_mistakes_are_one_message(call, words, said):
     code, out, error = call(*words)
     assert code == 2 and said in error and "Traceback" not in error and not out
     assert len(error.strip().splitlines()) == 1
+
+
+def test_a_recipe_among_the_words_is_said_to_be_for_config(call):
+    def plan(*, config: str = "") -> None:
+        """Plan."""
+
+    said = call("clear_base.yaml", function=plan)[2]
+    assert "unexpected word 'clear_base.yaml'; did you mean --config clear_base.yaml?" in said
 
 
 def test_short_help_has_ten_flags_a_line_each_and_full_help_all(call):

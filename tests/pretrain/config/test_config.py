@@ -33,6 +33,12 @@ def test_the_base_recipe_is_the_papers():
     assert config.data.prepare.unit == "sequence" and config.data.prepare.max_length == 512
 
 
+def test_a_sweep_is_no_recipe_and_the_message_says_what_it_is_for():
+    sweep = RECIPES[0].parent / "sweeps" / "clear_table3.yaml"
+    with pytest.raises(UserError, match=r"is a sweep.*clearly sweep plan .*recipe is clear_base\.yaml"):
+        load_config(sweep, {})
+
+
 def test_flags_are_raw_strings_and_win_over_the_recipe():
     config = load_config(
         None,
