@@ -31,7 +31,7 @@ from pretrain.start.best import keep_start, repair_best
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import open_data, report_damage
 from pretrain.start.devices import choose_precision, set_deterministic, set_threads
-from pretrain.start.encoder import check_sources, starting_encoder
+from pretrain.start.encoder import check_sources, guiding_encoder, starting_encoder
 from pretrain.start.evaluation import Evaluation
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
 from pretrain.start.identical_views import require_different_views
@@ -108,8 +108,9 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
 
     # model, objective, engine
     encoder = starting_encoder(config, data.tokenizer)
+    guide = guiding_encoder(config, data.tokenizer, data.train.max_length)
     longest = encoder.max_positions
-    objective = build_objective(config, encoder, data.tokenizer, data.labels)
+    objective = build_objective(config, encoder, data.tokenizer, data.labels, guide)
     objective.require_positions(min(longest, data.train.max_length))
     prompts = prompt_tokens(data.tokenizer, config.data.prompts)
     masking = Masking.of(config.objective)

@@ -120,6 +120,11 @@ class ObjectiveConfig(Section):
         weights = self.matryoshka_weights or (1.0,) * len(self.matryoshka)
         return dict(sorted(zip(self.matryoshka, weights), reverse=True))
 
+    @property
+    def guide(self) -> str | None:
+        """The other encoder that the contrastive losses ask for false negatives, if there is one."""
+        return None if self.parts == ("mlm",) else self.false_negatives.model
+
     @staticmethod
     def section(part: str) -> str:
         """Return the section of an objective's settings."""

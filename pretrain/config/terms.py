@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pretrain.common.run_folder import named_model
+from pretrain.common.typed_values import NONE_IS_A_VALUE
 from pretrain.config.readings import ADVERSARIAL_READINGS, AdversarialReading
 
 Reading = Literal["code", "paper"]
@@ -59,10 +60,11 @@ class Term(Section):
 class FalseNegativesConfig(Section):
     """False negatives of every contrastive loss, left out by a guide (GISTEmbed, Solatorio 2024)."""
 
-    guide: Literal["none", "self"] = Field(
+    guide: Annotated[str, NONE_IS_A_VALUE] = Field(
         "none",
-        description="whose similarities decide which candidates are no negatives of an anchor: none, or "
-        "self, the vectors in use of the model that is trained",
+        description="whose similarities decide which candidates are no negatives of an anchor: none; self, "
+        "the vectors in use of the model that is trained; or those of another encoder: a run, folder or hub "
+        "name, with the tokenizer of the data",
     )
     margin: float = Field(
         0.0,
@@ -72,6 +74,17 @@ class FalseNegativesConfig(Section):
     strategy: Literal["absolute", "relative"] = Field(
         "absolute", description="the margin is a cosine, or a share of the positive's similarity"
     )
+
+    @field_validator("guide")
+    @classmethod
+    def _export(cls, guide: str) -> str:
+        named = named_model("objective.false_negatives.guide", guide)
+        return guide if guide in ("none", "self") or named is None else named
+
+    @property
+    def model(self) -> str | None:
+        """The encoder that guides, where it is another than the trained one."""
+        return None if self.guide in ("none", "self") else self.guide
 
 
 class MaskedLanguageConfig(Section):

@@ -81,9 +81,7 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
     labels = max(2, (config.augment.augmented or "").count("|") + 1)
     with torch.device("meta"):
         encoder = _encoder(config, sizes, tokenizer)
-        model = SentenceModel(
-            encoder, build_objective(_without_generator(config), encoder, tokenizer, labels)
-        )
+        model = SentenceModel(encoder, build_objective(_alone(config), encoder, tokenizer, labels))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     matrices = _matrices_of_muon(config, model)
     if _has_discriminator(config):  # a second encoder that is trained, without its masked-language head
@@ -110,7 +108,16 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         token_flops=flops_of_token(flops, length),
         masked_flops=flops.per_masked_token,
         update_flops=sum(starmap(orthogonalisation_flops, matrices)),
+        guide=_parameters_of_guide(config, tokenizer),
     )
+
+
+def _parameters_of_guide(config: Config, tokenizer: Any) -> int:
+    if (source := config.objective.guide) is None:
+        return 0
+    with torch.device("meta"):
+        guide = build_encoder(architecture_of(pretrained(AutoConfig, source)), tokenizer)
+    return sum(parameter.numel() for parameter in guide.parameters())
 
 
 def _matrices_of_muon(config: Config, module: nn.Module) -> list[tuple[int, int]]:
@@ -150,10 +157,12 @@ def _has_discriminator(config: Config) -> bool:
     return "diffcse" in config.objective.parts and config.objective.diffcse.replaced_token_weight > 0
 
 
-def _without_generator(config: Config) -> Config:
-    """Return the configuration without DiffCSE's generator, whose weights would have to be read."""
+def _alone(config: Config) -> Config:
+    """Return the configuration without the weights to read of DiffCSE's generator and of a guide."""
     config = config.model_copy(deep=True)
     config.objective.diffcse.replaced_token_weight = 0.0
+    if config.objective.guide is not None:
+        config.objective.false_negatives.guide = "self"
     return config
 
 

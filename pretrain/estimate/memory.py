@@ -82,7 +82,7 @@ def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> Memory:
     activations, loss = micro_batch_bytes(model, batch, layout)
     copy = checkpoint_bytes(model) / layout.ranks if layout.background else 0.0
     return Memory(
-        weights=weights,
+        weights=weights + FLOAT * model.guide,
         # at stage 3 a share in the accumulator, and one that the optimizer reads
         gradients=trained + share * (0, 0, 0, 2)[zero],
         optimizer=FLOAT * model.moments / (1 if zero == 0 else layout.ranks),

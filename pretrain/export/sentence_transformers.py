@@ -8,12 +8,15 @@ And importing the library takes longer than an export.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from transformers.utils import cached_file
 
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, write_durably
@@ -111,6 +114,60 @@ def read_head(folder: Path) -> ProjectionHead:
             f"{folder} does not hold the head that the export keeps: {error}. Export the run again"
         ) from error
     return head.eval()
+
+
+def read_modules(source: str) -> tuple[str, ProjectionHead | None]:
+    """Read which pooling a model of sentence-transformers has, and the head that follows it, if one does.
+
+    Args:
+        source: a folder or hub name. A plain one, without modules.json, counts as `mean` without a head, as
+            in sentence-transformers.
+
+    Raises:
+        UserError: it has modules other than a transformer, `cls` or `mean` pooling, a linear map of d to d
+            with bias and tanh, and normalisation; or its files are damaged.
+    """
+    listed = _content(source, "modules.json")
+    if listed is None:
+        return "mean", None
+    pooling, head, others = None, None, list[str]()
+    try:
+        for module in listed:
+            kind, path = module["type"].rpartition(".")[2], module["path"]
+            settings = _content(source, f"{path}/config.json") or {} if path else {}
+            if kind == "Pooling":
+                (pooling,) = _modes(settings)
+            elif kind == "Dense" and settings["activation_function"].endswith(".Tanh"):
+                file = cached_file(os.path.expanduser(source), f"{path}/model.safetensors")
+                head = read_head(Path(file).parent)
+            elif kind not in ("Transformer", "Normalize"):
+                others.append(kind)
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"the modules of '{source}' cannot be read: {type(error).__name__}: {error}"
+        ) from error
+    if pooling not in ("cls", "mean") or others:
+        found = ", ".join([f"pooling {pooling}", *others])
+        raise UserError(
+            f"'{source}' makes its vectors by modules that have no counterpart in packed rows ({found}); "
+            "give one with cls or mean pooling, and with no head or a linear map of d to d with tanh"
+        )
+    return pooling, head
+
+
+def _modes(settings: Mapping[str, Any]) -> list[str]:
+    """Return the poolings of a module's settings, as versions before and since 6 write them."""
+    if (mode := settings.get("pooling_mode")) is not None:
+        return [mode] if isinstance(mode, str) else list(mode)
+    named = {"cls_token": "cls", "mean_tokens": "mean"}
+    return [named.get(name, name) for name in MODES if settings.get(f"pooling_mode_{name}")] or ["mean"]
+
+
+def _content(source: str, name: str) -> Any:
+    """Return what a JSON file of a folder or hub name holds; None where there is none."""
+    options = {"_raise_exceptions_for_missing_entries": False}
+    file = cached_file(os.path.expanduser(source), name, **options)
+    return None if file is None else json.loads(Path(file).read_text("utf-8"))
 
 
 def layer_weights(second: int, layers: int) -> list[float]:

@@ -35,13 +35,18 @@ SYSTEMS = {
 
 
 def build_objective(
-    config: Config, encoder: SentenceEncoder, tokenizer: Any = None, number_of_labels: int = 0
+    config: Config,
+    encoder: SentenceEncoder,
+    tokenizer: Any = None,
+    number_of_labels: int = 0,
+    guide: SentenceEncoder | None = None,
 ) -> WholeObjective:
     """Build what `objective.name` asks for, heads freshly initialised, before an engine wraps the encoder.
 
     Args:
         tokenizer: for objectives that edit sentences (diffcse).
         number_of_labels: values that the labels of a labelled view may have (augcse).
+        guide: the encoder that `objective.false_negatives.guide` names, frozen; None: it names none.
 
     Raises:
         UserError: an objective of the user's own does not load, or settings do not go together.
@@ -61,7 +66,7 @@ def build_objective(
         )
         system, name = _system(part)
         terms[name] = system(config, encoder, **more)
-    return WholeObjective(config, terms)
+    return WholeObjective(config, terms, guide)
 
 
 def view_specs(config: Config) -> list[ViewSpec]:

@@ -46,6 +46,8 @@ class BatchContext:
     itself).
     labels: int64[N] of the labelled view, or None.
     seed: of whatever is random in an objective: the same on every rank.
+    guided: role -> float32[N, g], the vectors of the encoder that `objective.false_negatives.guide` names;
+        None where it names none.
     condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`;
         surrogates: scalars that carry it through the heads (`condition`).
     measures: where `relate` may leave numbers for the metrics: scalars on the device, which nobody waits for.
@@ -60,6 +62,7 @@ class BatchContext:
     present: dict[str, Tensor]
     labels: Tensor | None
     seed: int
+    guided: Views | None = None
     condition_gradients: dict[str, Tensor] = field(default_factory=dict)
     surrogates: list[Tensor] = field(default_factory=list)
     measures: dict[str, Tensor | float] = field(default_factory=dict)
@@ -172,8 +175,10 @@ class Objective(nn.Module):
             roles: of anchors, positives and, where there are any, hard negatives.
         """
         guide = None
-        if self.false_negatives.guide == "self":
-            anchors, positives, *negatives = (views[role].detach() for role in roles)
+        if self.false_negatives.guide != "none":
+            known = views if self.false_negatives.model is None else context.guided
+            assert known is not None  # a guide's vectors come with the step's
+            anchors, positives, *negatives = (known[role].detach() for role in roles)
             guide = Guide(
                 anchors,
                 positives,

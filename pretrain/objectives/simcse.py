@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -235,7 +236,8 @@ class Declutr(Objective):
         return 2 * batch - 2
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        positive = torch.stack([views[role] for role in self.roles[1:]]).mean(0)
+        if context.guided is not None:
+            context = replace(context, guided=self._averaged(context.guided))
 
         def loss(views: Views, guide: Guide | None) -> Tensor:
             return nt_xent(
@@ -246,5 +248,9 @@ class Declutr(Objective):
                 guide=guide,
             )
 
-        both = {"anchor": views["anchor"], "positive": positive}
-        return {"declutr": self.contrast("declutr", both, context, loss)}
+        return {"declutr": self.contrast("declutr", self._averaged(views), context, loss)}
+
+    def _averaged(self, views: Views) -> Views:
+        """Return the anchors, and the mean of each one's positives."""
+        positives = torch.stack([views[role] for role in self.roles[1:]])
+        return {"anchor": views["anchor"], "positive": positives.mean(0)}

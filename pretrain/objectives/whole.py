@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
+from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, is_simcse_head
 from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -44,11 +46,19 @@ class WholeObjective(nn.Module):
     With `mlm.copies: 2` the latter is CLEAR's Double MLM.
 
     roles: the views of all terms, each embedded once, whoever reads it. masked_copies: maskings of each
-    sequence.
+    sequence. guided_roles: the views that the guide of false negatives embeds, too.
     """
 
-    def __init__(self, config: Config, terms: dict[str, Objective]):
+    def __init__(self, config: Config, terms: dict[str, Objective], guide: SentenceEncoder | None = None):
+        """
+        Args:
+            guide: the encoder that `objective.false_negatives.guide` names, if it names one.
+        """
         super().__init__()
+        if (guide is None) != (config.objective.guide is None):
+            raise ValueError(f"objective.false_negatives.guide is {config.objective.guide}, given is {guide}")
+        # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
+        self._guide = [guide]
         self.terms = Terms(terms)
         for term in terms.values():
             term.false_negatives, term.widths = config.objective.false_negatives, config.objective.widths
@@ -56,6 +66,8 @@ class WholeObjective(nn.Module):
         self.mlm_weight = config.objective.mlm.weight
         self.steps = config.train.steps
         self.roles = tuple(dict.fromkeys(role for term in terms.values() for role in term.roles))
+        compared = dict.fromkeys(role for term in terms.values() for role in term.compared)
+        self.guided_roles = () if guide is None else tuple(compared)
         self.sequence_terms = {name: term for name, term in terms.items() if term.sequence_roles}
         last = config.train.steps - 1  # weights only rise: what is 0 then is 0 always, and demands nothing
         smallest = max(
@@ -154,6 +166,11 @@ class WholeObjective(nn.Module):
         }
 
     @property
+    def guide(self) -> SentenceEncoder | None:
+        """The frozen encoder whose vectors say which negatives are false, if it is not the trained one."""
+        return self._guide[0]
+
+    @property
     def momentum_role(self) -> str | None:
         """The role that the momentum encoder, if there is one, embeds."""
         return next((term.momentum_role for term in self.terms.values() if term.momentum_role), None)
@@ -193,7 +210,8 @@ class WholeObjective(nn.Module):
         )
         training = self.training
         self.eval()  # batch norm must not count these vectors
-        losses = self.relate({role: noise.roll(i, 1) for i, role in enumerate(self.roles)}, context)
+        views = {role: noise.roll(i, 1) for i, role in enumerate(self.roles)}
+        losses = self.relate(views, replace(context, guided=views))
         self.train(training)
         return sum(
             (loss * 0.0 for loss in losses.values()), sum(term.idle(device) for term in self.terms.values())

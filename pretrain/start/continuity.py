@@ -66,6 +66,7 @@ SCHEDULE = ("train.schedule", "train.decay_steps", "train.decay_shape")
 """Keys that may change from `constant` or `wsd` to either, while the learning rate is stable in both."""
 
 
+GUIDE = "objective.false_negatives.guide"
 MASKING = "objective.mlm.rate", "objective.mlm.later_rates", "objective.mlm.rate_change"
 """Keys that may change where the steps done were masked at the same rates."""
 
@@ -107,6 +108,8 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
             continue  # means what the run used before
         if key in of_checkpoint:
             continue  # was not given: it is the starting model's, as before
+        if key == GUIDE and not {value, before.get(key)} & {"none", "self"}:
+            continue  # an encoder, wherever it lies, is identified by its hash
         if key not in allowed:
             raise UserError(
                 f"{source} was made with {key}={before.get(key)}, this command has {value}: that would be "

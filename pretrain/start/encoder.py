@@ -1,17 +1,20 @@
-"""The encoder that a run trains: from a checkpoint, or with random weights."""
+"""The encoder that a run trains, from a checkpoint or with random weights, and the one that guides it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 from augment.core.errors import CannotLoad
-from augment.core.pretrained import require_source, require_weights
+from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.common.errors import UserError
 from pretrain.config.run import DROPOUTS, SIZES, Config
+from pretrain.export.folder import read_kept_head, read_policy
+from pretrain.export.sentence_transformers import read_modules
 from pretrain.model.architectures import architecture_of
-from pretrain.model.encoder import SentenceEncoder, build_encoder, load_encoder
+from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokenizer, load_encoder
 
 
 def check_sources(config: Config) -> None:
@@ -21,7 +24,12 @@ def check_sources(config: Config) -> None:
         UserError: one is no folder and no name on the hub, or its weights cannot be read.
     """
     generator = config.objective.diffcse.generator if "diffcse" in config.objective.parts else None
-    for key, source in (("model.init", config.model.init), ("objective.diffcse.generator", generator)):
+    named = {
+        "model.init": config.model.init,
+        "objective.diffcse.generator": generator,
+        "objective.false_negatives.guide": config.objective.guide,
+    }
+    for key, source in named.items():
         try:
             if source is not None:
                 require_source(source)
@@ -82,3 +90,49 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             f"raise it to {encoder.max_positions} (model.max_positions) or more"
         )
     return encoder
+
+
+def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEncoder | None:
+    """Load the encoder that `objective.false_negatives.guide` names, frozen; None: it names none.
+
+    Its vectors are those that it is used by: its own pooling and, if it keeps one, its head.
+
+    Args:
+        tokenizer: of the data, whose ids it reads.
+        longest: tokens of the longest sequence of the data.
+
+    Raises:
+        UserError: nothing to load there, another tokenizer than the data's, fewer positions than the data
+            wants, or modules that have no counterpart here.
+    """
+    if (source := config.objective.guide) is None:
+        return None
+    where = f"objective.false_negatives.guide={source}"
+    try:
+        policy = read_policy(source)
+        pooling, head = (
+            (policy["pooling"], read_kept_head(source, policy)) if policy else read_modules(source)
+        )
+        _check_tokenizer_of_guide(source, tokenizer)
+        with torch.random.fork_rng(devices=[]):  # heads then start as they do without a guide
+            guide = load_encoder(source, tokenizer, pooling)
+    except (UserError, CannotLoad) as error:
+        raise UserError(f"{where}: {error}") from None
+    guide.head = head
+    if longest > guide.max_positions:
+        raise UserError(
+            f"{where} takes {guide.max_positions} positions, and the data has sequences of up to {longest} "
+            f"tokens: name one with more, or prepare the data with max_length {guide.max_positions}"
+        )
+    return guide.requires_grad_(False).eval()
+
+
+def _check_tokenizer_of_guide(source: str, tokenizer: Any) -> None:
+    try:
+        check_tokenizer(pretrained(AutoConfig, source).vocab_size, tokenizer, source, "guide")
+    except UserError as error:
+        raise UserError(
+            f"{error} A guide reads the token ids of the batch: it is a run on data with the same tokenizer, "
+            "or the encoder whose tokenizer the data was prepared with (--data.prepare.tokenizer "
+            f"{source}, in another data folder)"
+        ) from None

@@ -25,6 +25,8 @@ Inputs = dict[str, dict[str, str]]
 _DECIDING = ("unit", "max_length", "columns", "labels", "label_names", "vocabulary_size", "token_dtype")
 BATCHES = "batches"
 """What `checkpoint.accept` calls a last batch that is not as recorded (`pretrain.start.recorded_batch`)."""
+GUIDE = "guide"
+"""The encoder that says which negatives are false, if it is not the trained one."""
 FIXED = ("shards", "manifest", "tokenizer")
 """Inputs that cannot change within a run: they decide what a position in the data, or an id, means."""
 
@@ -37,6 +39,7 @@ _REMEDIES = {
     "rules": "use the version of the code that the run began with",
     "synonyms": "name that table with --augment.synonyms",
     "wordnet": "name that one in CLEAR_WORDNET",
+    "guide": "name that encoder with --objective.false_negatives.guide",
 }
 _OTHER_REMEDY = "name that file or folder in the specification or in the environment"
 
@@ -75,6 +78,10 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
         collected["rules"] = {"sha256": rules_digest(), "where": "augment/"}
     for name, where in resources(specs, config.augment.synonyms).items():
         collected[name] = {"sha256": resource_hash(where) or "unknown", "where": where}
+    guide = config.objective.guide
+    # one that the hub has not given yet is recorded from the next start on
+    if guide is not None and (digest := resource_hash(guide)) is not None:
+        collected[GUIDE] = {"sha256": digest, "where": guide}
     return collected
 
 

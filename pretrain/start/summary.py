@@ -245,6 +245,13 @@ def _objective_lines(
     if lengths is not None:
         lines.append(f"lengths    {lengths}")
     lines += _option_lines(config, hidden_size)
+    if (guide := objective.guide) is not None:
+        of_run = describe_export(read_policy(config.objective.false_negatives.guide))
+        size = format_count(sum(parameter.numel() for parameter in guide.parameters()))
+        lines.append(
+            f"           the guide is frozen: {guide.lm.config.model_type}, {size} parameters, pooling "
+            f"{guide.pooling}" + (f"; {of_run}" if of_run else "")
+        )
     if objective.kept_head is not None:
         lines.append("head       kept: evaluated and exported vectors are its output")
     return lines + _masking_lines(config, objective)

@@ -51,7 +51,7 @@ class SentenceModel(nn.Module):
     def weights_unchanged(self) -> Iterator[None]:
         """Let all encoders make working copies of weights once inside; the weights must not change."""
         with ExitStack() as encoders:
-            for module in self.modules():
+            for module in [*self.modules(), self.objective.guide]:
                 if isinstance(module, SentenceEncoder):
                     encoders.enter_context(module.weights_unchanged())
             yield
@@ -109,6 +109,19 @@ class EmbedByMomentum(Request[Tensor]):
     def answer(self, model: SentenceModel) -> Tensor:
         with torch.no_grad(), model.autocast(self.row):
             return model.objective.momentum_encoder().copy.embed(self.row.ids, self.row.lengths).float()
+
+
+@dataclass(frozen=True)
+class EmbedByGuide(Request[Tensor]):
+    """Embed a packed row by the guide of false negatives, without dropout or gradients."""
+
+    row: MicroBatch
+
+    def answer(self, model: SentenceModel) -> Tensor:
+        guide = model.objective.guide
+        assert guide is not None  # the step has no such pass without one
+        with torch.no_grad(), model.autocast(self.row):
+            return guide.to(self.row.ids.device).embed(self.row.ids, self.row.lengths).float()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,11 @@ from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_
 from pretrain.ledger.hashes import COLUMNS, sum_words
 from pretrain.objectives import WholeObjective
 
-VIEWS, MOMENTUM = "views", "momentum"  # names of passes; others are those of a masking or a sequence loss
+VIEWS, MOMENTUM, GUIDE = (
+    "views",
+    "momentum",
+    "guide",
+)  # names of passes; others are those of a masking or a sequence loss
 _VIEWS, _MASKED, _SEQUENCE = 0, 1, 16  # what tells apart torch's random states in the passes
 
 
@@ -75,6 +79,9 @@ def passes_of(
         if objective.momentum_role:
             role = objective.momentum_role
             passes[MOMENTUM] = Pass(tokens[role], budget, (length_of(role),))
+        if roles := objective.guided_roles:
+            views = Ragged.concatenate([tokens[role] for role in roles])
+            passes[GUIDE] = Pass(views, budget, tuple(map(length_of, roles)))
     if objective.weights(step).get("mlm", 0) > 0:
         for copy, masked in enumerate(batch.masked):
             keys, seeds = sequence_keys(seed, step, ids, copy, "masking"), (seed, step, rank, _MASKED + copy)
@@ -135,7 +142,7 @@ class StepPlan:
             sequences["label"] = batch.labels
         return StepPlan(
             {name: count_micro_batches(lengths[name], part.budget) for name, part in passes.items()},
-            {name: int(of.sum()) for name, of in lengths.items() if name != MOMENTUM},
+            {name: int(of.sum()) for name, of in lengths.items() if name not in (MOMENTUM, GUIDE)},
             [len(masked.positions) for masked in batch.masked],
             request,
             len(batch.substitutions),

@@ -40,9 +40,18 @@ from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.probe import Probe
 from pretrain.step.balance import home
-from pretrain.step.model import Condition, Embed, EmbedByMomentum, Idle, MaskedLoss, Relate, SequenceLoss
+from pretrain.step.model import (
+    Condition,
+    Embed,
+    EmbedByGuide,
+    EmbedByMomentum,
+    Idle,
+    MaskedLoss,
+    Relate,
+    SequenceLoss,
+)
 from pretrain.step.placement import Placement, place
-from pretrain.step.plan import MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
+from pretrain.step.plan import GUIDE, MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
 from pretrain.step.reduction import reduction_of
 from pretrain.step.shares import SequenceLosses, measure_shares
 from pretrain.telemetry.stopwatch import Stopwatch
@@ -197,6 +206,8 @@ class WholeBatch:
             whole = placed.in_order(self._gather(vectors))
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
             context = self._context(batch, plan, probing)
+        if GUIDE in rows:
+            context = replace(context, guided=self._guided(rows[GUIDE], placements[GUIDE]))
         momentum = (
             self._follow(batch.step, rows[MOMENTUM], placements[MOMENTUM]) if MOMENTUM in rows else None
         )
@@ -252,6 +263,18 @@ class WholeBatch:
             for row in rows:
                 vectors[row.rows] = self.engine(EmbedByMomentum(row))
         return placed.in_order(self._gather(vectors))
+
+    def _guided(self, rows: list[MicroBatch], placed: Placement) -> dict[str, Tensor]:
+        """Return the guide's vectors of the global batch: role -> float32[N, g]."""
+        model = self.engine.module  # not by the engine: it holds no parameter of the guide
+        with self.clock("encode"):
+            parts = [EmbedByGuide(row).answer(model) for row in rows]
+            vectors = parts[0].new_zeros((placed.most, parts[0].shape[1]))
+            for row, part in zip(rows, parts):
+                vectors[row.rows] = part
+        whole = placed.in_order(self._gather(vectors))
+        roles = self.objective.guided_roles
+        return dict(zip(roles, whole.unflatten(0, (len(roles), -1))))
 
     # ---- losses of one sequence at a time, conditioned on the whole batch
 

@@ -43,7 +43,10 @@ def vadvcse(ref, v, ctx, config):
     reading, ids = settings.resolved, ctx["ids"]
     both = torch.cat([v["anchor"], v["positive"]])
     z = ref.batch_norm_head(both, "terms.vadvcse.head").chunk(2)
-    excluded, guide = same(ids["anchor"], ids["positive"], ids["positive"]), guiding(v, config)[0]
+    excluded, guide = (
+        same(ids["anchor"], ids["positive"], ids["positive"]),
+        guiding(ctx.get("guided") or v, config)[0],
+    )
 
     def contrast(v):
         z = ref.batch_norm_head(torch.cat([v["anchor"], v["positive"]]), "terms.vadvcse.head").chunk(2)

@@ -177,6 +177,20 @@ CASES |= {
     f"{case}_options": CASES[case] | {"objective": CASES[case].get("objective", {}) | options}
     for case, options in OPTIONS.items()
 }
+OTHER = {"false_negatives": {"guide": "another"}}
+GUIDES = {
+    "clear_mean": OTHER | WIDTHS,
+    "clear_local": OTHER,
+    "simcse_supervised": OTHER,
+    "declutr": OTHER,
+    "esimcse": OTHER | NARROW,
+    "augcse_paper": OTHER,
+}
+"""Case -> options under which another encoder finds the false negatives, of which `CASE_guided` is made."""
+CASES |= {
+    f"{case}_guided": CASES[case] | {"objective": CASES[case].get("objective", {}) | options}
+    for case, options in GUIDES.items()
+}
 CASES["simcse_kept_options"] = {
     "objective": {"name": "simcse", "simcse": {"keep_head": True, "hard_negatives": True}, **ALONE}
     | RELATIVE

@@ -43,6 +43,7 @@ from pretrain.step.plan import passes_of
 from pretrain.step.whole_batch import WholeBatch
 
 # isort: split
+from encoder_helpers import scale_matrices
 from exactness_cases import CASES, CLS, LABELS, MASK, PAD, SEED, SEP, VOCABULARY, WIDTH, N, make_batch, share
 from flash_reference import flash_on_cpu
 from objective_references import SYSTEMS, reference_shares
@@ -98,6 +99,8 @@ def reference_gradients(
         vectors = {
             role: ref.vectors(keyed(of, "view", number)) for number, (role, of) in enumerate(rows.items())
         }
+        if model.objective.guide is not None:
+            context["guided"] = {role: ref.vectors_of_guide(of) for role, of in rows.items()}
         numbers = {"vadvcse": ("anchor",), "diffcse": ("anchor", "positive")}
         keys = {
             (system, role): sequence_keys(SEED, 0, np.arange(N, dtype=np.uint64), i, "sequence-loss")
@@ -207,11 +210,12 @@ def build(case: str, stage: int, precision: str, dropout: float, of_attention: f
             tree["objective"]["diffcse"]["generator"] = folder
         config = validate_config(tree, case)
         encoder = build_encoder(architecture, FakeTokenizer(), config.model.pooling)
-        with torch.no_grad():  # weights of ordinary size: tiny ones hide errors in attention
-            for p in encoder.parameters():
-                if p.ndim == 2:
-                    p.mul_(4)
-        objective = build_objective(config, encoder, FakeTokenizer(), LABELS)
+        scale_matrices(encoder)
+        guide = None
+        if config.objective.guide is not None:  # another encoder, of another width
+            guide = build_encoder(architecture | {"hidden_size": 16}, FakeTokenizer(), "mean").eval()
+            scale_matrices(guide.requires_grad_(False))
+        objective = build_objective(config, encoder, FakeTokenizer(), LABELS, guide)
     for module in objective.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # the references have none in heads

@@ -16,7 +16,7 @@ SPECIAL = 5  # token ids below are special
 
 
 def clear(ref, v, ctx, config):
-    guide = guiding(v, config)[2]
+    guide = guiding(ctx.get("guided") or v, config)[2]
     return {"contrastive": at_widths(v, config, lambda v: clear_at(ref, v, ctx, config, guide))}
 
 
@@ -50,7 +50,7 @@ def simcse(ref, v, ctx, config):
 
     if settings.keep_head:  # what is used is its output, and that is what is cut
         v, head = head(v), lambda v: v
-    guides = guiding(v, config, negative="negative" if settings.hard_negatives else None)
+    guides = guiding(ctx.get("guided") or v, config, negative="negative" if settings.hard_negatives else None)
     return {"simcse": at_widths(v, config, lambda v: simcse_at(head(v), ctx, config, guides))}
 
 
@@ -82,7 +82,7 @@ def simcse_at(z, ctx, config, guides):
 
 
 def sda(ref, v, ctx, config):
-    guide = guiding(v, config)[0]
+    guide = guiding(ctx.get("guided") or v, config)[0]
     return {"sda": at_widths(v, config, lambda v: sda_at(ref, v, ctx, config, guide))}
 
 
@@ -101,9 +101,12 @@ def sda_at(ref, v, ctx, config, guide):
 
 
 def declutr(ref, v, ctx, config):
-    positive = torch.stack([v[role] for role in v if role != "anchor"]).mean(0)
-    both, ids = {"anchor": v["anchor"], "positive": positive}, ctx["ids"]
-    guide, temperature = guiding(both, config)[2], config.objective.declutr.temperature
+    def averaged(v):
+        positive = torch.stack([v[role] for role in v if role != "anchor"]).mean(0)
+        return {"anchor": v["anchor"], "positive": positive}
+
+    both, ids, temperature = averaged(v), ctx["ids"], config.objective.declutr.temperature
+    guide = guiding(averaged(ctx.get("guided") or v), config)[2]
     pair = (ids["anchor"], ids["positive"])
     return {
         "declutr": at_widths(
@@ -113,7 +116,7 @@ def declutr(ref, v, ctx, config):
 
 
 def esimcse(ref, v, ctx, config):
-    guide, whole = guiding(v, config)[0], v["anchor"]
+    guide, whole = guiding(ctx.get("guided") or v, config)[0], v["anchor"]
 
     def loss(v):
         queued = ctx["queue"] if torch.equal(v["anchor"], whole) else ()
@@ -147,7 +150,7 @@ def vascl(ref, v, ctx, config):
 
     pair = (ctx["ids"]["anchor"], ctx["ids"]["positive"])
     group = ctx["groups"] if settings.scope == "local" else None
-    guide = guiding(v, config)[2]
+    guide = guiding(ctx.get("guided") or v, config)[2]
 
     def instances(v):
         z = head(v["anchor"]), head(v["positive"])
@@ -195,7 +198,7 @@ def augcse(ref, v, ctx, config):
     z = head(v)
     positive = "augmented" if settings.positive == "augmented" else "positive"
     ids, index, far = ctx["ids"], torch.arange(len(z["anchor"])), elsewhere(settings, ctx)
-    guides = guiding(v, config, positive)
+    guides = guiding(ctx.get("guided") or v, config, positive)
 
     def loss(v):
         z = head(v)
@@ -234,7 +237,7 @@ def diffcse(ref, v, ctx, config):
     settings, index = config.objective.diffcse, torch.arange(len(v["anchor"]))
     both = ref.batch_norm_head(torch.cat([v["anchor"], v["positive"]]), "terms.diffcse.head")
     z = dict(zip(("anchor", "positive"), both.chunk(2)))
-    guide, ids = guiding(v, config)[0], ctx["ids"]
+    guide, ids = guiding(ctx.get("guided") or v, config)[0], ctx["ids"]
 
     def contrast(v):
         z = ref.batch_norm_head(torch.cat([v["anchor"], v["positive"]]), "terms.diffcse.head").chunk(2)

@@ -48,6 +48,12 @@ class Reference:
         keep = attention.unsqueeze(-1).double()
         return hidden[:, 0] if self.pooling == "cls" else (hidden * keep).sum(1) / keep.sum(1)
 
+    def vectors_of_guide(self, rows):
+        """Mean states by the guide of false negatives, without dropout."""
+        hidden, attention = Reference.hidden(self, rows, double(self.model.objective.guide.lm))
+        keep = attention.unsqueeze(-1).double()
+        return ((hidden * keep).sum(1) / keep.sum(1)).detach()
+
     def linear(self, x, name):
         bias = self.heads.get(f"{name}.bias")
         return F.linear(x, self.heads[f"{name}.weight"], bias)

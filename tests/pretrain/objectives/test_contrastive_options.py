@@ -162,7 +162,7 @@ def test_a_head_sees_the_coordinates_within_a_width_alone():
         ({"matryoshka": [8, 0]}, "different widths"),
         ({"matryoshka": [8], "matryoshka_weights": [1.0, 2.0]}, "one weight above 0"),
         ({"matryoshka": [64, 8]}, "64, and sentence vectors of this model have 32"),
-        ({"false_negatives": {"guide": "itself"}}, "none"),
+        ({"false_negatives": {"strategy": "itself"}}, "relative"),
     ],
 )
 def test_options_that_cannot_be_are_refused(settings, says):

@@ -26,14 +26,22 @@ OPTIONS = (
     "esimcse_options,vascl_paper_options,augcse_paper_options,augcse_order_options,vadvcse_options,"
     "diffcse_options,clear+vadvcse_options"
 )
+GUIDED = (
+    "clear_mean_guided,clear_local_guided,simcse_supervised_guided,declutr_guided,esimcse_guided,"
+    "augcse_paper_guided"
+)
+ALL = f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS},{GUIDED}"
 PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_in_batch,diffcse"
 
 FEW = "double_mlm,vascl,diffcse"
 DROPPED = (
     "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,vadvcse_in_batch,diffcse,clear+vadvcse,"
-    "clear_mean_options"
+    "clear_mean_options,clear_mean_guided"
 )
-MOVED = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,vadvcse_in_batch,diffcse,clear+vadvcse"
+MOVED = (
+    "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,vadvcse_in_batch,diffcse,clear+vadvcse,"
+    "declutr_guided"
+)
 
 
 def launch(
@@ -84,7 +92,8 @@ def check(report: dict, world: int) -> None:
         (1, 0, f"{SWITCHES},faint_mlm,faint_contrastive"),
         (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"),
         (2, 1, OPTIONS),
-        (2, 3, f"{PARTITIONED},simcse_kept_options"),
+        (2, 1, GUIDED),
+        (2, 3, f"{PARTITIONED},simcse_kept_options,clear_mean_guided"),
         (2, 0, f"{FEW},muon"),
         (2, 2, FEW),
     ],
@@ -167,7 +176,7 @@ def test_gradients_are_the_same_for_all_kinds_of_layers(tmp_path, world, stage, 
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_with_dropout_gradients_for_every_world_and_stage(tmp_path, world, stage):
-    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS}", 0.1), world)
+    check(launch(tmp_path, world, stage, ALL, 0.1), world)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +192,7 @@ def test_gradients_are_the_same_wherever_sequences_are_encoded(tmp_path, stage, 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_gradients_are_the_same_wherever_sequences_are_encoded_for_all(tmp_path, world, stage, dropout):
     check(
-        launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS}", dropout, "on"),
+        launch(tmp_path, world, stage, ALL, dropout, "on"),
         world,
     )
 
@@ -192,4 +201,4 @@ def test_gradients_are_the_same_wherever_sequences_are_encoded_for_all(tmp_path,
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_gradients_for_every_world_and_stage(tmp_path, world, stage):
-    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS}"), world)
+    check(launch(tmp_path, world, stage, ALL), world)
