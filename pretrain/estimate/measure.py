@@ -202,7 +202,7 @@ def _activations(
 
 
 def _model(config: Config, encoder: SentenceEncoder, precision: str) -> SentenceModel:
-    objective = WholeObjective(config, {})  # no heads: they see vectors, not tokens
+    objective = WholeObjective(_alone(config), {})  # no heads: they see vectors, not tokens
     return SentenceModel(encoder, objective, "bf16" if precision == "fp16" else precision)
 
 

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from encoder_helpers import make_encoder, make_tokenizer
 from exactness_worker import FakeTokenizer
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -63,3 +64,19 @@ def test_the_state_of_the_real_optimizer_is_planned(optimizer, objective):
     assert checkpoint_bytes(size) == weights + found
     assert (found < 8 * size.trained) == (optimizer == "muon")
     assert size.update_flops == flops
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_a_guide_is_held_whole_and_not_saved(tmp_path, zero):
+    guide = make_encoder("bert", hidden_size=16)
+    guide.lm.save_pretrained(tmp_path)
+    (tokenizer := make_tokenizer()).save_pretrained(tmp_path)
+    of_guide = {"name": "clear", "false_negatives": {"guide": str(tmp_path)}}
+    with_guide, without = (
+        measure_model(config_of("adamw", objective), tokenizer, 8, "fp32", on_gpu=False)
+        for objective in (of_guide, {"name": "clear"})
+    )
+    layout = Layout(2, zero, 96)
+    held = memory(with_guide, BATCH, layout).weights - memory(without, BATCH, layout).weights
+    assert held == pytest.approx(sum(4 * p.numel() for p in guide.parameters()))
+    assert checkpoint_bytes(with_guide) == checkpoint_bytes(without)
