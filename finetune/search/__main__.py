@@ -3,6 +3,7 @@
     clearly search runs/demo --text corpus.txt "a storm at sea"
     clearly search runs/demo --text corpus.txt --queries queries.txt --out found.jsonl
     clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
+    clearly search runs/demo --text corpus.txt --quantize int8 "a storm at sea"    # a quarter of the memory
     clearly search runs/demo --text corpus.txt --serve                              # a page at localhost:8421
 
 A text is sentences, one a line (.gz too). Its vectors are kept in RUN/search (or results/MODEL/search), so
@@ -21,6 +22,7 @@ from finetune.files import read_sentences
 from finetune.flags import Model, Pooling, VectorPrecision
 from finetune.search.index import Hit, SentenceIndex, open_index
 from finetune.search.server import Searcher, serve_until_interrupted
+from finetune.search.stored import Storage
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
@@ -38,6 +40,7 @@ def search(
     beside: str = "",
     pooling: Pooling = "",
     precision: VectorPrecision = "fp32",
+    quantize: Storage = "none",
     out: Path | None = None,
     serve: bool = False,
     port: cli.Natural = PORT,
@@ -50,6 +53,8 @@ def search(
         top: how many sentences to show.
         queries: a file with a query a line, in place of one.
         beside: another model, whose sentences are shown too.
+        quantize: store vectors as int8, a byte a channel; or binary, a bit: what bits find is compared again
+            with the query's own vector.
         out: write what was found here as JSON, a query a line.
         serve: answer queries on a page, until Ctrl-C.
         port: of the page, on this machine only; 0: a free one.
@@ -57,7 +62,7 @@ def search(
     asked = _asked(query, queries, serve)
     sentences = read_sentences(text, "text")
     opened = [open_model(name, pooling, precision=precision) for name in filter(None, [model, beside])]
-    searchers = [Searcher(one.name, one.encode, _index(one, sentences)) for one in opened]
+    searchers = [Searcher(one.name, one.encode, _index(one, sentences, quantize)) for one in opened]
     if serve:
         serve_until_interrupted(searchers, text, top, port, partial(print, flush=True))
         return
@@ -92,9 +97,9 @@ def _asked(query: str, queries: Path | None, serve: bool) -> list[str]:
     return found
 
 
-def _index(model: EmbeddingModel, sentences: list[str]) -> SentenceIndex:
+def _index(model: EmbeddingModel, sentences: list[str], quantize: Storage) -> SentenceIndex:
     place = model.run if model.run is not None else Path("results") / Path(model.name).name
-    return open_index(model, sentences, place / "search", lambda line: print(line, file=sys.stderr))
+    return open_index(model, sentences, place / "search", lambda line: print(line, file=sys.stderr), quantize)
 
 
 def _show(hits: list[Hit]) -> None:

@@ -7,18 +7,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from finetune.encoders.models import EmbeddingModel
-from pretrain.common.errors import UserError
+from finetune.search.stored import Floats, Signs, Storage, load_faiss
 from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import folder_lock
 
-EXACT = 200_000
-"""Sentences up to which every one is compared; beyond, a graph of neighbours is walked (HNSW)."""
-_NEIGHBOURS, _EXPLORED = 32, 128  # links of a sentence in the graph; candidates kept on the walk
 _AT_ONCE = 8192  # sentences encoded between two lines of progress
 _WAIT = 24 * 3600.0
 
@@ -36,11 +32,11 @@ class SentenceIndex:
     """Sentences of a text, and their vectors.
 
     Args:
-        vectors: an index of faiss over N vectors of length 1, by inner product.
+        vectors: N of length 1, or their signs.
         sentences: N of them.
     """
 
-    def __init__(self, vectors: Any, sentences: Sequence[str]):
+    def __init__(self, vectors: Floats | Signs, sentences: Sequence[str]):
         self._vectors, self._sentences = vectors, sentences
 
     def nearest(self, queries: np.ndarray, count: int) -> list[list[Hit]]:
@@ -57,19 +53,25 @@ class SentenceIndex:
 
 
 def open_index(
-    model: EmbeddingModel, sentences: Sequence[str], folder: Path, say: Callable[[str], None]
+    model: EmbeddingModel,
+    sentences: Sequence[str],
+    folder: Path,
+    say: Callable[[str], None],
+    quantize: Storage = "none",
 ) -> SentenceIndex:
     """Return the index of sentences by a model; encode them unless the folder has it.
 
     Args:
-        folder: of indices; one lies in a folder named by the sentences and by the weights.
+        folder: of indices; one lies in a folder named by sentences, weights and how vectors are stored.
         say: takes a line of progress.
+        quantize: store vectors as int8 or as signs; none: as float32.
 
     Raises:
         UserError: faiss is not installed, or the folder cannot be written.
     """
-    faiss = _faiss()
-    digest = hashlib.sha256(f"{model.identity} {model.pooling} {model.precision}\n".encode())
+    load_faiss()  # what is missing is said before anything is encoded
+    kind = "" if quantize == "none" else f" {quantize}"
+    digest = hashlib.sha256(f"{model.identity} {model.pooling} {model.precision}{kind}\n".encode())
     for sentence in sentences:
         digest.update(sentence.encode() + b"\n")
     place = folder / digest.hexdigest()[:16]
@@ -77,12 +79,13 @@ def open_index(
     make_folder(place)
     with folder_lock(place, _WAIT):
         if not path.is_file():
-            vectors = _built(faiss, model, sentences, say)
+            vectors = _built(model, sentences, say, quantize)
             about = {"model": model.name, "pooling": model.pooling, "sentences": len(sentences)}
+            about |= {} if quantize == "none" else {"quantize": quantize}
             replace_durably(place / "index.json", (json.dumps(about, indent=2) + "\n").encode())
-            replace_durably(path, faiss.serialize_index(vectors).tobytes())  # last: it says that all is there
+            replace_durably(path, vectors.serialized())  # last: it says that all is there
         else:
-            vectors = faiss.read_index(str(path))
+            vectors = (Signs if quantize == "binary" else Floats).read(str(path))
     return SentenceIndex(vectors, sentences)
 
 
@@ -92,21 +95,24 @@ def build_index(model: EmbeddingModel, sentences: Sequence[str], say: Callable[[
     Raises:
         UserError: faiss is not installed.
     """
-    return SentenceIndex(_built(_faiss(), model, sentences, say), sentences)
+    load_faiss()
+    return SentenceIndex(_built(model, sentences, say, "none"), sentences)
 
 
-def _built(faiss: Any, model: EmbeddingModel, sentences: Sequence[str], say: Callable[[str], None]) -> Any:
-    vectors: Any = None
+def _built(
+    model: EmbeddingModel, sentences: Sequence[str], say: Callable[[str], None], quantize: Storage
+) -> Floats | Signs:
+    vectors: Floats | Signs | None = None
     for first in range(0, len(sentences), _AT_ONCE):
         encoded = _unit(model.encode(sentences[first : first + _AT_ONCE]))
-        if vectors is None and len(sentences) <= EXACT:
-            vectors = faiss.IndexFlatIP(encoded.shape[1])
-        elif vectors is None:
-            vectors = faiss.IndexHNSWFlat(encoded.shape[1], _NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
-            vectors.hnsw.efSearch = _EXPLORED
+        if vectors is None:
+            width = encoded.shape[1]
+            binary = quantize == "binary"
+            vectors = Signs.empty(width) if binary else Floats.empty(width, len(sentences), quantize)
         vectors.add(encoded)
         if first + _AT_ONCE < len(sentences):
             say(f"{first + len(encoded):,} of {len(sentences):,} sentences encoded")
+    assert vectors is not None, "no sentences"
     return vectors
 
 
@@ -114,11 +120,3 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     """Return vectors float32[N, d] of length 1; a zero vector stays."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.ascontiguousarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
-
-
-def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise UserError("searching needs faiss: pip install faiss-cpu") from None
-    return faiss

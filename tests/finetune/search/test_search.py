@@ -12,7 +12,7 @@ from commands import call
 from model_folders import save_bert
 
 from finetune.search import __main__ as command
-from finetune.search import index
+from finetune.search import index, stored
 from finetune.search.server import Searcher, server_of
 from pretrain.common.errors import UserError
 
@@ -41,9 +41,9 @@ class Model:
         return random_vectors(sentences)
 
 
-@pytest.mark.parametrize("exact", [index.EXACT, 5])
+@pytest.mark.parametrize("exact", [stored.EXACT, 5])
 def test_the_nearest_are_those_of_the_largest_cosines(tmp_path, monkeypatch, exact):
-    monkeypatch.setattr(index, "EXACT", exact)
+    monkeypatch.setattr(stored, "EXACT", exact)
     monkeypatch.setattr(index, "_AT_ONCE", 4)
     model, said = Model(), []
     found = index.open_index(model, SENTENCES, tmp_path, said.append)
@@ -64,6 +64,18 @@ def test_the_nearest_are_those_of_the_largest_cosines(tmp_path, monkeypatch, exa
     assert model.encoded == before + len(SENTENCES) - 1
 
 
+@pytest.mark.parametrize("quantize", ["int8", "binary"])
+def test_an_index_of_quantised_vectors_is_its_own_and_used_again(tmp_path, quantize):
+    model, queries = Model(), random_vectors(SENTENCES[4:6])
+    index.open_index(model, SENTENCES, tmp_path, print)
+    made = index.open_index(model, SENTENCES, tmp_path, print, quantize)
+    assert model.encoded == 2 * len(SENTENCES) and len(list(tmp_path.glob("*/vectors.faiss"))) == 2
+    again = index.open_index(model, SENTENCES, tmp_path, print, quantize)
+    assert model.encoded == 2 * len(SENTENCES) and again.nearest(queries, 3) == made.nearest(queries, 3)
+    assert [hits[0].sentence for hits in again.nearest(queries, 3)] == SENTENCES[4:6]
+    assert len(again.nearest(queries, 99)[0]) == len(SENTENCES)
+
+
 def test_the_command_finds_a_sentence_by_itself(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     model = save_bert(tmp_path / "model")
@@ -81,6 +93,8 @@ def test_the_command_finds_a_sentence_by_itself(tmp_path, monkeypatch, capsys):
         assert hits[0]["sentence"] == row["query"] and len(hits) == 2
     call(command.search, *words, SENTENCES[5], "--beside", str(model))
     assert capsys.readouterr().out.count("1.000") >= 2
+    call(command.search, *words, SENTENCES[5], "--quantize", "int8", "--top", "1")
+    assert capsys.readouterr().out.splitlines()[-1].endswith(SENTENCES[5])
 
 
 @pytest.mark.parametrize(
