@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AlbertConfig, AlbertModel, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 

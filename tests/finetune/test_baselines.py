@@ -118,7 +118,7 @@ TEXTS = [" ".join(np.random.RandomState(n).choice(WORDS, 3 + n % 9)) for n in ra
 def models(tmp_path_factory):
     """A Hugging Face folder, a run trained for cls pooling, a sentence-transformers folder with a prompt."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     root = tmp_path_factory.mktemp("models")
     bert = save_bert(root / "bert")

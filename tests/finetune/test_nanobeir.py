@@ -9,7 +9,10 @@ from commands import call
 from model_folders import SENTENCES, save_bert, save_run
 from pyarrow import parquet
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.evaluation import InformationRetrievalEvaluator, NanoBEIREvaluator
+from sentence_transformers.sentence_transformer.evaluation import (
+    InformationRetrievalEvaluator,
+    NanoBEIREvaluator,
+)
 
 from finetune.encoders.models import open_model
 from finetune.nanobeir import DEPTH, PARTS, THIRTEEN, available, evaluate, files, main, rank, read, score

@@ -14,7 +14,7 @@ import torch
 from model_folders import SENTENCES, make_tokenizer, save_bert, save_run
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from finetune.encoders import kept_vectors
 from finetune.encoders.kept_vectors import KeptVectors, file_content, read_file, remove_oldest

@@ -10,7 +10,7 @@ import pytest
 import torch
 from model_folders import SENTENCES, albert, make_tokenizer, padded, save_bert, save_run
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Pooling, StaticEmbedding, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
 from transformers import AutoTokenizer, BertModel
 
 from finetune.baselines import _sentence_transformer

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Dense, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from augment.convert_weights import convert

@@ -35,7 +35,7 @@ def folders(tmp_path_factory):
     """A Hugging Face folder, a run trained for cls pooling, a sentence-transformers folder that pools the
     maximum."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     root = tmp_path_factory.mktemp("models")
     bert = save_bert(root / "bert")

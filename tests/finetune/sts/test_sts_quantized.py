@@ -9,9 +9,9 @@ from commands import call
 from model_folders import save_bert, save_run
 from scipy import stats
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
-from sentence_transformers.quantization import quantize_embeddings
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from sentence_transformers.util import pairwise_cos_sim, pairwise_manhattan_sim
+from sentence_transformers.util.quantization import quantize_embeddings
 
 from finetune.encoders.models import open_model
 from finetune.report.sources import collect

@@ -99,7 +99,7 @@ def by_hand(out: Path, rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("pooling", ["cls", "first-last"])
 def test_a_kept_head_is_part_of_the_sentence_vector(tmp_path, pooling, capsys):
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
     from finetune.baselines import _sentence_transformer
     from finetune.encoders.models import open_model

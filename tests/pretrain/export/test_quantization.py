@@ -8,7 +8,7 @@ import pytest
 from commands import call
 from export_helpers import WORDS, make_run
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.quantization import quantize_embeddings
+from sentence_transformers.util.quantization import quantize_embeddings
 
 from augment.core.ragged import Ragged
 from pretrain import api
