@@ -66,13 +66,13 @@ class Job:
     def step(self):
         return max((line["step"] for line in self.metrics()), default=0)
 
-    def wait(self, condition, seconds=240):
+    def wait(self, condition, seconds=600):
         until = time.monotonic() + seconds
         while not condition(self):
             assert time.monotonic() < until, f"waited {seconds} s in state {self.state}:\n{self.output}"
             time.sleep(0.3)
 
-    def wait_for_end(self, seconds=400):
+    def wait_for_end(self, seconds=1200):
         self.wait(lambda job: job.state in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"), seconds)
 
     def hasten(self, restarts):
