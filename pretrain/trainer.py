@@ -86,7 +86,7 @@ def train(
     log = _StepLog(config, engine, telemetry, progress, clock, stragglers, scale, beside, faults)
     engine.train()
     watchdog.follow(clock)
-    telemetry.throughput.pause()
+    telemetry.throughput.begin(progress.step)
 
     while progress.step < stop_step:
         clock.start_step()

@@ -133,8 +133,9 @@ class Throughput:
         self._wall: deque[tuple[int, float]] = deque(maxlen=window + 1)
 
     def begin(self, step: int) -> None:
-        """Set the step at which the run starts."""
+        """Set the step that training goes on from: what was before is in no rate and in no time left."""
         self._mark = self._clock()
+        self._wall.clear()
         self._wall.append((step, self._mark))
 
     def pause(self) -> None:
