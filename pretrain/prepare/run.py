@@ -161,7 +161,12 @@ def _flat(config: dict) -> dict[str, Any]:
 def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
     """Return the plan of an unfinished preparation, or make one and write it before any task starts."""
     if Plan.exists(work):
-        return _unfinished_plan(config, tasks, work)
+        try:
+            return _unfinished_plan(config, tasks, work)
+        except UserError:
+            if any((work / "counts").rglob("*.json")):
+                raise
+            _clear(work.parent)  # no task of it has ended: there is nothing to keep
     annotation = None
     if config.annotate is not None:
         from pretrain.data.annotate import describe_parser

@@ -102,7 +102,7 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             if broken == _BROKEN_AT_ONCE:
                 break
     if first is not None and not good:
-        raise UserError(f"{first}, and so are all rows that were read. {remedy}")
+        raise UserError(f"{first}. All rows that were read are like it. {remedy}")
 
 
 def _other_format(source: Source) -> str:

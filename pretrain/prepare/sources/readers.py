@@ -28,6 +28,8 @@ COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 PASSAGE_CHARACTERS = 32768
 _MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\xfd7zXZ\x00": ".xz"}
 """First bytes of a compressed file -> the end that its name must have."""
+_PROGRAMS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
+"""End of a compressed file's name -> the program that writes what it can decompress of a damaged one."""
 _PROBE_BYTES = 1 << 20
 
 Stream = BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
@@ -145,17 +147,26 @@ def naming_damage(place: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise UserError(f"source {place} is cut short or damaged ({error}). Download it again.") from error
+        raise UserError(_damaged(place, error)) from error
     except OSError as error:
         if error.errno is None:  # bz2's word for damage
-            raise UserError(
-                f"source {place} is cut short or damaged ({error}). Download it again."
-            ) from error
+            raise UserError(_damaged(place, error)) from error
         raise UserError(f"source {place} cannot be read: {error.strerror}.") from error
     except Exception as error:
         if type(error).__module__.startswith("zstandard"):
-            raise UserError(f"source {place} is damaged ({error}). Download it again.") from error
+            raise UserError(_damaged(place, error)) from error
         raise
+
+
+def _damaged(place: str, error: Exception) -> str:
+    """Return the message for a damaged file: what there is to do about it."""
+    message = f"source {place} is cut short or damaged ({error}). Download it again."
+    whole = Path(place)
+    if whole.suffix in _PROGRAMS and whole.is_file():
+        part = whole.with_suffix("").with_name(f"part-{whole.with_suffix('').name}")
+        program = _PROGRAMS[whole.suffix]
+        message += f" To read what is left of it, name in its place: {program} -dc {place} >{part}"
+    return message
 
 
 def where(task: Task, position: int) -> str:

@@ -142,12 +142,14 @@ def test_mistakes_are_one_message(call, words, said):
     assert len(error.strip().splitlines()) == 1
 
 
-def test_a_recipe_among_the_words_is_said_to_be_for_config(call):
-    def plan(*, config: str = "") -> None:
+def test_a_recipe_or_a_folder_among_the_words_is_said_to_be_for_its_flag(call, tmp_path):
+    def plan(*, config: str = "", data: str = "") -> None:
         """Plan."""
 
-    said = call("clear_base.yaml", function=plan)[2]
-    assert "unexpected word 'clear_base.yaml'; did you mean --config clear_base.yaml?" in said
+    for word, flag in (("clear_base.yaml", "config"), (str(tmp_path), "data")):
+        said = call(word, function=plan)[2]
+        assert f"unexpected word {word!r}; did you mean --{flag} {word}? " in said
+        assert "did you mean" not in call(f"--{flag}", "x", word, function=plan)[2]
 
 
 def test_short_help_has_ten_flags_a_line_each_and_full_help_all(call):

@@ -23,6 +23,7 @@ from pretrain.data.shards import ShardReader
 from pretrain.prepare import output
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.work_folder import SentenceCounts
 from pretrain.start.data import warn_if_outdated
 
 QUIETLY = {"workers": 1, "progress": False}
@@ -214,9 +215,23 @@ def test_an_unfinished_preparation_of_another_version_is_refused(
     path = leave_unfinished(made, out, monkeypatch)
     plan = json.loads(path.read_text())
     assert plan.pop("preparation") == PREPARATION
+    SentenceCounts({}).write(path.parent)  # a task has ended
     path.write_text(json.dumps(plan if version is None else plan | {"preparation": version}))
     with pytest.raises(UserError, match=r"unfinished preparation by another version.*--overwrite true"):
         prepare(made, out, **QUIETLY)
     prepare(made, out, **QUIETLY, overwrite=True)
     prepare(made, tmp_path / "fresh", **QUIETLY)
+    assert digest(out) == digest(tmp_path / "fresh")
+
+
+def test_another_config_is_refused_only_where_a_task_has_ended(corpus, tmp_path, monkeypatch):
+    """The first mistake in a flag must not make the corrected command fail."""
+    wrong, right, out = config(corpus, max_length=8), config(corpus), tmp_path / "out"
+    plan = leave_unfinished(wrong, out, monkeypatch)
+    SentenceCounts({}).write(plan.parent)
+    with pytest.raises(UserError, match=r"unfinished preparation with another config: max_length is 8 there"):
+        prepare(right, out, **QUIETLY)
+    shutil.rmtree(plan.parent / "counts")
+    prepare(right, out, **QUIETLY)
+    prepare(right, tmp_path / "fresh", **QUIETLY)
     assert digest(out) == digest(tmp_path / "fresh")
