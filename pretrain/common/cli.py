@@ -157,12 +157,11 @@ class Command:
             texts[name] = word
         left = bare[len(named) :]
         if left and (not self.takes_more_words or "-" in left):  # fire would end the call at a dash
-            flag = (
-                "config" if left[0].endswith((".yaml", ".yml")) else "data" if os.path.isdir(left[0]) else ""
-            )
-            meant = named in self.flags and named not in texts
-            hint = f"; did you mean --{named} {left[0]}?" if meant else "; flags are --name value."
-            raise UserError(f"unexpected word {left[0]!r}{hint} {self._how}")
+            word = left[0]
+            key = "config" if word.endswith((".yaml", ".yml")) else "data" if os.path.isdir(word) else ""
+            meant = key in self.flags and key not in texts
+            hint = f"; did you mean --{key} {word}?" if meant else "; flags are --name value."
+            raise UserError(f"unexpected word {word!r}{hint} {self._how}")
         if self.takes_more_words and not left:
             raise UserError(f"{self.words[-1].upper()} is missing; write {self.usage}")
         for flag in self.flags.values():
