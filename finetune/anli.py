@@ -25,6 +25,7 @@ import numpy as np
 from pydantic import Field
 
 from augment.core.ragged import Ragged
+from finetune.answers import Answers, examples_digest, from_text, to_text
 from finetune.files import data_root, find, json_rows
 from finetune.flags import Encoder, EvalData, Out, Precision
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
@@ -312,10 +313,11 @@ def evaluate(
             )
             outcome = training.run()
             training.load(outcome.weights)
-            test = _accuracies(training.logits, evaluated, "test")[1]
+            _, test, answers = _accuracies(training.logits, evaluated, "test")
             entry = {
                 "settings": settings | {"seed": seed},
                 "test": test,
+                "test_answers": to_text(answers),
                 **outcome.figures(),
             }
             make_folder(folder)
@@ -330,16 +332,35 @@ def evaluate(
     for note in sets.notes:
         result.incomplete(note)
     for name in (*ROUNDS, "all"):
-        result.tasks[name] = _task_result(name, found)
+        result.tasks[name] = _task_result(name, found, sets)
     result.seconds = sum(entry["seconds"] for entry in found)
     return result
 
 
-def _task_result(name: str, found: list[dict[str, Any]]) -> TaskResult:
+def _task_result(name: str, found: list[dict[str, Any]], sets: Sets) -> TaskResult:
     test = [entry["test"][name] for entry in found]
     dev = [entry["best"]["scores"][name] for entry in found]
     scores = {"test": statistics.mean(test), "dev": statistics.mean(dev)}
-    return TaskResult("test", scores["test"], scores, sample_std(test), {"test": test, "dev": dev})
+    details = {"test": test, "dev": dev}
+    return TaskResult("test", scores["test"], scores, sample_std(test), details, _answers(name, found, sets))
+
+
+def _answers(name: str, found: list[dict[str, Any]], sets: Sets) -> Answers | None:
+    """Return the test answers of all seeds; None: one is of a version that did not keep them."""
+    if any("test_answers" not in entry for entry in found):
+        return None
+    of_round = {one: sets.evaluation[f"{one} test"] for one in ROUNDS}
+    ends = np.cumsum([len(rows) for rows in of_round.values()])
+    given = [np.split(from_text(entry["test_answers"]).astype(np.int64), ends[:-1]) for entry in found]
+    places = range(len(ROUNDS)) if name == "all" else [ROUNDS.index(name)]
+    rows = [of_round[ROUNDS[place]] for place in places]
+    gold = np.concatenate([one.targets for one in rows if one.targets is not None])
+    first = [text for one in rows for text in one.first]
+    second = [text for one in rows for text in one.second or ()]
+    data = examples_digest(first, second, gold)
+    return Answers.of(
+        [np.concatenate([seed[place] for place in places]) for seed in given], gold, "accuracy", data
+    )
 
 
 def _joined(parts: list[Encoded]) -> Encoded:
@@ -354,15 +375,16 @@ def _joined(parts: list[Encoded]) -> Encoded:
 
 def _accuracies(
     logits: Callable[[Encoded], np.ndarray], evaluated: dict[str, Encoded], split: str
-) -> tuple[float, dict[str, float]]:
-    """Return the accuracy x 100 over the rows of all three rounds, which decides, and every round's."""
-    correct = {
-        name: logits(evaluated[f"{name} {split}"]).argmax(1) == evaluated[f"{name} {split}"].targets
-        for name in ROUNDS
-    }
+) -> tuple[float, dict[str, float], np.ndarray]:
+    """Return the accuracy x 100 over the rows of all three rounds, which decides, and every round's.
+
+    And the classes int64[N] of all rows, round by round.
+    """
+    answers = {name: logits(evaluated[f"{name} {split}"]).argmax(1) for name in ROUNDS}
+    correct = {name: answers[name] == evaluated[f"{name} {split}"].targets for name in ROUNDS}
     scores = {name: 100 * float(np.mean(hits)) for name, hits in correct.items()}
     scores["all"] = 100 * float(np.mean(np.concatenate(list(correct.values()))))
-    return scores["all"], scores
+    return scores["all"], scores, np.concatenate(list(answers.values()))
 
 
 if __name__ == "__main__":

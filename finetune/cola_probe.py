@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, lines
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
@@ -58,10 +59,10 @@ def read(path: Path) -> tuple[list[str], np.ndarray]:
 
 def probe(
     train: np.ndarray, train_labels: np.ndarray, dev: np.ndarray, dev_labels: np.ndarray
-) -> tuple[dict[str, float], bool]:
-    """Fit a classifier on vectors float32[N, d] and labels int64[N]; return (scores, converged).
+) -> tuple[dict[str, float], np.ndarray, bool]:
+    """Fit a classifier on vectors float32[N, d] and labels int64[N].
 
-    The scores are {accuracy, matthews, train_accuracy} x 100.
+    Returns ({accuracy, matthews, train_accuracy} x 100, answers to dev int64[M], whether it converged).
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -77,7 +78,7 @@ def probe(
         "matthews": 100 * float(matthews_corrcoef(dev_labels, predicted)),
         "train_accuracy": 100 * float(regression.score(train, train_labels)),
     }
-    return scores, not any(issubclass(one.category, ConvergenceWarning) for one in caught)
+    return scores, predicted, not any(issubclass(one.category, ConvergenceWarning) for one in caught)
 
 
 def evaluate(model: EmbeddingModel, parts: Mapping[str, tuple[list[str], np.ndarray]]) -> Evaluation:
@@ -89,7 +90,7 @@ def evaluate(model: EmbeddingModel, parts: Mapping[str, tuple[list[str], np.ndar
         evaluation.expect_size(f"CoLA {part}", "sentences", len(sentences), SIZES[part])
     train, dev = (model.encode(sentences) for sentences, _ in parts.values())
     print(f"CoLA: encoded in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
-    scores, converged = probe(train, parts["train"][1], dev, parts["dev"][1])
+    scores, predicted, converged = probe(train, parts["train"][1], dev, parts["dev"][1])
     if not converged:
         evaluation.notes.append(
             f"the regression had not converged after {ITERATIONS} iterations, where the paper's stops too"
@@ -97,7 +98,9 @@ def evaluate(model: EmbeddingModel, parts: Mapping[str, tuple[list[str], np.ndar
     majority = 100 * float(max(np.bincount(parts["dev"][1]))) / len(dev)
     evaluation.notes.append(f"always answering the more frequent class gives {majority:.2f}")
     details = {"train": len(train), "dev": len(dev), "majority": majority, "converged": converged}
-    evaluation.add("CoLA", "accuracy", scores, **details)
+    sentences, labels = parts["dev"]
+    answers = Answers.of(predicted, labels, "accuracy", examples_digest(sentences, None, labels))
+    evaluation.add("CoLA", "accuracy", scores, answers=answers, **details)
     return evaluation
 
 

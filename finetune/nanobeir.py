@@ -14,6 +14,7 @@ these are. A score above 1 is the gain of a document in nDCG, as in trec_eval; N
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from finetune.answers import MEAN, Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, known_name, parse_json
 from finetune.files import lines as lines_of
@@ -235,12 +237,21 @@ def evaluate(
             for ranking, relevant in zip(rank(queries, documents).tolist(), data.relevant, strict=True)
         ]
         scores = {key: 100 * float(np.mean([one[key] for one in each])) for key in each[0]}
-        evaluation.add(name, HEADLINE, scores, documents=len(data.documents), queries=len(data.queries))
+        sizes = {"documents": len(data.documents), "queries": len(data.queries)}
+        evaluation.add(name, HEADLINE, scores, answers=_answers(data, each), **sizes)
         report(
             f"{name}: nDCG@10 {scores[HEADLINE]:.2f}, {len(data.queries):,} queries in "
             f"{len(data.documents):,} documents; {time.perf_counter() - clock:.0f} s"
         )
     return evaluation
+
+
+def _answers(data: Retrieval, each: Sequence[Mapping[str, float]]) -> Answers:
+    """Return the headline of every query."""
+    figures = np.array([one[HEADLINE] for one in each], np.float32)
+    relevant = [json.dumps(sorted(one.items())) for one in data.relevant]
+    digest = examples_digest([*data.queries, *relevant], data.documents, None)
+    return Answers.of(figures, np.zeros_like(figures), MEAN, digest)
 
 
 def add_average(result: Evaluation) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
@@ -101,12 +102,8 @@ def scores(
     premises: np.ndarray, entailed: np.ndarray, others: np.ndarray, contradicts: np.ndarray
 ) -> dict[str, float]:
     """Return shares (%) and mean similarities of vectors float32[P, d]; a zero vector's cosines are 0."""
+    near, far = (cosines(premises, side) for side in (entailed, others))
     dots = [np.einsum("pd,pd->p", premises.astype(np.float64), side) for side in (entailed, others)]
-    norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, entailed, others)]
-    near, far = (
-        dot / np.where(norms[0] * norm == 0, 1.0, norms[0] * norm)
-        for dot, norm in zip(dots, norms[1:], strict=True)
-    )
     return {
         "entailment_nearer": 100 * float((near > far)[contradicts].mean()),
         "as_coded": 100 * float((dots[0] > dots[1]).mean()),
@@ -114,6 +111,14 @@ def scores(
         "entailment_similarity": float(near[contradicts].mean()),
         "contradiction_similarity": float(far[contradicts].mean()),
     }
+
+
+def cosines(premises: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the cosine of each premise float32[P, d] with its other text, float64[P]; 0 of a zero vector."""
+    dots = np.einsum("pd,pd->p", premises.astype(np.float64), others)
+    norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, others)]
+    lengths = norms[0] * norms[1]
+    return dots / np.where(lengths == 0, 1.0, lengths)
 
 
 def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evaluation:
@@ -126,13 +131,17 @@ def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evalua
     for name, found in loaded.items():
         count = len(found.premises)
         vectors = model.encode([*found.premises, *found.entailed, *found.others])
-        result = scores(vectors[:count], vectors[count : 2 * count], vectors[2 * count :], found.contradicts)
+        sides = vectors[:count], vectors[count : 2 * count], vectors[2 * count :]
+        result = scores(*sides, found.contradicts)
         details = {
             "comparisons": count,
             "with_contradiction": int(found.contradicts.sum()),
             "premises": len(set(found.premises)),
         }
-        evaluation.add(name, "entailment_nearer", result, **details)
+        nearer = cosines(sides[0], sides[1]) > cosines(sides[0], sides[2])
+        evaluation.add(
+            name, "entailment_nearer", result, answers=_answers(found, nearer[found.contradicts]), **details
+        )
         if found.remark:
             evaluation.incomplete(f"{name}: {found.remark}")
         print(
@@ -141,6 +150,12 @@ def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evalua
             flush=True,
         )
     return evaluation
+
+
+def _answers(found: Comparisons, nearer: np.ndarray) -> Answers:
+    """Return for each comparison with a contradiction whether the entailed hypothesis is nearer."""
+    data = examples_digest([*found.premises, *found.entailed], found.others, found.contradicts)
+    return Answers.of(nearer, np.ones_like(nearer), "accuracy", data)
 
 
 def check_name(name: str) -> str:

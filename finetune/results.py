@@ -7,12 +7,14 @@
      44.0}}}}
 
 `value` is the headline: the number that papers print, named by `metric`; `scores` holds all numbers of the
-task. Figures are x 100 where the field prints them so. `complete` is false, and `notes` says why, whenever a
-figure is not comparable with published ones (a data set with rows missing, another training set).
+task. Figures are x 100 where the field prints them so. Answers to examples, from which a figure follows, lie
+beside the file (`finetune.answers`). `complete` is false, and `notes` says why, whenever a figure is not
+comparable with published ones (a data set with rows missing, another training set).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -28,6 +30,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from finetune.answers import Answers, KeptAnswers, answers_file, packed
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
@@ -47,6 +50,8 @@ class TaskResult:
     """Standard deviation of the headline over seeds or splits, where there are several."""
     details: dict[str, Any] = field(default_factory=dict)
     """Anything else worth keeping (subsets, chosen hyper-parameters)."""
+    answers: Answers | KeptAnswers | None = None
+    """To the examples, where the figure follows from them."""
 
 
 @dataclass
@@ -88,10 +93,16 @@ class Evaluation:
             self.notes.append(f"{self.pooling} pooling, where {whose} figures are of {pooling} pooling")
 
     def add(
-        self, task: str, metric: str, scores: dict[str, float], std: float | None = None, **details: Any
+        self,
+        task: str,
+        metric: str,
+        scores: dict[str, float],
+        std: float | None = None,
+        answers: Answers | None = None,
+        **details: Any,
     ) -> None:
         """Add a task's figures, whose headline is the score `metric`."""
-        self.tasks[task] = TaskResult(metric, scores[metric], scores, std, details)
+        self.tasks[task] = TaskResult(metric, scores[metric], scores, std, details, answers)
 
     def expect_size(self, what: str, rows: str, count: int, published: int) -> None:
         """Mark the result as incomplete where a set has not as many rows as published."""
@@ -151,7 +162,10 @@ def write(
         with folder_lock(folder, wait=60.0, part=evaluation.evaluation):
             path, merged = _merged(evaluation, folder)
             finish(merged)
-            content = asdict(merged) | {
+            answers = _answers(merged)
+            if answers:  # first: figures say which answers they are of, and take no others
+                replace_durably(answers_file(path), packed(answers))
+            content = _plain(merged, answers) | {
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores",
                 "versions": {
@@ -183,6 +197,25 @@ def _merged(evaluation: Evaluation, folder: Path) -> tuple[Path, Evaluation]:
     )
 
 
+def _answers(evaluation: Evaluation) -> dict[str, Answers]:
+    """Return the answers of all tasks that have some; those of an earlier file that are lost are left out."""
+    found = {}
+    for name, task in evaluation.tasks.items():
+        if task.answers is not None:
+            with contextlib.suppress(UserError):
+                found[name] = task.answers.load()
+    return found
+
+
+def _plain(evaluation: Evaluation, answers: Mapping[str, Answers]) -> dict[str, Any]:
+    """Return all of an evaluation as plain data; of the answers what `KeptAnswers` needs to know."""
+    bare = {name: replace(task, answers=None) for name, task in evaluation.tasks.items()}
+    content = asdict(replace(evaluation, tasks=bare))
+    for name, one in answers.items():
+        content["tasks"][name]["answers"] = one.about()
+    return content
+
+
 def _earlier(path: Path) -> Evaluation | None:
     """Read what is there, if it is a result."""
     try:
@@ -200,6 +233,9 @@ def read(path: Path) -> Evaluation:
     try:
         content = json.loads(path.read_text())
         tasks = {name: TaskResult(**task) for name, task in content["tasks"].items()}
+        for name, task in tasks.items():
+            if (about := content["tasks"][name].get("answers")) is not None:
+                task.answers = KeptAnswers(answers_file(path), name, about)
         known = {key: content[key] for key in Evaluation.__dataclass_fields__ if key != "tasks"}
         return Evaluation(**known, tasks=tasks)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

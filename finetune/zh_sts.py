@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, known_name, lines
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
@@ -63,16 +64,17 @@ DATA_SETS = (
 )
 
 
-def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float]:
-    """Return (Spearman, Pearson) x 100 of cosine against gold; NaN where either is constant.
+def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float, np.ndarray]:
+    """Return (Spearman, Pearson) x 100 of cosine against gold, and the cosines float32[P].
 
-    A zero vector's cosines count as 0.
+    NaN where either is constant. A zero vector's cosines count as 0.
     """
     sentences = distinct_sentences([pairs])
     vectors = checked_vectors(model.encode(sentences), sentences, "")
     places = {sentence: number for number, sentence in enumerate(sentences)}
-    scores = score_task([pairs], task_cosines([pairs], vectors, places))
-    return scores["spearman_all"], scores["pearson_all"]
+    similarities = task_cosines([pairs], vectors, places)
+    scores = score_task([pairs], similarities)
+    return scores["spearman_all"], scores["pearson_all"], similarities[0]
 
 
 def evaluate(model: EmbeddingModel, loaded: Mapping[str, Pairs]) -> Evaluation:
@@ -80,9 +82,11 @@ def evaluate(model: EmbeddingModel, loaded: Mapping[str, Pairs]) -> Evaluation:
     evaluation = Evaluation.of("zh_sts", model, "cosine, Spearman over all pairs, nothing fitted")
     evaluation.expect_pooling("cls", "SDA's")
     for name, pairs in loaded.items():
-        spearman, pearson = correlations(model, pairs)
+        spearman, pearson, cosines = correlations(model, pairs)
         scores = {"spearman": spearman, "pearson": pearson}
-        evaluation.add(name, "spearman", scores, pairs=len(pairs))
+        data = examples_digest(pairs.first, pairs.second, pairs.gold)
+        answers = Answers.of(cosines, pairs.gold, "spearman", data)
+        evaluation.add(name, "spearman", scores, answers=answers, pairs=len(pairs))
         evaluation.expect_size(name, "pairs", len(pairs), TASKS[name][1])
         print(f"{name}: Spearman {spearman:.2f} over {len(pairs.gold):,} pairs", file=sys.stderr, flush=True)
     return evaluation

@@ -167,6 +167,7 @@ PICTURE_BOXES = {
     "augment.preview": "spec",
     "augment.sda": "rules",
     "finetune": "evaluations",
+    "finetune.answers": "encoders",
     "finetune.encoders": "encoders",
     "finetune.files": "encoders",
     "finetune.hub": "encoders",

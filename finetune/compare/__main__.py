@@ -3,10 +3,10 @@
     clearly compare runs/one runs/other
     clearly compare runs/one MODEL --eval-data DIR --pooling mean --out compare
 
-Differences of STS scores are to the first model, with intervals over the sentence pairs: all models are
-scored on the same pairs. Figures that evaluations have left (finetune.senteval, glue ...) stand beside each
-other without intervals, since their files keep no examples. For several seeds of a recipe, and intervals over
-them, there is `clearly sweep`.
+Differences are to the first model, with intervals over the sentence pairs of STS, on which the models are
+scored here, and over the test examples of the evaluations that both models have behind them
+(finetune.senteval, glue, intents ...: their answers are kept beside the figures). For several seeds of a
+recipe, and intervals over them, there is `clearly sweep`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from finetune.compare.differences import (
     AVERAGE,
@@ -22,6 +23,13 @@ from finetune.compare.differences import (
     model_pairs,
     sts_differences,
     summary_lines,
+)
+from finetune.compare.examples import (
+    Compared,
+    choose_poolings,
+    example_differences,
+    example_lines,
+    example_tables,
 )
 from finetune.encoders.models import open_model
 from finetune.flags import EvalData, Pooling, VectorPrecision
@@ -35,6 +43,7 @@ from finetune.sts.scores import PairScores, StsEvaluator
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
+from pretrain.telemetry.intervals import Interval
 
 
 def compare(
@@ -55,7 +64,8 @@ def compare(
     if len(set(models)) < 2 or len(set(models)) < len(models):
         raise UserError("name two or more different runs or models: clearly compare runs/one runs/other")
     require_writable(out)
-    systems = [System(name, [subject]) for name, subject in _subjects(models).items()]
+    subjects = _subjects(models)
+    systems = [System(name, [subject]) for name, subject in subjects.items()]
     data = eval_data or os.environ.get("CLEAR_DATA", "")
     found: dict[str, dict[str, Scored]] = {}
     if data:
@@ -67,10 +77,12 @@ def compare(
             "STS is not compared: --eval-data, or CLEAR_DATA, names the folder of the benchmarks",
             file=sys.stderr,
         )
+    evaluations = choose_poolings(subjects, pooling)
+    examples = example_differences(evaluations)
     rows = rows_of(systems)
     papers, used = paper_tables(rows)
     tables: dict[str, list[Table]] = {
-        "Scores": [difference_table(found)] if found else [],
+        "Scores": [*([difference_table(found)] if found else []), *example_tables(examples, evaluations)],
         "Recipes": [table for table in [config_table(systems)] if table],
         "Curves": [],
         "Other evaluations": [*(table for table in papers if table.ours), *other_tables(rows, used)],
@@ -84,12 +96,21 @@ def compare(
         "sts": {
             name: {task: _plain(one) for task, one in of_model.items()} for name, of_model in found.items()
         },
+        "examples": {
+            name: {
+                task: {model: _plain_answer(one) for model, one in of_models.items()}
+                for task, of_models in of_tasks.items()
+            }
+            for name, of_tasks in examples.items()
+        },
         "tables": {section: [as_json(table) for table in named] for section, named in tables.items()},
     }
     replace_durably(out / "compare.json", to_json(content))
     if found:
         first = next(iter(found.values()))
         print("\n".join(summary_lines(found, [AVERAGE] if AVERAGE in first else list(first))))
+    for line in example_lines(examples):
+        print(line)
     print(f"page: {(out / 'compare.html').resolve()}")
 
 
@@ -143,16 +164,24 @@ def _curves(systems: list[System]) -> dict[str, str]:
 def _introduction(systems: list[System]) -> list[str]:
     return [
         ", ".join(system.label for system in systems) + ".",
-        "Intervals are over the benchmark's sentence pairs. Two runs of one recipe differ by their seeds "
-        "too: clearly sweep measures that.",
+        "Intervals are over the benchmarks' sentence pairs and test examples. Two runs of one recipe differ "
+        "by their seeds too: clearly sweep measures that.",
     ]
 
 
 def _plain(one: Scored) -> dict[str, float]:
-    plain = {"value": one.value}
-    if one.difference is not None:
-        plain |= {"difference": one.difference.mean, "low": one.difference.low, "high": one.difference.high}
-    return plain
+    return {"value": one.value, **_plain_interval(one.difference)}
+
+
+def _plain_answer(one: Compared) -> dict[str, Any]:
+    reason = {"reason": one.reason} if one.reason else {}
+    return {"metric": one.metric, "value": one.value, **_plain_interval(one.difference), **reason}
+
+
+def _plain_interval(difference: Interval | None) -> dict[str, float]:
+    if difference is None:
+        return {}
+    return {"difference": difference.mean, "low": difference.low, "high": difference.high}
 
 
 if __name__ == "__main__":

@@ -107,9 +107,9 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
             "no STS-B pair has a score above 4: there are no positives to align; the files are not STS-B's"
         )
     close, closer = measures.alignment(u[at_least], v[at_least]), measures.alignment(u[above], v[above])
-    details = {"pairs": int(above.sum()), "pairs_4_and_above": int(at_least.sum())}
+    counts = int(above.sum()), int(at_least.sum())
     scores = {"alignment": closer, "alignment_4_and_above": close}
-    evaluation.add("alignment", "alignment", scores, **details)
+    evaluation.add("alignment", "alignment", scores, pairs=counts[0], pairs_4_and_above=counts[1])
     spread = measures.uniformity(vectors)
     evaluation.add("uniformity", "uniformity", {"uniformity": spread}, sentences=len(distinct))
     isotropy = {

@@ -313,7 +313,7 @@ def summarise(
         if len(done) < wanted:
             result.incomplete(f"{task}: {len(done)} of {wanted} runs are done")
         if done:
-            result.tasks[task], chosen[task] = _task_result(task, done)
+            result.tasks[task], chosen[task] = _task_result(task, done, store)
             result.seconds += sum(found["seconds"] for found in done.values())
             cut = max(
                 (found.get("cut", {}) for found in done.values()), key=lambda counts: sum(counts.values())
@@ -353,7 +353,7 @@ def _say_what_differs(result: Evaluation, options: Options) -> None:
         result.incomplete(f"{' and '.join(own)} in place of the recipe's")
 
 
-def _task_result(task: str, done: Mapping[Run, dict[str, Any]]) -> tuple[TaskResult, Run]:
+def _task_result(task: str, done: Mapping[Run, dict[str, Any]], store: RunStore) -> tuple[TaskResult, Run]:
     medians, reported, winner = choose(done)
     of_seeds = {entry: done[entry] for entry in reported}
     setting = winner.lr, winner.batch_size
@@ -368,7 +368,9 @@ def _task_result(task: str, done: Mapping[Run, dict[str, Any]]) -> tuple[TaskRes
         "settings": {f"lr {lr:g}, batch {batch}": median for (lr, batch), median in medians.items()},
         "tokens_per_second": statistics.median(found["tokens_per_second"] for found in of_seeds.values()),
     }
-    return TaskResult(headline, medians[setting], scores, sample_std(values), details), winner
+    answers = store.answers(task, list(reported))
+    found = TaskResult(headline, medians[setting], scores, sample_std(values), details, answers)
+    return found, winner
 
 
 def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> None:

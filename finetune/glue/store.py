@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finetune.answers import Answers, examples_digest, from_text
 from finetune.glue.runs import MAX_LENGTH, Options, Run, choose
 from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, logits_of
 from finetune.tuning.finetuning import FineTuning
@@ -80,6 +81,19 @@ class RunStore:
                 return None
             self._results[path] = stamp, result
         return self._results[path][1]
+
+    def answers(self, task: str, runs: Sequence[Run]) -> Answers | None:
+        """Return what runs answered to a task's dev sets; None: one is of a version that did not keep it."""
+        texts = [(self.result(run) or {}).get("answers") for run in runs]
+        dev = [split for split in TASKS[task].dev_splits() if split in self.data[task].splits]
+        rows = [self.data[task].splits[split] for split in dev]
+        gold = np.concatenate([part.targets for part in rows if part.targets is not None])
+        given = [from_text(text).astype(gold.dtype) for text in texts if text is not None]
+        if len(given) < len(texts) or any(len(one) != len(gold) for one in given):
+            return None
+        data = hashlib.sha256("".join(self._digest(task, split) for split in dev).encode()).hexdigest()
+        sizes = tuple(map(len, rows)) if len(rows) > 1 else ()
+        return Answers.of(given, gold, TASKS[task].metrics, data, over="median", parts=sizes)
 
     def predictions(self, run: Run) -> dict[str, np.ndarray] | None:
         """Return test logits float32[N, C] by "TASK/split"; None: not on file, or of other test rows."""
@@ -300,10 +314,7 @@ class RunStore:
         """Return the digest of a split's rows."""
         if (task, split) not in self._digests:
             rows = self.data[task].splits[split]
-            targets = None if rows.targets is None else rows.targets.tolist()
-            self._digests[task, split] = hashlib.sha256(
-                json.dumps([rows.first, rows.second, targets]).encode()
-            ).hexdigest()
+            self._digests[task, split] = examples_digest(rows.first, rows.second, rows.targets)
         return self._digests[task, split]
 
     def _write(self, run: Run, ending: str, content: dict[str, Any]) -> None:
@@ -311,16 +322,22 @@ class RunStore:
         replace_durably(self._path(run, ending), to_json(content))
 
 
-def _dev_scores(name: str, found: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[float, dict[str, float]]:
-    """Return the deciding figure and all scores, x 100, from each dev split's logits [N, C] and targets."""
+def _dev_scores(
+    name: str, found: dict[str, tuple[np.ndarray, np.ndarray]]
+) -> tuple[float, dict[str, float], np.ndarray]:
+    """Return the deciding figure and all scores, x 100, from each dev split's logits [N, C] and targets.
+
+    And the answers, those of the splits end to end: int64 classes, or float32 scores.
+    """
     task = TASKS[name]
-    by_split = {
-        split: scores_of(task.metrics, logits.argmax(1) if task.labels else logits[:, 0], targets)
-        for split, (logits, targets) in found.items()
+    answers = {
+        split: logits.argmax(1) if task.labels else logits[:, 0] for split, (logits, _) in found.items()
     }
+    together = np.concatenate([*answers.values()])
+    by_split = {split: scores_of(task.metrics, answers[split], found[split][1]) for split in found}
     if name != "MNLI":
         scores = by_split["dev"]
-        return scores[task.headline], scores
+        return scores[task.headline], scores, together
     halves = {split.removeprefix("dev_"): scores["accuracy"] for split, scores in by_split.items()}
     mean = sum(halves.values()) / len(halves)
-    return mean, {"accuracy": mean, **halves}
+    return mean, {"accuracy": mean, **halves}, together

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.intents.layers import BATCH, LEARNING_RATE, SEED, SPLITS, Fit, Sample, fit, samples
@@ -79,14 +80,14 @@ def evaluate(
         )
         for number, k in enumerate(shots):
             part = slice(number * SPLITS, (number + 1) * SPLITS)
-            evaluation.tasks[f"{name}-{k}"] = _result(fits[part], chosen[part])
+            evaluation.tasks[f"{name}-{k}"] = _result(fits[part], chosen[part], intents)
         _notes(name, intents, shots, evaluation)
         figures = ", ".join(f"{k}-shot {evaluation.tasks[f'{name}-{k}'].value:.2f}" for k in shots)
         report(f"{name}: {figures}; {time.perf_counter() - clock:.0f} s, {embedded:.0f} of them encoding")
     return evaluation
 
 
-def _result(fits: Sequence[Fit], chosen: Sequence[Sample]) -> TaskResult:
+def _result(fits: Sequence[Fit], chosen: Sequence[Sample], intents: Intents) -> TaskResult:
     accuracy = np.array([one.test for one in fits])
     scores = {
         "accuracy": float(accuracy.mean()),
@@ -98,7 +99,9 @@ def _result(fits: Sequence[Fit], chosen: Sequence[Sample]) -> TaskResult:
         "train": len(chosen[0].train),
         "validation": len(chosen[0].validation),
     }
-    return TaskResult("accuracy", scores["accuracy"], scores, sample_std(accuracy.tolist()), details)
+    data = examples_digest(intents.test_texts, None, intents.test_labels)
+    answers = Answers.of([one.answers for one in fits], intents.test_labels, "accuracy", data)
+    return TaskResult("accuracy", scores["accuracy"], scores, sample_std(accuracy.tolist()), details, answers)
 
 
 def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evaluation) -> None:

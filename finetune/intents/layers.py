@@ -28,11 +28,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Fit:
-    """What one layer reached: accuracies x 100 and the iteration chosen."""
+    """What one layer reached: accuracies x 100, the iteration chosen, its answers to the test examples."""
 
     test: float
     validation: float
     iteration: int
+    answers: np.ndarray
+    """int64[M]."""
 
 
 def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample]:
@@ -107,7 +109,7 @@ def fit(
     ).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=LEARNING_RATE)
     rows, scale = _padded_batches(chosen, iterations)
-    best = [Fit(float("nan"), -1.0, 0)] * count
+    best = [Fit(float("nan"), -1.0, 0, np.empty(0, np.int64))] * count
     # a column of ones: the bias is a weight like any other
     with_one = torch.nn.functional.pad(vectors, (0, 1), value=1.0)
     for step in range(iterations):
@@ -124,9 +126,10 @@ def fit(
             for number, sample in enumerate(chosen):
                 layer = weights.detach()[number]
                 part = torch.from_numpy(sample.validation)
-                score = _accuracy(layer, vectors[part], labels[part])
+                score = _accuracy(_classes(layer, vectors[part]), labels[part])
                 if score > best[number].validation:  # of equals the first
-                    best[number] = Fit(_accuracy(layer, test, test_labels), score, step + 1)
+                    answers = _classes(layer, test)
+                    best[number] = Fit(_accuracy(answers, test_labels), score, step + 1, answers.numpy())
     return best
 
 
@@ -146,8 +149,12 @@ def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, 
     return rows, scale
 
 
-def _accuracy(layer: Tensor, vectors: Tensor, labels: Tensor) -> float:
+def _classes(layer: Tensor, vectors: Tensor) -> Tensor:
+    """Return the class that a layer [C, d + 1] gives each vector, int64[N]."""
     import torch
 
-    logits = torch.addmm(layer[:, -1], vectors, layer[:, :-1].T)
-    return 100 * float((logits.argmax(1) == labels).double().mean())
+    return torch.addmm(layer[:, -1], vectors, layer[:, :-1].T).argmax(1)
+
+
+def _accuracy(answers: Tensor, labels: Tensor) -> float:
+    return 100 * float((answers == labels).double().mean())

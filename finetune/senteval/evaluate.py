@@ -12,6 +12,7 @@ import torch
 from sklearn.metrics import f1_score
 from torch import Tensor
 
+from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.results import Evaluation, TaskResult
 from finetune.senteval.classifier import PairFeatures
@@ -222,7 +223,8 @@ def _supervised(
         on_dev = f"dev_{protocol.early_stop}"
         figures = {"pearson": found.pearson, "spearman": found.spearman, "mse": found.mse, on_dev: found.dev}
         headline = on_dev if which == "dev" else protocol.sts_headline.split("_")[0]
-        return TaskResult(headline, figures[headline], figures)
+        answers = _answers(found.predictions, examples.splits["test"], headline, which)
+        return TaskResult(headline, figures[headline], figures, answers=answers)
     if scheme == "nested":
         features, labels, _ = table.features(examples, ("all",))
         accuracy = nested(features, labels, examples.classes, setting)
@@ -246,13 +248,24 @@ def _supervised(
         )
         options = {"grid": (1e-9,)} if snli else {}
         accuracy = split(features, labels, (train, dev, test), examples.classes, setting, **options)
-    return _accuracy_result(accuracy, extra, which)
+    tested = examples.splits["all" if scheme == "nested" else "test"]
+    return _accuracy_result(accuracy, extra, which, _answers(accuracy.predictions, tested, "accuracy", which))
 
 
-def _accuracy_result(accuracy: Accuracy, extra: dict[str, float], which: str) -> TaskResult:
+def _accuracy_result(
+    accuracy: Accuracy, extra: dict[str, float], which: str, answers: Answers | None
+) -> TaskResult:
     figures = {"accuracy": accuracy.test, "dev_accuracy": accuracy.dev, **extra}
     headline = "accuracy" if which == "test" else "dev_accuracy"
-    return TaskResult(headline, figures[headline], figures, details={"l2": accuracy.l2})
+    return TaskResult(headline, figures[headline], figures, details={"l2": accuracy.l2}, answers=answers)
+
+
+def _answers(predictions: np.ndarray, tested: Split, metric: str, which: str) -> Answers | None:
+    """Return the answers that a figure on test follows from; None for one on dev, which is of many fits."""
+    if which == "dev":
+        return None
+    data = examples_digest(tested.first, tested.second, tested.labels)
+    return Answers.of(predictions, tested.labels, metric, data)
 
 
 def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tuple[list[str], list[str]]:

@@ -60,8 +60,8 @@ class Accuracy:
     test: float
     l2: list[float]
     """Chosen, per outer fold."""
-    predictions: np.ndarray | None = None
-    """int64[test rows], where there is one test set."""
+    predictions: np.ndarray
+    """int64[test rows]; nested, every row is tested once."""
 
 
 def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting) -> Accuracy:
@@ -79,16 +79,17 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting)
     burned: dict[int, list[int]] = {}
     for number, (train, _) in enumerate(outer):
         burned.setdefault(len(train), []).append(number)
-    tests = np.empty(len(outer))
+    tests, predictions = np.empty(len(outer)), np.empty(len(labels), np.int64)
     for length, members in burned.items():
         l2 = np.array(L2_GRID)[chosen[members], None]
         final = fit_all(features, labels, classes, [held[n] for n in members], l2, setting.classifier, length)
         for place, number in enumerate(members):
             rows = outer[number][1]
             index = torch.from_numpy(rows).to(features.device)
-            tests[number] = _percent((final.predict(place, 0, features[index]) == labels[rows]).mean())
+            predictions[rows] = final.predict(place, 0, features[index])
+            tests[number] = _percent((predictions[rows] == labels[rows]).mean())
     dev, test = float(_round(scores.max(1).mean())), float(_round(tests.mean()))
-    return Accuracy(dev, test, [L2_GRID[n] for n in chosen])
+    return Accuracy(dev, test, [L2_GRID[n] for n in chosen], predictions)
 
 
 def cross_validated(

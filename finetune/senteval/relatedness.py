@@ -30,6 +30,8 @@ class Relatedness:
     spearman: float
     mse: float
     dev: float
+    predictions: np.ndarray
+    """float[test rows]."""
 
 
 def two_point_targets(scores: np.ndarray) -> np.ndarray:
@@ -96,6 +98,7 @@ def relatedness(
         100 * _correlation(predicted, gold, "spearman"),
         float(np.mean((predicted - gold) ** 2)),
         100 * best,
+        predicted,
     )
 
 

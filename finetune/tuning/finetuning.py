@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from finetune.answers import to_text
 from finetune.tuning.classifier import REGRESSION, build_classifier, forward, logits_of, loss_of
 from finetune.tuning.labelled import Encoded, Source
 from finetune.tuning.recipe import Interrupted, Recipe
@@ -29,9 +30,9 @@ from pretrain.model.modules import parameter_groups
 
 """Number of outputs that stands for regression: a single number per example, mean squared error."""
 Scores = Mapping[str, float]
-Evaluate = Callable[[Callable[[Encoded], np.ndarray]], tuple[float, Scores]]
-"""From a function (examples -> logits float32[N, C]) to the figure that decides (higher is better) and all
-scores."""
+Evaluate = Callable[[Callable[[Encoded], np.ndarray]], tuple[float, Scores, np.ndarray]]
+"""From a function (examples -> logits float32[N, C]) to the figure that decides (higher is better), all
+scores, and the answers that they follow from, of any shape."""
 
 
 @dataclass
@@ -46,12 +47,15 @@ class Outcome:
     seconds: float
     tokens_per_second: float
     """Tokens trained on in a second of training, special ones included; there is no padding."""
+    answers: np.ndarray
+    """Of `evaluate`, at `best`."""
     weights: dict[str, Tensor] = field(default_factory=dict)
     """State of the whole classifier at `best`, on the CPU, if it was asked for."""
 
     def figures(self) -> dict[str, Any]:
-        """Return all but the weights, for the file of the run's result."""
-        return {name: value for name, value in vars(self).items() if name != "weights"}
+        """Return all but the weights, for the file of the run's result; the answers as text."""
+        found = {name: value for name, value in vars(self).items() if name != "weights"}
+        return found | {"answers": to_text(self.answers)}
 
 
 def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
@@ -133,6 +137,7 @@ class FineTuning:
         self.step = 0
         self.curve: list[dict[str, Any]] = []
         self.best_weights: dict[str, Tensor] = {}
+        self.best_answers = np.empty(0)
         self.loss_sum = self.seconds = self.training_seconds = 0.0
         self.evaluated_at = self.tokens = 0
 
@@ -178,7 +183,7 @@ class FineTuning:
                 raise Interrupted(code)
         best = self.curve[self._best()]
         rate = self.tokens / max(self.training_seconds, 1e-9)
-        return Outcome(best, self.curve, self.seconds, rate, self.best_weights)
+        return Outcome(best, self.curve, self.seconds, rate, self.best_answers, self.best_weights)
 
     def logits(self, data: Encoded) -> np.ndarray:
         """Return logits float32[N, C] of the model as it is, without dropout, in the order of `data`."""
@@ -218,7 +223,7 @@ class FineTuning:
                 f"the loss is not finite by update {self.step} (seed {self.seed}): lower --lr, or "
                 "--precision fp32"
             )
-        value, scores = self.evaluate(self.logits)
+        value, scores, answers = self.evaluate(self.logits)
         epoch = self.step / self.steps_per_epoch
         entry = {
             "epoch": epoch,
@@ -228,10 +233,12 @@ class FineTuning:
             "scores": dict(scores),
         }
         self.curve.append(entry)
-        if self.keep_weights and self._best() == len(self.curve) - 1:
-            self.best_weights = {
-                name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()
-            }
+        if self._best() == len(self.curve) - 1:
+            self.best_answers = answers
+            if self.keep_weights:
+                self.best_weights = {
+                    name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()
+                }
         figures = "  ".join(f"{name} {score:.2f}" for name, score in scores.items())
         rate = self.tokens / max(self.training_seconds, 1e-9)
         self.report(
@@ -250,6 +257,7 @@ class FineTuning:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "best_weights": self.best_weights,
+            "best_answers": torch.from_numpy(self.best_answers),
         }
         write_tensors(checkpoint, state)
 
@@ -257,17 +265,19 @@ class FineTuning:
         if self.checkpoint is None or not self.checkpoint.is_file():
             return
         state = read_tensors(self.checkpoint)
-        if self.keep_weights and state["curve"] and not state["best_weights"]:
+        lacking = "answers" if "best_answers" not in state else "model" if not state["best_weights"] else ""
+        if state["curve"] and lacking and (self.keep_weights or lacking == "answers"):
             # What saved it did not ask for the best epoch's model, which the last epoch's must not stand in
-            # for.
+            # for; or it is of a version that kept no answers.
             self.report(
-                f"  {self.checkpoint.name} lacks the best epoch's model, which is requested now: starting "
-                "anew"
+                f"  {self.checkpoint.name} lacks the best epoch's {lacking}, which is requested now: "
+                "starting anew"
             )
             return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.best_weights = state["best_weights"]
+        self.best_answers = state["best_answers"].numpy() if state["curve"] else self.best_answers
         for name in self._PLAIN:
             setattr(self, name, state[name])
         self.report(f"  continuing at update {self.step} of {self.steps} ({self.checkpoint.name})")

@@ -10,7 +10,7 @@ resample them, 83% hold the truth, of t's 95% (docs/reproduce.md).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ RESAMPLES = 1000
 """Draws of the pairs."""
 _QUANTILES = 400  # of Student's t, each combined with each draw of the pairs
 _AT_ONCE = 200  # draws whose ranks are held at a time
+_DRAWN_AT_ONCE = 1 << 22  # counts of examples that are held at a time
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,27 @@ def interval(mean: float, error: Error | None, noise: np.ndarray | None = None) 
     return Interval(mean, mean + float(low), mean + float(high))
 
 
+def draws(task: str, count: int, resamples: int = RESAMPLES) -> Iterator[np.ndarray]:
+    """Yield how often each of P examples is in a draw of P of them, then in the examples as they are.
+
+    float64[B + 1, P], in parts of some megabytes; the draws follow from the task's name and P.
+
+    Args:
+        task: its name. count: P. resamples: B.
+    """
+    draw = np.random.default_rng([zlib.crc32(task.encode()), count])
+    at_once = max(1, min(_AT_ONCE, _DRAWN_AT_ONCE // count))
+    for first in range(0, resamples, at_once):
+        number = min(at_once, resamples - first)
+        yield np.stack(
+            [
+                np.bincount(draw.integers(count, size=count), minlength=count).astype(np.float64)
+                for _ in range(number)
+            ]
+        )
+    yield np.ones((1, count))
+
+
 class Resampled:
     """Draws of the pairs of one task, the same in every sweep and for every run.
 
@@ -117,10 +139,7 @@ class Resampled:
     """
 
     def __init__(self, task: str, gold: np.ndarray, resamples: int = RESAMPLES):
-        draw = np.random.default_rng([zlib.crc32(task.encode()), len(gold)])
-        draws = [draw.integers(len(gold), size=len(gold)) for _ in range(resamples)]
-        counts = [np.bincount(which, minlength=len(gold)) for which in draws]
-        self._counts = np.stack([*counts, np.ones(len(gold), int)]).astype(np.uint16)
+        self._counts = np.concatenate([part.astype(np.uint16) for part in draws(task, len(gold), resamples)])
         self._gold = gold
 
     def spearman(self, similarities: Sequence[np.ndarray]) -> np.ndarray:
@@ -131,12 +150,12 @@ class Resampled:
         found = []
         for first in range(0, len(self._counts), _AT_ONCE):
             counts = self._counts[first : first + _AT_ONCE].astype(np.float64)
-            gold = _centred_ranks(self._gold, counts)
+            gold = centred_ranks(self._gold, counts)
             weighted = counts * gold
             squares = np.einsum("bp,bp->b", weighted, gold)
             of_runs = []
             for values in similarities:
-                ranks = _centred_ranks(values, counts)
+                ranks = centred_ranks(values, counts)
                 products = np.einsum("bp,bp->b", weighted, ranks)
                 with np.errstate(invalid="ignore"):
                     of_runs.append(
@@ -146,7 +165,7 @@ class Resampled:
         return 100 * np.concatenate(found, axis=1)
 
 
-def _centred_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def centred_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the ranks, less their mean, of values float[P] of which draw b holds counts[b] copies: [B, P].
 
     Equal values have the mean of their ranks. What is sorted once serves all draws: a rank is the number of

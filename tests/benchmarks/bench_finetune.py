@@ -101,7 +101,7 @@ def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: 
         2,
         Recipe(lr, batch, epochs=1000),
         1,
-        lambda _: (0.0, {}),
+        lambda _: (0.0, {}, np.empty(0)),
         precision=precision,
         report=lambda _: None,
     )

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from answer_checks import require_answers
 from commands import call
 from finetuning_helpers import save_model, sentence
 from real_data import needs_data
@@ -148,6 +149,7 @@ def test_figures_and_a_stopped_run(source, tmp_path):
         scores = [straight.tasks[name].scores[split] for name in ("R1", "R2", "R3")]
         pooled = np.average(scores, weights=list(SIZES.values()))
         assert straight.tasks["all"].scores[split] == pytest.approx(pooled)
+    require_answers(straight, ["R1", "R2", "R3", "all"])
     asked = iter([0] * 4 + [75] + [0] * 1000)
     with pytest.raises(Interrupted):
         anli.evaluate(source, sets, recipe, 2, tmp_path / "broken", stop_code=lambda: next(asked))

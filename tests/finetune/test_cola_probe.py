@@ -41,15 +41,15 @@ def test_equal_to_the_multinomial_regression_of_the_papers_code():
     binary = LogisticRegression(C=cola_probe.INVERSE_PENALTY, tol=1e-10, max_iter=10000).fit(train, labels)
     np.testing.assert_allclose(binary.coef_[0], weight[1] - weight[0], atol=2e-4)
     np.testing.assert_allclose(binary.intercept_[0], bias[1] - bias[0], atol=2e-4)
-    scores, converged = probe(train, labels, dev, dev_labels)
-    assert converged
-    assert scores["accuracy"] == pytest.approx(100 * ((dev @ weight.T + bias).argmax(1) == dev_labels).mean())
+    scores, predicted, converged = probe(train, labels, dev, dev_labels)
+    assert converged and predicted.tolist() == (dev @ weight.T + bias).argmax(1).tolist()
+    assert scores["accuracy"] == pytest.approx(100 * (predicted == dev_labels).mean())
 
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch):
     monkeypatch.setattr(cola_probe, "ITERATIONS", 2)
     train, labels, dev, dev_labels = problem()
-    assert not probe(train * np.array([1, 100, 1e4, 1, 1]), labels, dev, dev_labels)[1]
+    assert not probe(train * np.array([1, 100, 1e4, 1, 1]), labels, dev, dev_labels)[2]
 
 
 def test_command(tmp_path, monkeypatch):

@@ -117,7 +117,9 @@ def training(source, recipe, **options):
     first, second = zip(*PAIRS)
     data = encode_examples(source, first, second, np.arange(len(PAIRS)) % 3, 40)
     options |= {"report": lambda _: None}
-    return FineTuning(source, data, 3, recipe, 1, lambda logits: (float(logits(data).sum()), {}), **options)
+    return FineTuning(
+        source, data, 3, recipe, 1, lambda logits: (float(logits(data).sum()), {}, np.empty(0)), **options
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from answer_checks import require_answers
 from commands import call
 from frozen_files import nli_examples, write_nli
 from real_data import DATA, needs_data
@@ -13,6 +14,7 @@ from real_data import DATA, needs_data
 from finetune import files, nli_distance
 from finetune.encoders.models import open_model
 from finetune.nli_distance import TASKS, compare, load
+from finetune.results import read
 from pretrain.common.errors import UserError
 
 
@@ -80,6 +82,7 @@ def test_command(tmp_path, monkeypatch):
     sys.modules["words"].embed = letters
     assert call(nli_distance.main, "words:embed", eval_data=str(data), out=str(tmp_path / "out")) == 0
     content = json.loads((tmp_path / "out" / "nli_distance-function.json").read_text())
+    require_answers(read(tmp_path / "out" / "nli_distance-function.json"), list(content["tasks"]))
     assert list(content["tasks"]) == list(TASKS) and content["complete"] is False
     assert content["tasks"]["SNLI"]["value"] == content["tasks"]["SNLI"]["scores"]["entailment_nearer"]
 

@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 from write_faults import Subject, require_all
 
 from finetune import baselines
+from finetune.answers import Answers
 from finetune.encoders import kept_vectors
 from finetune.encoders.kept_vectors import KeptVectors
-from finetune.results import Evaluation, write
+from finetune.results import Evaluation, read, write
 from finetune.search.index import open_index
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.common.errors import UserError
@@ -27,16 +28,19 @@ from pretrain.sweep import table
 
 def evaluation(task: str) -> Evaluation:
     result = Evaluation("sts", "a model", "cls", None, "cosine", source="weights")
-    result.add(task, "spearman", {"spearman": 0.5})
+    kept = Answers.of([0, 1, 1], np.array([0, 1, 0]), "accuracy", task)
+    result.add(task, "spearman", {"spearman": 0.5}, answers=kept)
     return result
 
 
 def test_results(tmp_path):
-    """Tasks of an earlier file stay beside the new ones."""
+    """Tasks of an earlier file stay beside the new ones, each with its answers."""
 
     def find(folder: Path) -> str:
-        tasks = json.loads((folder / "report" / "sts-cls.json").read_bytes())["tasks"]
+        tasks = read(folder / "report" / "sts-cls.json").tasks
         assert [*tasks] in (["first"], ["first", "second"])
+        for name, task in tasks.items():
+            assert task.answers.load().data == name
         return "new" if "second" in tasks else "old"
 
     subject = Subject(

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from answer_checks import require_answers
 from commands import call
 from frozen_files import write_zh
 from real_data import DATA, needs_data
@@ -12,6 +13,7 @@ from scipy import stats
 
 from finetune import zh_sts
 from finetune.encoders.models import open_model
+from finetune.results import read as read_result
 from finetune.zh_sts import TASKS, correlations, read
 from pretrain.common.errors import UserError
 
@@ -31,14 +33,17 @@ def test_equal_to_scipy(tmp_path):
     sides = zip(letters(pairs.first), letters(pairs.second))
     # as SentEval's
     cosine = np.array([np.dot(one, two) / (np.linalg.norm(one) * np.linalg.norm(two)) for one, two in sides])
-    spearman, pearson = correlations(open_model(letters), pairs)
+    spearman, pearson, similarities = correlations(open_model(letters), pairs)
     assert spearman == pytest.approx(100 * stats.spearmanr(cosine, pairs.gold)[0], abs=1e-9)
+    np.testing.assert_allclose(similarities, cosine, atol=1e-6)
     assert pearson == pytest.approx(100 * stats.pearsonr(cosine, pairs.gold)[0], abs=1e-9)
 
 
 def test_constant_vectors_give_nan(tmp_path):
     pairs = read(write_zh(tmp_path / "pairs.txt"))
-    assert np.isnan(correlations(open_model(lambda sentences: np.zeros((len(sentences), 3))), pairs)).all()
+    assert np.isnan(
+        correlations(open_model(lambda sentences: np.zeros((len(sentences), 3))), pairs)[:2]
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -66,6 +71,7 @@ def test_command(tmp_path, monkeypatch, capsys):
     sys.modules["words"].embed = letters
     assert call(zh_sts.main, "words:embed", eval_data=str(tmp_path), out=str(tmp_path / "out")) == 0
     content = json.loads((tmp_path / "out" / "zh_sts-function.json").read_text())
+    require_answers(read_result(tmp_path / "out" / "zh_sts-function.json"), list(content["tasks"]))
     assert list(content["tasks"]) == ["STS-B-zh", "STS-B-zh-dev"] and content["complete"] is False
     assert "40 pairs here, 1,361 as published" in content["notes"][0]
     assert "STS-B-zh: Spearman" in capsys.readouterr().err

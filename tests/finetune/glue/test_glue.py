@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from answer_checks import require_answers
 from commands import call
 
 from finetune.glue import command as glue
 from finetune.glue.runs import FAIRSEQ
+from finetune.results import read
 from finetune.tuning import tasks
 from pretrain.common.errors import UserError
 
@@ -43,6 +45,7 @@ def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
         assert entry["value"] == pytest.approx(
             (entry["scores"]["matched"] + entry["scores"]["mismatched"]) / 2
         )
+    require_answers(read(tmp_path / "glue-cls.json"), [*FAIRSEQ])
     notes = "\n".join(content["notes"])
     for words in (
         "median of 2 seeds",

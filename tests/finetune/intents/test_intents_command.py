@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from answer_checks import require_answers
 from commands import call
 from intent_files import layout
 
@@ -12,6 +13,7 @@ from finetune.encoders.models import open_model
 from finetune.intents import __main__ as intents
 from finetune.intents import sets
 from finetune.intents.sets import read
+from finetune.results import read as read_result
 from pretrain.common.errors import UserError
 
 
@@ -29,6 +31,7 @@ def test_command_writes_a_task_for_every_number_of_shots(tmp_path, monkeypatch, 
     assert call(intents.main, "words:embed", **flags) == 0
     content = json.loads((tmp_path / "out" / "intents-function.json").read_text())
     assert list(content["tasks"]) == ["SNIPS-5", "SNIPS-20", "ATIS-5", "ATIS-20"]
+    require_answers(read_result(tmp_path / "out" / "intents-function.json"), list(content["tasks"]))
     task = content["tasks"]["SNIPS-5"]
     assert (
         task["value"] == pytest.approx(np.mean(task["details"]["splits"])) and task["details"]["train"] == 15

@@ -1,0 +1,154 @@
+"""What a model answered, example by example, kept beside the figures that follow from it.
+
+With answers, `clearly compare` can say how far the difference of two models depends on which examples a test
+set happens to hold. FIGURES.answers.npz holds "TASK/given" and "TASK/gold"; the file of figures says of each
+task by which metrics they give the figure, of which examples they are, and their digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrain.common.errors import UserError
+
+MEAN = "mean"
+"""The metric of answers that are figures by themselves, such as a query's nDCG: their mean."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What R runs (seeds, splits; mostly one) answered to the N examples of a task."""
+
+    given: np.ndarray
+    """[R, N]: int16 classes, or float32 numbers."""
+    gold: np.ndarray
+    """[N], of that kind."""
+    metrics: tuple[str, ...]
+    """Of `finetune.tuning.metrics.METRICS`, or MEAN; the task's figure is their mean."""
+    data: str
+    """`examples_digest` of the examples, in this order."""
+    over: str = "mean"
+    """How the figure follows from those of the runs: "mean" or "median"."""
+    parts: tuple[int, ...] = ()
+    """Sizes of the sets, end to end, whose figures are averaged; empty: one set."""
+
+    @classmethod
+    def of(
+        cls,
+        given: np.ndarray | Sequence[np.ndarray],
+        gold: np.ndarray,
+        metric: str | tuple[str, ...],
+        data: str,
+        **how: Any,
+    ) -> Answers:
+        """Return answers [N] or [R, N] of any type, in the types that are kept; how: `over`, `parts`."""
+        both = np.atleast_2d(np.asarray(given)), np.asarray(gold)
+        kind = np.float32 if any(one.dtype.kind == "f" for one in both) else np.int16
+        metrics = (metric,) if isinstance(metric, str) else metric
+        return cls(both[0].astype(kind), both[1].astype(kind), metrics, data, **how)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Answers) and self.about() == other.about()
+
+    def __hash__(self) -> int:
+        return hash(self._digest())
+
+    def about(self) -> dict[str, Any]:
+        """Return what the file of figures says of them."""
+        return {
+            "metrics": list(self.metrics),
+            "over": self.over,
+            "parts": list(self.parts),
+            "data": self.data,
+            "digest": self._digest(),
+        }
+
+    def load(self) -> Answers:
+        """Return these; see `KeptAnswers.load`."""
+        return self
+
+    def _digest(self) -> str:
+        content = [self.metrics, self.over, self.parts, self.data, self.given.shape]
+        digest = hashlib.sha256(json.dumps(content).encode())
+        for array in (self.given, self.gold):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class KeptAnswers:
+    """Answers to a task's examples that lie in a file.
+
+    description: `Answers.about`, as the file of figures has it.
+    """
+
+    path: Path
+    task: str
+    description: Mapping[str, Any]
+
+    def load(self) -> Answers:
+        """Return the answers.
+
+        Raises:
+            UserError: the file is not there or damaged, or holds others than the figures are of.
+        """
+        about = self.description
+        try:
+            with np.load(self.path, allow_pickle=False) as kept:
+                found = Answers(
+                    kept[f"{self.task}/given"],
+                    kept[f"{self.task}/gold"],
+                    tuple(about["metrics"]),
+                    about["data"],
+                    about["over"],
+                    tuple(about["parts"]),
+                )
+        except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise UserError(f"{self.path} cannot be read ({error}); evaluate {self.task} again") from error
+        if found.about() != about:
+            raise UserError(f"{self.path} is not of the figures beside it; evaluate {self.task} again")
+        return found
+
+
+def answers_file(figures: Path) -> Path:
+    """Return the path of the answers beside a file of figures."""
+    return figures.with_suffix(".answers.npz")
+
+
+def packed(answers: Mapping[str, Answers]) -> bytes:
+    """Return task -> answers as an npz file."""
+    arrays: dict[str, np.ndarray] = {}
+    for task, one in answers.items():
+        arrays |= {f"{task}/given": one.given, f"{task}/gold": one.gold}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def examples_digest(first: Sequence[str], second: Sequence[str] | None, gold: np.ndarray | None) -> str:
+    """Return the sha256 of examples in their order: texts, those that they are paired with, gold answers."""
+    content = [list(first), None if second is None else list(second), None if gold is None else gold.tolist()]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def to_text(answers: np.ndarray) -> str:
+    """Return answers [N] as text, which a run's result holds; float32 keeps all its bits.
+
+    >>> to_text(np.array([0, 2, 1])), to_text(np.array([0.1, 2], np.float32))
+    ('0 2 1', '0.100000001 2')
+    """
+    return " ".join(format(value, ".9g") for value in answers.tolist())
+
+
+def from_text(text: str) -> np.ndarray:
+    """Return the answers of `to_text`, float32[N]."""
+    return np.array(text.split(), np.float32)

@@ -1,0 +1,254 @@
+"""Differences of models on the examples of evaluations that keep their answers, with intervals over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from finetune.answers import Answers
+from finetune.compare.resampling import resampled
+from finetune.nanobeir import THIRTEEN
+from finetune.report.cells import Block, Cell, Row, Table
+from finetune.report.sources import Subject
+from finetune.results import Evaluation, TaskResult, figure_text
+from finetune.senteval.tasks import TRANSFER
+from finetune.tuning.tasks import TABLE_1
+from pretrain.common.errors import UserError
+from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, interval, interval_text, unpaired_error
+
+AVERAGES = {
+    "average of 7 transfer": TRANSFER,
+    "average of 8": TABLE_1,
+    "average of 13": THIRTEEN,
+}
+"""Figures that are means of other tasks', each of whose examples are drawn by themselves."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A model's figure of a task, and its difference to the first model's.
+
+    difference: None where it is the first's, or where `reason` says why there is no interval.
+    """
+
+    metric: str
+    value: float | None
+    difference: Interval | None = None
+    reason: str = ""
+
+
+OfTask = dict[str, Compared]
+"""Model -> its figure, for the models that have one; the first model is one of them."""
+
+
+def example_differences(
+    evaluations: Mapping[str, Mapping[str, Evaluation]],
+) -> dict[str, dict[str, OfTask]]:
+    """Return evaluation -> task -> model -> figure and difference.
+
+    Of evaluations that two models have, one of them the first, and that keep answers (clustering: trials).
+
+    Args:
+        evaluations: model -> evaluation -> figures.
+    """
+    first, *others = evaluations
+    found = {}
+    for name, of_first in evaluations[first].items():
+        having = {first: of_first} | {
+            model: evaluations[model][name] for model in others if name in evaluations[model]
+        }
+        if len(having) > 1 and any(
+            _has_sample(task) for one in having.values() for task in one.tasks.values()
+        ):
+            found[name] = _of_evaluation(name, having)
+    return found
+
+
+def choose_poolings(subjects: Mapping[str, Subject], pooling: str) -> dict[str, dict[str, Evaluation]]:
+    """Return model -> evaluation -> figures: of `pooling`, else of the model's own, else of one there is."""
+    chosen: dict[str, dict[str, Evaluation]] = {}
+    for label, subject in subjects.items():
+        by_name: dict[str, list[Evaluation]] = {}
+        for (name, _), evaluation in subject.evaluations.items():
+            by_name.setdefault(name, []).append(evaluation)
+        chosen[label] = {
+            name: min(
+                several,
+                key=lambda one: (one.pooling != pooling, one.pooling != (one.trained_pooling or "mean")),
+            )
+            for name, several in by_name.items()
+        }
+    return chosen
+
+
+def _has_sample(task: TaskResult) -> bool:
+    return task.answers is not None or "trials" in task.details
+
+
+def _of_evaluation(name: str, having: Mapping[str, Evaluation]) -> dict[str, OfTask]:
+    first = next(iter(having))
+    drawn: dict[str, dict[str, np.ndarray]] = {}  # task -> model -> what each draw adds to its figure
+    found: dict[str, OfTask] = {}
+    for task, result in having[first].tasks.items():
+        of_models = {model: one.tasks[task] for model, one in having.items() if task in one.tasks}
+        if len(of_models) < 2:
+            continue
+        if task in AVERAGES:
+            drawn[task] = _average(AVERAGES[task], drawn)
+            reasons = dict.fromkeys(of_models, "not all of its tasks have an interval")
+        elif "trials" in result.details:
+            found[task] = _over_trials(of_models)
+            continue
+        else:
+            drawn[task], reasons = _drawn(f"{name} {task}", of_models)
+        found[task] = {
+            model: _compared(
+                one, result, drawn[task].get(model), drawn[task].get(first), reasons.get(model, "")
+            )
+            for model, one in of_models.items()
+        }
+        found[task][first] = Compared(result.metric, result.value)
+    return found
+
+
+def _compared(
+    one: TaskResult, first: TaskResult, noise: np.ndarray | None, of_first: np.ndarray | None, reason: str
+) -> Compared:
+    if one.value is None or first.value is None:  # as files have what is not a number
+        return Compared(one.metric, one.value, reason="a figure is not a number")
+    if one.metric != first.metric:
+        return Compared(one.metric, one.value, reason=f"{one.metric} here, {first.metric} of the first")
+    if noise is None or of_first is None:
+        return Compared(one.metric, one.value, reason=reason)
+    return Compared(one.metric, one.value, interval(one.value - first.value, None, noise - of_first))
+
+
+def _drawn(name: str, of_models: Mapping[str, TaskResult]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return model -> what each draw adds to its figure, float64[B], and model -> why there is none."""
+    first, *others = of_models
+    answers: dict[str, Answers] = {}
+    reasons: dict[str, str] = {}
+    for model, result in of_models.items():
+        try:
+            if result.answers is None:
+                raise UserError("its answers were not kept; evaluate it again")
+            answers[model] = result.answers.load()
+        except UserError as error:
+            reasons[model] = str(error)
+    if first not in answers:
+        return {}, {model: reasons.get(model, f"of {first}: {reasons[first]}") for model in others}
+    for model in others:
+        if model in answers and (why := _apart(answers[first], answers[model])):
+            reasons[model] = why
+            del answers[model]
+    figures = resampled(name, list(answers.values()))
+    return {model: draws[:-1] - draws[-1] for model, draws in zip(answers, figures, strict=True)}, reasons
+
+
+def _apart(first: Answers, other: Answers) -> str:
+    """Return why answers cannot be paired; "" where they can."""
+    if (first.data, len(first.gold)) != (other.data, len(other.gold)):
+        sizes = (
+            f": {len(other.gold):,}, not {len(first.gold):,}" if len(first.gold) != len(other.gold) else ""
+        )
+        return f"not the same examples in the same order as the first model's{sizes}"
+    if (first.metrics, first.parts) != (other.metrics, other.parts):
+        return f"scored by {', '.join(other.metrics)}, not by {', '.join(first.metrics)}"
+    return ""
+
+
+def _average(tasks: Sequence[str], drawn: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return what draws of all tasks add to their mean, for the models that have all of them."""
+    of_tasks = [drawn.get(task, {}) for task in tasks]
+    having = [model for model in of_tasks[0] if all(model in one for one in of_tasks)]
+    return {model: np.mean([one[model] for one in of_tasks], axis=0) for model in having}
+
+
+def _over_trials(of_models: Mapping[str, TaskResult]) -> OfTask:
+    """Return differences of means over trials, which have nothing in common but the data (Welch)."""
+    trials = {
+        model: [trial[one.metric] for trial in one.details.get("trials", ())]
+        for model, one in of_models.items()
+    }
+    first, *others = of_models
+    found = {first: Compared(of_models[first].metric, of_models[first].value)}
+    for model in others:
+        one = of_models[model]
+        error = unpaired_error(trials[model], trials[first])
+        apart = None if error is None else interval(one.value - of_models[first].value, error)
+        found[model] = Compared(one.metric, one.value, apart, "" if apart else "its trials are all alike")
+    return found
+
+
+def example_tables(
+    found: Mapping[str, Mapping[str, OfTask]], evaluations: Mapping[str, Mapping[str, Evaluation]]
+) -> list[Table]:
+    """Return a table for each evaluation: a row a task, a column a model and one its difference.
+
+    evaluations: as `example_differences` was given them; other protocols than the first model's are noted.
+    """
+    tables = []
+    for name, of_tasks in found.items():
+        protocols = {
+            model: of_model[name].protocol for model, of_model in evaluations.items() if name in of_model
+        }
+        tables.append(_table(name, of_tasks, protocols))
+    return tables
+
+
+def _table(name: str, of_tasks: Mapping[str, OfTask], protocols: Mapping[str, str]) -> Table:
+    first, *others = protocols
+    unit = (
+        "trials, which are not paired (Welch)"
+        if name == "clustering"
+        else f"examples ({RESAMPLES:,} draws, the same for all models)"
+    )
+    caption = (
+        f"In brackets the {100 * LEVEL:.0f}% interval over the {unit}; ~: it holds 0. Other training seeds "
+        "are not in it."
+    )
+    columns = [first, *(column for model in others for column in (model, f"{model} less {first}"))]
+    table = Table(f"examples-{name}", f"{name}: differences to {first}", caption, columns, [])
+    rows = []
+    for task, of_models in of_tasks.items():
+        cells = [Cell(of_models[first].value)]
+        for model in others:
+            one = of_models.get(model)
+            cells += [Cell(one.value), _difference(one, model, table)] if one else [Cell(), Cell()]
+        rows.append(Row(f"{task} ({of_models[first].metric})", cells))
+    table.blocks.append(Block("", rows))
+    for model in others:
+        if protocols[model] != protocols[first]:
+            table.note(f"{model} was evaluated differently: {protocols[model]}; {first}: {protocols[first]}")
+    return table
+
+
+def _difference(one: Compared, model: str, table: Table) -> Cell:
+    if one.difference is None:
+        return Cell(text="–", notes=[table.note(f"{model}: {one.reason}")])
+    return Cell(text=difference_text(one))
+
+
+def difference_text(one: Compared) -> str:
+    """Return a difference as tables print it, or why there is none."""
+    if one.difference is None:
+        return f"no interval: {one.reason}"
+    return interval_text(one.difference.mean, one.difference.low, one.difference.high)
+
+
+def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
+    """Return the lines for the terminal: for each evaluation and model a line a task."""
+    lines = []
+    for name, of_tasks in found.items():
+        models = dict.fromkeys(model for of_models in of_tasks.values() for model in of_models)
+        for model in list(models)[1:]:
+            lines.append(f"{name}, {model}:")
+            rows = {task: of_models[model] for task, of_models in of_tasks.items() if model in of_models}
+            width = max(map(len, rows))
+            lines += [
+                f"  {task.ljust(width)}  {figure_text(one.value):>6}  {difference_text(one)}"
+                for task, one in rows.items()
+            ]
+    return lines

@@ -1,0 +1,15 @@
+"""Check that the answers that evaluations keep are those that their figures follow from."""
+
+import pytest
+
+from finetune.compare.resampling import resampled
+from finetune.results import Evaluation
+
+
+def require_answers(evaluation: Evaluation, tasks: list[str], within: float = 1e-4) -> None:
+    """Fail where a task has no answers, or they give another figure."""
+    for name in tasks:
+        task = evaluation.tasks[name]
+        assert task.answers is not None, name
+        figure = resampled(name, [task.answers.load()], 1)[0, -1]
+        assert figure == pytest.approx(task.value, abs=within), name
