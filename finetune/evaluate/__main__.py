@@ -35,6 +35,7 @@ from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
+from pretrain.common.processes import seconds_running
 from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES, Shutdown
 from pretrain.telemetry.formats import format_seconds
 
@@ -66,7 +67,8 @@ def main(
         vectors_gb: most gigabytes of kept vectors; what was used least recently is removed first.
         again: do all units again, whatever is there.
     """
-    started = time.monotonic()
+    # as a command from its very start: what it imports takes seconds of the budget
+    started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
     units, seconds = suite_named(suite), seconds_of(budget)
     root = data_root(eval_data) if any(unit.reads_folder for unit in units) else Path.cwd()
     vectors_folder = _vectors_folder(vectors)
@@ -94,7 +96,11 @@ def main(
         left.sort(key=lambda unit: unit.name in record.ended)  # lest they take all the time each time
         opened = model if names_function(model) else source
         spare = seconds - (time.monotonic() - started)
-        chosen = _choose(left, costs, spare, jobs, opened, pooled, precision, record.ended)
+        try:
+            chosen = _choose(left, costs, spare, jobs, opened, pooled, precision, record.ended)
+        except UserError:
+            _print_figures(record, done)  # of earlier calls
+            raise
         grace = f"within {SECONDS_TO_END:.0f} s"
         print(f"what still runs after {budget} is ended, {grace}, and is taken up again next time")
     work = _Work(model, source, pooled, precision, root, folder, vectors_folder, costs, record, jobs)

@@ -10,9 +10,12 @@ from finetune.evaluate.__main__ import main
 from pretrain.common.shutdown import SIGNALS
 
 
-def evaluate(*words, code=0):
-    """Run the command in this process, its units in theirs; return what it printed."""
-    said, handlers = io.StringIO(), {number: signal.getsignal(number) for number in SIGNALS}
+def evaluate(*words, code=0, into=None):
+    """Run the command in this process, its units in theirs; return what it printed.
+
+    into: gets that, too, where an error follows.
+    """
+    said, handlers = into or io.StringIO(), {number: signal.getsignal(number) for number in SIGNALS}
     try:
         with redirect_stdout(said), redirect_stderr(said):
             assert call(main, *words) == code, said.getvalue()

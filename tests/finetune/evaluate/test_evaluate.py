@@ -1,5 +1,6 @@
 """One command for a suite: figures are those of the single commands, and nothing is done twice."""
 
+import io
 import json
 import os
 import random
@@ -132,6 +133,32 @@ def test_a_stopped_suite_continues(run_folder, data, tmp_path):
     assert process.wait() == 130
     said = evaluate(*words)
     assert "done before: sts STS-B, SICK-R" in said and "[1/1] intents SNIPS" in said
+
+
+def test_what_is_kept_is_printed_where_nothing_fits(run_folder, data, tmp_path):
+    only_intents = shutil.copytree(data / "intents", tmp_path / "data" / "intents").parent
+    words = (run_folder, "--eval-data", only_intents, "--out", tmp_path / "out", "--vectors=none")
+    kept = [line for line in evaluate(*words).splitlines() if line.startswith("  SNIPS-")]
+    shutil.copytree(data, only_intents, dirs_exist_ok=True, copy_function=shutil.copy2)
+    said = io.StringIO()
+    with pytest.raises(UserError, match="nothing fits"):
+        evaluate(*words, "--budget", "1s", into=said)
+    assert len(kept) == 3 and set(kept) <= set(said.getvalue().splitlines())
+
+
+def test_time_counts_from_the_start_of_the_process(evaluated, data, tmp_path):
+    run, vectors, _ = evaluated
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(8)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "finetune.evaluate", run, "--eval-data", data, "--vectors", vectors],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (total,) = (line for line in done.stdout.splitlines() if " in all; figures: " in line)
+    minutes, seconds = total.split()[0].split(":")
+    assert 8 <= 60 * int(minutes) + int(seconds) < 300 and "[1/" not in done.stdout
 
 
 def test_a_unit_that_fails_does_not_keep_others_from_being_done(run_folder, data, tmp_path):
