@@ -7,20 +7,16 @@ k-means), measured in one thread for vectors 256 wide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from finetune import cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
-from finetune.clustering import SIX
 from finetune.data.catalogue import CATALOGUE
 from finetune.files import known_name, locate
 from finetune.intents.__main__ import SHOTS
-from finetune.intents.sets import FOUR
 from finetune.senteval import tasks as senteval
 from finetune.sts.tasks import SEVEN_TASKS, StsFiles
-from finetune.tuning.tasks import TABLE_1
 
 FINE_TUNED = ("glue", "anli")
 """Evaluations that train the weights: they take no pooling, and encoders alone."""
@@ -35,18 +31,48 @@ _GEOMETRY = {  # measure: its figures, of which another text or augmentation has
 }
 _TRAINING = 3.5
 """What a training step costs beside a pass without gradients."""
-_GLUE_CHARACTERS = {  # million a pass over the training set
-    "MNLI": 68.0,
-    "QNLI": 25.5,
-    "QQP": 43.5,
-    "RTE": 0.8,
-    "SST-2": 3.7,
-    "MRPC": 0.9,
-    "CoLA": 0.35,
-    "STS-B": 0.75,
-}
-_GLUE_PASSES = 10 * 5  # epochs, seeds
+_GLUE_RUNS = 10 * 5 * _TRAINING  # epochs, seeds
 _ANLI_CHARACTERS = 560.0  # million an epoch, of all its training sets
+_COSTS: dict[str, dict[str, tuple[float, float]]] = {
+    "senteval": {
+        "TREC": (0.29, 6),
+        "MRPC": (1.30, 5),
+        "CR": (0.36, 20),
+        "MPQA": (0.18, 55),
+        "MR": (1.22, 90),
+        "SUBJ": (1.29, 70),
+        "SST2": (3.81, 20),
+    },
+    "clustering": {
+        "agnews": (1.31, 15),
+        "searchsnippets": (1.75, 30),
+        "stackoverflow": (1.03, 120),
+        "biomedical": (1.80, 150),
+        "tweet": (0.14, 60),
+        "googlenews_TS": (2.21, 400),
+    },
+    "intents": {"SNIPS": (0.10, 5), "BANKING77": (0.70, 15), "CLINC150": (0.89, 30), "HWU64": (0.37, 15)},
+    "nanobeir": dict.fromkeys(nanobeir.THIRTEEN, (0, 1)),
+    "nli_distance": {"SNLI": (0.59, 1), "MNLI": (0.86, 1), "ANLI": (1.0, 1), "triplets": (0, 1)},
+    "geometry": {
+        "sts": (0.33, 4),
+        "neighbourhood": (1.03, 12),
+        "nli": (3.0, 4),
+        "isomorphism": (0.35, 4),
+        "augmentation": (2.0, 25),
+    },
+    "glue": {  # million characters a pass over the training set
+        "CoLA": (0.35 * _GLUE_RUNS, 0),
+        "STS-B": (0.75 * _GLUE_RUNS, 0),
+        "RTE": (0.8 * _GLUE_RUNS, 0),
+        "MRPC": (0.9 * _GLUE_RUNS, 0),
+        "SST-2": (3.7 * _GLUE_RUNS, 0),
+        "QNLI": (25.5 * _GLUE_RUNS, 0),
+        "QQP": (43.5 * _GLUE_RUNS, 0),
+        "MNLI": (68.0 * _GLUE_RUNS, 0),
+    },
+}
+"""Evaluation -> task -> (`Unit.characters`, `Unit.seconds`), in the order in which a budget takes them."""
 
 
 @dataclass(frozen=True)
@@ -154,65 +180,9 @@ def _files_of_measure(measure: str, root: Path) -> list[Path]:
     return [*nli_distance.files("triplets", root), *(path for path in anli if path.is_file())]
 
 
-def _transfer() -> Iterator[Unit]:
-    costs = {  # million characters, seconds
-        "TREC": (0.29, 6),
-        "MRPC": (1.30, 5),
-        "CR": (0.36, 20),
-        "MPQA": (0.18, 55),
-        "MR": (1.22, 90),
-        "SUBJ": (1.29, 70),
-        "SST2": (3.81, 20),
-    }
-    for task, cost in costs.items():
-        yield Unit("senteval", (task,), *cost)
-
-
-def _clustering() -> Iterator[Unit]:
-    costs = {
-        "agnews": (1.31, 15),
-        "searchsnippets": (1.75, 30),
-        "stackoverflow": (1.03, 120),
-        "biomedical": (1.80, 150),
-        "tweet": (0.14, 60),
-        "googlenews_TS": (2.21, 400),
-    }
-    for task in SIX:
-        yield Unit("clustering", (task,), *costs[task])
-
-
-def _intents() -> Iterator[Unit]:
-    costs = {"SNIPS": (0.10, 5), "BANKING77": (0.70, 15), "CLINC150": (0.89, 30), "HWU64": (0.37, 15)}
-    for task in FOUR:
-        yield Unit("intents", (task,), *costs[task])
-
-
-def _nanobeir() -> Iterator[Unit]:
-    for task in nanobeir.THIRTEEN:
-        yield Unit("nanobeir", (task,), 0, 1)
-
-
-def _glue() -> Iterator[Unit]:
-    for task in sorted(TABLE_1, key=_GLUE_CHARACTERS.__getitem__):
-        yield Unit("glue", (task,), _GLUE_CHARACTERS[task] * _GLUE_PASSES * _TRAINING)
-
-
-def _nli_distance() -> Iterator[Unit]:
-    costs = {"SNLI": 0.59, "MNLI": 0.86, "ANLI": 1.0, "triplets": 0}
-    for task, characters in costs.items():
-        yield Unit("nli_distance", (task,), characters, 1)
-
-
-def _geometry() -> Iterator[Unit]:
-    costs = {
-        "sts": (0.33, 4),
-        "neighbourhood": (1.03, 12),
-        "nli": (3.0, 4),
-        "isomorphism": (0.35, 4),
-        "augmentation": (2.0, 25),
-    }
-    for measure, cost in costs.items():
-        yield Unit("geometry", (measure,), *cost)
+def _units(evaluation: str) -> tuple[Unit, ...]:
+    """Return a unit for each task of an evaluation, with its cost."""
+    return tuple(Unit(evaluation, (task,), *cost) for task, cost in _COSTS[evaluation].items())
 
 
 STS = Unit("sts", SEVEN_TASKS, 1.51, 4, "STS12-16, STS-B, SICK-R")
@@ -223,15 +193,15 @@ SUITES: dict[str, tuple[Unit, ...]] = {
         Unit("intents", ("SNIPS",), 0.10, 5),
     ),
     "sts": (STS,),
-    "senteval": (STS, *_transfer()),
-    "clustering": tuple(_clustering()),
-    "intents": tuple(_intents()),
-    "nanobeir": tuple(_nanobeir()),
+    "senteval": (STS, *_units("senteval")),
+    "clustering": _units("clustering"),
+    "intents": _units("intents"),
+    "nanobeir": _units("nanobeir"),
     "cola_probe": (Unit("cola_probe", ("CoLA",), 0.39, 5),),
-    "nli_distance": tuple(_nli_distance()),
+    "nli_distance": _units("nli_distance"),
     "zh_sts": (Unit("zh_sts", tuple(zh_sts.TASKS), 0.5, 1),),  # a Chinese character is a token or more
-    "geometry": tuple(_geometry()),
-    "glue": tuple(_glue()),
+    "geometry": _units("geometry"),
+    "glue": _units("glue"),
     "anli": (Unit("anli", ("R1", "R2", "R3"), 2 * _TRAINING * _ANLI_CHARACTERS),),
 }
 """Name -> units, those first that a budget takes first."""
