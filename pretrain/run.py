@@ -108,11 +108,12 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
 
     # model, objective, engine
     encoder = starting_encoder(config, data.tokenizer)
+    prompts = prompt_tokens(data.tokenizer, config.data.prompts)
+    encoder.leave_out(() if config.data.prompts_pooled else prompts.values())
     guide = guiding_encoder(config, data.tokenizer, data.train.max_length)
     longest = encoder.max_positions
     objective = build_objective(config, encoder, data.tokenizer, data.labels, guide)
     objective.require_positions(min(longest, data.train.max_length))
-    prompts = prompt_tokens(data.tokenizer, config.data.prompts)
     masking = Masking.of(config.objective)
     spec = BatchSpec(data.views, masking, data.vocabulary, data.synonyms, longest, prompts)
     if checkpoint is None:

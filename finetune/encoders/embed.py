@@ -15,6 +15,7 @@ from augment.core.pretrained import pretrained, pretrained_model
 from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
 from pretrain.export.folder import read_kept_head
+from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import ProjectionHead, simcse_head
 from pretrain.model.modules import evaluation_mode
@@ -122,6 +123,7 @@ def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncod
             "with there"
         )
     encoder = load_encoder(location, tokenizer, source.trained_pooling or "mean")
+    encoder.leave_out(unpooled_prompts(source.policy or {}, tokenizer))
     if pooler:
         encoder.pooling, encoder.head = "cls", load_pooler(location)
     elif source.policy:

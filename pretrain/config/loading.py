@@ -47,7 +47,12 @@ class LoadingConfig(Section):
     prompts: dict[str, str] = Field(
         default_factory=dict,
         description="role of a view -> text before every sentence of it, as {anchor: 'query: ', positive: "
-        "'passage: '}; it is never augmented or masked, and it is pooled. Kept in the export (docs/data.md)",
+        "'passage: '}; it is never augmented or masked. Kept in the export (docs/data.md)",
+    )
+    prompts_pooled: bool = Field(
+        True,
+        description="false: the mean over a sentence's tokens leaves out its prompt, and the first token "
+        "with it (include_prompt of sentence-transformers)",
     )
     lanes: int = Field(
         16,

@@ -402,6 +402,16 @@ class Config(Section):
                 f"{train.steps - train.decay_begins} steps (train.decay_steps) are more than "
                 f"train.steps={train.steps}: lower one of them"
             )
+        if not self.data.prompts_pooled and (model.pooling == "cls" or not any(self.data.prompts.values())):
+            raise ValueError(
+                "data.prompts_pooled=false changes nothing "
+                + (
+                    "under model.pooling=cls: set another"
+                    if model.pooling == "cls"
+                    else "without data.prompts"
+                )
+                + ", or leave it out"
+            )
         saves = self.checkpoint
         if saves.keep_every and (not saves.every or saves.keep_every % saves.every):
             raise ValueError(

@@ -249,6 +249,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         longest,
         None if kept is None else _kept_head(checkpoint, heads, kept),
         prompts := _prompts(config),
+        pooled := config["data"].get("prompts_pooled", True),
     )
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
@@ -261,6 +262,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         "max_length": longest,
         "hidden_size": model.config.hidden_size,
         "prompts": prompts,
+        "prompts_pooled": pooled,
         "dimensions": config["objective"].get("matryoshka") or [],
         "step": state["step"],
         "progress": state.get("progress", {}),

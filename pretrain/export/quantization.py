@@ -22,6 +22,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import write_durably
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import prompt_tokens
+from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import ProjectionHead
 from pretrain.model.modules import evaluation_mode
@@ -124,6 +125,7 @@ def quantize_export(
             rows = _of_text(sentences, prompt, tokenizer, policy["max_length"])
         encoder = load_encoder(folder, tokenizer, policy["pooling"])
         encoder.head = head
+        encoder.leave_out(unpooled_prompts(policy, tokenizer))
         source = f"{len(rows):,} sentences of {(sentences or data).name}"
         quantization = calibrated(precision, _encode(encoder, rows), source)
     content = {

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -20,6 +21,7 @@ from transformers.utils import cached_file
 
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, write_durably
+from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.heads import ProjectionHead, simcse_head
 from pretrain.model.pooling import SECOND_STATE, check_pooling
 
@@ -34,6 +36,7 @@ def write_modules(
     max_length: int,
     head: ProjectionHead | None = None,
     prompts: Mapping[str, str] | None = None,
+    include_prompt: bool = True,
 ) -> str | None:
     """Write modules.json and what it names into the export folder `out`.
 
@@ -45,7 +48,8 @@ def write_modules(
         hidden_size, layers: of the encoder.
         max_length: of the longest sequence in tokens, special ones included.
         head: what the pooled vectors go through: a `pretrain.model.heads.simcse_head`.
-        prompts: name -> text before a sentence; `query` is the default where there are any.
+        prompts: name -> text before a sentence; `query` is the default where there are any. include_prompt:
+            whether the mean is over their tokens, too.
 
     Returns:
         The name of the head's folder in `out`; None without a head.
@@ -69,7 +73,7 @@ def write_modules(
     mode = "cls_token" if pooling == "cls" else "mean_tokens"
     _write(folder / "config.json", {
         "word_embedding_dimension": hidden_size, **{f"pooling_mode_{name}": name == mode for name in MODES},
-        "include_prompt": True,
+        "include_prompt": include_prompt,
     })  # fmt: skip
     modules.append((folder.name, "Pooling"))
     if head is not None:
@@ -114,6 +118,16 @@ def read_head(folder: Path) -> ProjectionHead:
             f"{folder} does not hold the head that the export keeps: {error}. Export the run again"
         ) from error
     return head.eval()
+
+
+def unpooled_prompts(policy: Mapping[str, Any], tokenizer: Any) -> list[np.ndarray]:
+    """Return the tokens of the prompts that an export's mean leaves out (`SentenceEncoder.leave_out`).
+
+    Args:
+        policy: the content of its clear.json.
+    """
+    prompts = policy.get("prompts") if not policy.get("prompts_pooled", True) else None
+    return list(prompt_tokens(tokenizer, prompts or {}).values())
 
 
 def read_modules(source: str) -> tuple[str, ProjectionHead | None]:

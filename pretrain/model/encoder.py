@@ -7,7 +7,7 @@ Face folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 from augment.core.pretrained import pretrained, pretrained_model
 from pretrain.common.errors import UserError
 from pretrain.common.memory import limit_kernel_cache
+from pretrain.common.transfer import send
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
 from pretrain.model.attention import ATTENTION_NAME
 from pretrain.model.kernels import kernels_for
@@ -86,6 +87,7 @@ class SentenceEncoder(nn.Module):
         self.layer_code, self.residual = layer_code, residual
         if layer_code == "own":
             install(lm)
+        self._left_out: list[Tensor] = []
         self._copies: Copies | None = None
         self._first_position = self.family.first_position(lm.config)
         self._pad_id = lm.config.pad_token_id or 0
@@ -112,6 +114,17 @@ class SentenceEncoder(nn.Module):
             yield
         finally:
             self._copies = before
+
+    def leave_out(self, prompts: Iterable[np.ndarray]) -> None:
+        """Leave the first token and a prompt's, where they begin a sequence, out of means over tokens.
+
+        As sentence-transformers does with `include_prompt: false`. A sequence that begins with a prompt's
+        tokens counts as one with that prompt.
+
+        Args:
+            prompts: tokens of each, int32[p], without special ones.
+        """
+        self._left_out = [torch.from_numpy(prompt).long() for prompt in prompts if len(prompt)]
 
     def recompute_layers(self) -> None:
         """Keep of each layer what goes into it, and compute it again in the backward pass (Chen et al. 2016).
@@ -220,7 +233,20 @@ class SentenceEncoder(nn.Module):
             last=row.in_input_order(last),
             second=None if other is None else row.in_input_order(other),
             lengths=lengths,
+            pooled=self._pooled(ids, lengths) if self._left_out else None,
         )
+
+    def _pooled(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Return which tokens a mean is over, bool[T]: all but those of `leave_out`."""
+        pooled = torch.ones_like(ids, dtype=torch.bool)
+        starts = lengths.cumsum(0) - lengths
+        for prompt in self._left_out:
+            # [CLS], the prompt, and at least one token more
+            longer = starts[lengths > len(prompt) + 1]
+            places, tokens = send([longer[:, None] + torch.arange(len(prompt) + 1), prompt], ids.device)
+            begins = (ids[places[:, 1:]] == tokens).all(1, keepdim=True)
+            pooled[places] &= ~begins
+        return pooled
 
     def _own(
         self, row: PackedRow, second: int | None, edit: EditEmbeddings | None

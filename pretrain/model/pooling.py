@@ -39,6 +39,8 @@ class PackedStates:
     """[T, H]: the other state that the encoder's pooling needs, if any."""
     lengths: Tensor
     """int64[N] on the CPU."""
+    pooled: Tensor | None = None
+    """bool[T]: the tokens that a mean is over; None: all."""
 
 
 def check_pooling(pooling: str) -> str:
@@ -56,14 +58,23 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
         if pooling == "cls":
             (starts,) = send([lengths.cumsum(0) - lengths], states.last.device)
             return _at_least_float32(states.last.index_select(0, starts))
-        means = segment_mean(_at_least_float32(states.last), lengths)
+        means = _mean(states.last, states)
         if SECOND_STATE[check_pooling(pooling)] is None:
             return means
         if states.second is None:
             raise ValueError(
                 f"pooling '{pooling}' needs a second hidden state; ask the encoder for it in forward_packed."
             )
-        return (means + segment_mean(_at_least_float32(states.second), lengths)) / 2
+        return (means + _mean(states.second, states)) / 2
+
+
+def _mean(values: Tensor, states: PackedStates) -> Tensor:
+    """Mean of [T, H] over each sequence's tokens that are pooled: [N, H]."""
+    values = _at_least_float32(values)
+    if states.pooled is None:
+        return segment_mean(values, states.lengths)
+    kept = states.pooled[:, None].to(values.dtype)
+    return segment_mean(values * kept, states.lengths) / segment_mean(kept, states.lengths)
 
 
 def segment_mean(values: Tensor, lengths: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.common.errors import UserError
 from pretrain.config.run import DROPOUTS, SIZES, Config
 from pretrain.export.folder import read_kept_head, read_policy
-from pretrain.export.sentence_transformers import read_modules
+from pretrain.export.sentence_transformers import read_modules, unpooled_prompts
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokenizer, load_encoder
 
@@ -119,6 +119,7 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
     except (UserError, CannotLoad) as error:
         raise UserError(f"{where}: {error}") from None
     guide.head = head
+    guide.leave_out(unpooled_prompts(policy or {}, tokenizer))
     if longest > guide.max_positions:
         raise UserError(
             f"{where} takes {guide.max_positions} positions, and the data has sequences of up to {longest} "

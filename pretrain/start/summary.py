@@ -204,7 +204,8 @@ def _encoder_lines(config: Config, encoder: SentenceEncoder) -> list[str]:
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
     lines = [
         f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling "
-        f"{encoder.pooling}, dropout {model.dropout:g} ({model.attention_dropout:g} on attention)"
+        f"{encoder.pooling}{'' if config.data.prompts_pooled else ' without prompts'}, "
+        f"dropout {model.dropout:g} ({model.attention_dropout:g} on attention)"
         + (f"; from {model.init}" if model.init else ""),
         f"           {_layers(config)}",
     ]

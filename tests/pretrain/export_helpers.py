@@ -62,6 +62,7 @@ def make_run(
     simcse: dict | None = None,
     matryoshka: tuple[int, ...] = (),
     prompts: dict[str, str] | None = None,
+    prompts_pooled: bool = True,
 ):
     """A run folder with checkpoints, of the objective simcse where its settings are given; returns the
     encoder as it was at the last, and the tokenizer."""
@@ -81,7 +82,7 @@ def make_run(
             "name": "test",
             "folder": str(folder),
             "model": {"type": recipe_type, "pooling": pooling, **sizes},
-            "data": {"folder": str(data), "prompts": prompts or {}},
+            "data": {"folder": str(data), "prompts": prompts or {}, "prompts_pooled": prompts_pooled},
             "objective": {"matryoshka": list(matryoshka)}
             | ({} if simcse is None else {"name": "simcse", "simcse": simcse, "mlm": {"weight": 0.0}}),
         },
