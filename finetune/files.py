@@ -191,6 +191,9 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
             ) from None
 
 
+_NO_LINES_OF_TEXT = {".jsonl", ".ndjson", ".json", ".parquet", ".zst", ".bz2", ".xz", ".zip"}
+
+
 def read_sentences(path: Path, flag: str) -> list[str]:
     """Read the different sentences of a text file, one a line (.gz too), for the flag that named it.
 
@@ -199,6 +202,13 @@ def read_sentences(path: Path, flag: str) -> list[str]:
     """
     if not path.is_file():
         raise UserError(f"--{flag} {path}: there is no such file")
+    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if kind in _NO_LINES_OF_TEXT:
+        raise UserError(
+            f"--{flag} {path}: a file of sentences is wanted, one a line (.txt or .txt.gz), and this is "
+            f"{kind}. Write its texts into one, as by: zstd -dc logs.jsonl.zst | jq -r .text "
+            ">sentences.txt"
+        )
     if path.suffix == ".gz":
         try:
             with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:

@@ -29,6 +29,7 @@ from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.common.processes import finish
 from pretrain.common.run_folder import export_of
 from pretrain.config import recipe as recipes
+from pretrain.config.data import Source
 from pretrain.config.run import Config
 
 RECORD = "adapt.json"
@@ -130,17 +131,28 @@ def claim(out: Path, settings: Config) -> None:
     if path.is_file():
         held = json.loads(path.read_text("utf-8"))
         differing = [key for key in wanted if held.get(key) != wanted[key]]
-        if differing:
+        if not differing:
+            return
+        if (out / "data" / "manifest.json").is_file() or (out / "checkpoints").exists():
             key = differing[0]
+            before, now = (_shown(settings.get(key)) for settings in (held, wanted))
             raise UserError(
-                f"{out} holds an adaptation whose {key} is {held.get(key)!r}, and now it is {wanted[key]!r}: "
-                "choose another --out"
+                f"{out} holds an adaptation whose {key} is {before}, and now it is {now}: choose another "
+                "--out"
             )
+        replace_durably(path, to_json(wanted))  # the first command failed before anything was made
         return
     if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):  # as a kill leaves them
         raise UserError(f"{out} holds something else; choose another --out")
     make_folder(out)
     replace_durably(path, to_json(wanted))
+
+
+def _shown(value: object) -> str:
+    """Return a setting for an error; of sources what is not as it is by default."""
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        return repr(value)
+    return repr([Source(**one).model_dump(mode="json", exclude_defaults=True) for one in value])
 
 
 def _at_most(longest: int, config: str, overrides: dict[str, str]) -> str:

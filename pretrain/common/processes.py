@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pretrain.common.error_output import LOCAL_RANKS
+from pretrain.common.error_output import LOCAL_RANKS, mark_printed
 from pretrain.common.errors import UserError
 from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES
 
@@ -107,7 +107,10 @@ def finish(module: str, words: Sequence[str], again: str) -> None:
     if code in EXIT_CODES.values() and code and not error:
         raise UserError(f"{module} was stopped by a signal. {again}")
     if code not in (0, EXIT_BUDGET):
-        raise UserError(error or f"{module} failed with status {code}; what it printed says why")
+        failure = UserError(error or f"{module} failed with status {code}; what it printed says why")
+        if error:
+            mark_printed(failure)
+        raise failure
 
 
 def start_to_pass_on(words: Sequence[str]) -> subprocess.Popen[str]:

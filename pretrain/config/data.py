@@ -94,7 +94,8 @@ class Source(BaseModel):
 
     def how_to_set(self, key: str) -> str:
         """Say in an error what to type to set a key of this source, as `text_key`."""
-        return f"""Set its {key}: --source '[{{source: "{self.source}", {key}: FIELD}}]'."""
+        how = f"""--source '[{{source: "{self.source}", {key}: FIELD}}]'"""
+        return f"Set its {key}: {how} (for `clearly adapt`, the same after --text)."
 
     def __str__(self) -> str:
         return self.source if self.weight == 1 else f"{self.source}@{self.weight:g}"

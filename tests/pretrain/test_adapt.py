@@ -13,7 +13,8 @@ from run_helpers import ROOT, TINY, environment, records, wait_for, write_corpus
 from transformers import AutoModelForMaskedLM, AutoTokenizer, T5Config
 
 from finetune.encoders.models import open_model
-from pretrain.adapt import heldout_rows
+from pretrain.adapt import claim, heldout_rows
+from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.model.new_rows import pieces_of_new_words
@@ -97,6 +98,21 @@ def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_sho
     # the folder is of this text
     other = write_corpus(tmp_path / "other.txt", documents=20)
     assert "holds an adaptation whose sources is" in adapt(start, other, out, expect=2)
+
+
+def test_a_folder_in_which_nothing_was_made_takes_the_corrected_text(tmp_path):
+    out = tmp_path / "run"
+    wrong, right = (
+        load_config("adapt_micro", {"init": "model", "data.prepare.sources": sources})
+        for sources in ("rows.jsonl", "[{source: rows.jsonl, text_key: message}]")
+    )
+    claim(out, wrong)
+    claim(out, right)
+    (out / "data").mkdir()
+    (out / "data" / "manifest.json").touch()
+    claim(out, right)
+    with pytest.raises(UserError, match=r"sources is .*'text_key': 'message'.*, and now it is .*rows\.jsonl"):
+        claim(out, wrong)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def detect_layout(path: Path) -> Literal["lines", "paragraphs"]:
             ) from error
         raise UserError(
             f"source {path} is not UTF-8 text (byte {error.start}). Convert it: iconv -f LATIN1 -t "
-            f"UTF-8 {path}"
+            f"UTF-8 {path} >{path.with_stem(f'{path.stem}-utf8')}"
         ) from error
     seen_text = blank = False
     for line in text.split("\n")[:-1]:

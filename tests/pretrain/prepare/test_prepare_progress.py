@@ -40,6 +40,6 @@ def test_a_missing_text_key_is_answered_by_the_flag_that_sets_it(tmp_path, unit)
     assert sources == [Source(source=str(rows), text_key="message")]
 
     named = ignoring.model_copy(update={"text_key": "message"})
-    with pytest.raises(UserError, match=r"sources\[1\]\.text_key is 'text' there and 'message' now\. Choose"):
-        prepare(DataConfig(sources=[named], unit=unit), tmp_path / "out", **where)
-    prepare(DataConfig(sources=[named], unit=unit), tmp_path / "out", overwrite=True, **where)
+    prepare(DataConfig(sources=[named], unit=unit), tmp_path / "out", **where)
+    with pytest.raises(UserError, match=r"sources\[1\]\.text_key is 'message' there and 'text' now\. Choose"):
+        prepare(DataConfig(sources=[ignoring], unit=unit), tmp_path / "out", **where)
