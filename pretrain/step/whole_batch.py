@@ -162,7 +162,9 @@ class WholeBatch:
                     batch, rows, placements, plan, weights, not maskings, probing
                 )
             elif self.objective.roles:
-                self.reduction.backward(self.engine(Idle(self.device)), final=not maskings)
+                zero = self.engine(Idle(self.device))
+                if zero.requires_grad:  # without heads it depends on nothing
+                    self.reduction.backward(zero, final=not maskings)
             if maskings:
                 losses["mlm"] = self._token_level(maskings, plan.masked_tokens, weights["mlm"])
         losses = {name: value.double() for name, value in losses.items()}
