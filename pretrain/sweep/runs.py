@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace, replace_durably
@@ -45,6 +45,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAIN = ROOT / "pretrain" / "main.py"
 # Keys that may differ between two starts of the same run.
 FREE = {
+    "data": {"remote", "remote_cache", "prepare", "workers", "damaged"},
     "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds", "precision_file"},
     "evaluate": {"sts"},
 }
@@ -158,13 +159,11 @@ def identity(config: Config) -> str:
     for section, keys in FREE.items():
         for key in keys:
             tree.get(section, {}).pop(key, None)
-    cached = {"cache": config.data.cache} if config.data.cache else {}
-    several: dict[str, Any] = {"prompts": config.data.prompts} if config.data.prompts else {}
-    if config.data.sets:
-        several["sets"] = [(str(one.folder.resolve()), one.weight) for one in config.data.sets]
-        several["temperature"] = config.data.temperature
     folder = str(config.data_folder.resolve())
-    tree["data"] = {"folder": folder, "lanes": config.data.lanes, **cached, **several}
+    tree["data"] = tree.get("data", {}) | {"folder": folder, "lanes": config.data.lanes}
+    if config.data.sets:
+        tree["data"]["sets"] = [(str(one.folder.resolve()), one.weight) for one in config.data.sets]
+        tree["data"]["temperature"] = config.data.temperature
     if config.model.init is not None and Path(config.model.init).exists():
         tree["model"]["init"] = str(Path(config.model.init).resolve())
     # a dropout that is given replaces the checkpoint's, even where it is the default

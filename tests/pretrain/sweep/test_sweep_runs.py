@@ -19,7 +19,7 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
         return identity(point(tmp_path, **given).config(seed))
 
     monkeypatch.chdir(tmp_path)
-    plain = digest(data__folder="d")
+    plain, prompts = digest(data__folder="d"), "{anchor: 'query: '}"
     assert digest(2, data__folder="d") != plain
     for other in (
         {"train__lr": 1e-5},
@@ -30,8 +30,11 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
         {"evaluate__every": 7},
         {"data__lanes": 8},
         {"data__cache": 1},
+        {"data__prompts": prompts},
     ):
         assert digest(**{"data__folder": "d", **other}) != plain, other
+    prompted = {"data__folder": "d", "data__prompts": prompts}
+    assert digest(**prompted, data__prompts_pooled="false") != digest(**prompted)
     assert digest(data__folder="e") != plain
     for same in (
         {"name": "x"},
@@ -40,6 +43,8 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
         {"evaluate__sts": "s"},
         {"checkpoint__every": 3},
         {"data__folder": str(tmp_path / "d")},
+        {"data__workers": 2},
+        {"data__remote_cache": 1},
         {"train__zero": 0},
         {"train__rendezvous_seconds": 9},
         {"train__precision_file": "p"},
