@@ -140,9 +140,8 @@ def claim(out: Path, settings: Config) -> None:
                 f"{out} holds an adaptation whose {key} is {before}, and now it is {now}: choose another "
                 "--out"
             )
-        replace_durably(path, to_json(wanted))  # the first command failed before anything was made
-        return
-    if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):  # as a kill leaves them
+        # the first command failed before anything was made
+    elif out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):  # as a kill leaves them
         raise UserError(f"{out} holds something else; choose another --out")
     make_folder(out)
     replace_durably(path, to_json(wanted))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser import require_sound
+from browser import require_sound, submit
 from model_folders import save_bert
 from run_helpers import environment, kill
 
@@ -54,7 +54,6 @@ def address(tmp_path, monkeypatch):
 
 def test_a_person_asks_reads_and_asks_for_fewer(browser, address):
     from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
 
     def rows():
         return [
@@ -66,7 +65,7 @@ def test_a_person_asks_reads_and_asks_for_fewer(browser, address):
     assert browser.switch_to.active_element.get_attribute("name") == "q"  # ready to type
     assert rows() == []
     require_sound(browser)
-    browser.switch_to.active_element.send_keys(SENTENCES[2], Keys.ENTER)
+    submit(browser, browser.switch_to.active_element, SENTENCES[2])
     assert browser.title == SENTENCES[2]
     assert [heading.text for heading in browser.find_elements(By.TAG_NAME, "h2")] == ["model", "other"]
     for found in rows():
@@ -75,13 +74,13 @@ def test_a_person_asks_reads_and_asks_for_fewer(browser, address):
 
     number = browser.find_element(By.NAME, "top")
     number.clear()
-    number.send_keys("2", Keys.ENTER)
+    submit(browser, number, "2")
     assert [len(found) for found in rows()] == [2, 2]
 
     query = browser.find_element(By.NAME, "q")
     assert query.get_attribute("value") == SENTENCES[2]
     query.clear()
-    query.send_keys(SCRIPT, Keys.ENTER)
+    submit(browser, query, SCRIPT)
     assert browser.title == SCRIPT  # shown, not run
     assert all(found[0].split("\n") == ["1.000", SCRIPT] for found in rows())
     assert browser.find_elements(By.CSS_SELECTOR, "section b") == []
