@@ -141,7 +141,9 @@ def claim(out: Path, settings: Config) -> None:
                 "--out"
             )
         # the first command failed before anything was made
-    elif out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):  # as a kill leaves them
+    elif out.is_dir() and any(
+        not path.name.startswith(".") for path in out.iterdir()
+    ):  # as a kill leaves them
         raise UserError(f"{out} holds something else; choose another --out")
     make_folder(out)
     replace_durably(path, to_json(wanted))

@@ -11,6 +11,8 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,22 @@ def pretrained_model(kind: Any, source: str | Path, **options: Any) -> Any:
     """
     require_source(source)
     require_weights(source)
-    return pretrained(kind, source, use_safetensors=True, **options)
+    with without_progress_bars():
+        return pretrained(kind, source, use_safetensors=True, **options)
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing a bar for a read or write of weights, which takes seconds at most."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def require_source(source: str | Path) -> None:

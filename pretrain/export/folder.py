@@ -5,8 +5,7 @@ from __future__ import annotations
 import filecmp
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ import torch
 import yaml
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
-from augment.core.pretrained import pretrained
+from augment.core.pretrained import pretrained, without_progress_bars
 from pretrain.checkpoint.folder import (
     STEP_FOLDER,
     CheckpointError,
@@ -42,7 +40,7 @@ from pretrain.common.folder_lock import folder_lock
 from pretrain.data.tokenizer import cleaning_tokenizer, tokenizer_hash
 from pretrain.export.model_card import model_card
 from pretrain.export.quantization import quantize_export
-from pretrain.export.sentence_transformers import read_head, write_modules
+from pretrain.export.sentence_transformers import POOLED_TYPES, read_head, write_modules
 from pretrain.model.architectures import config_from, family_of
 from pretrain.model.heads import ProjectionHead, simcse_head
 
@@ -237,7 +235,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     longest = family_of(model.config.model_type).usable_positions(model.config)
     tokenizer.model_max_length = longest
 
-    with _without_progress_bars():  # the run has one of its own
+    with without_progress_bars():  # the run has one of its own
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     kept = state.get("kept_head")
@@ -250,6 +248,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         None if kept is None else _kept_head(checkpoint, heads, kept),
         prompts := _prompts(config),
         pooled := config["data"].get("prompts_pooled", True),
+        pooler=model.config.model_type in POOLED_TYPES,
     )
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
@@ -275,17 +274,6 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     write_durably(out / MARK, to_json(policy))
     card = model_card(policy, run / "metrics.jsonl", model.num_parameters(), model.config.model_type)
     write_durably(out / "README.md", card.encode())
-
-
-@contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def read_policy(folder: str | Path) -> dict[str, Any] | None:

@@ -25,6 +25,8 @@ from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.heads import ProjectionHead, simcse_head
 from pretrain.model.pooling import SECOND_STATE, check_pooling
 
+POOLED_TYPES = ("bert", "roberta", "xlm-roberta")
+"""Model types whose encoder class of transformers has a pooler behind [CLS]."""
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 
 
@@ -37,6 +39,7 @@ def write_modules(
     head: ProjectionHead | None = None,
     prompts: Mapping[str, str] | None = None,
     include_prompt: bool = True,
+    pooler: bool = False,
 ) -> str | None:
     """Write modules.json and what it names into the export folder `out`.
 
@@ -50,6 +53,8 @@ def write_modules(
         head: what the pooled vectors go through: a `pretrain.model.heads.simcse_head`.
         prompts: name -> text before a sentence; `query` is the default where there are any. include_prompt:
             whether the mean is over their tokens, too.
+        pooler: whether the library would add a pooler of new weights, with a warning; it is told not to
+            (`POOLED_TYPES`).
 
     Returns:
         The name of the head's folder in `out`; None without a head.
@@ -57,6 +62,8 @@ def write_modules(
     second = SECOND_STATE[check_pooling(pooling)]
     modules = [("", "Transformer")]
     transformer: dict[str, object] = {"max_seq_length": max_length, "do_lower_case": False}
+    if pooler:
+        transformer["model_args"] = {"add_pooling_layer": False}
     if second is not None:
         weights = layer_weights(second, layers)
         folder = out / f"{len(modules)}_WeightedLayerPooling"

@@ -129,7 +129,7 @@ class Display:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=Console(stderr=True, force_terminal=sys.stderr.isatty()),  # whatever FORCE_COLOR says
             disable=not enabled,
         )
         self._bars = {

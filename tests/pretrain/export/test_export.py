@@ -80,6 +80,7 @@ def test_sentence_transformers_encodes_as_trained(tmp_path, kind, pooling):
     assert out == tmp_path / "export"
     model = SentenceTransformer(str(out), device="cpu")
     assert model.max_seq_length == 20
+    assert getattr(model[0].auto_model, "pooler", None) is None  # no weights made up, no warning of them
     expected = embed(encoder, tokenizer)
     assert worst(model.encode(SENTENCES), expected) < 1e-5
     assert worst(expected[0], expected[1]) > 0.01
