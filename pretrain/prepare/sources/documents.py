@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
-from pretrain.prepare.sources.rows import Broken, is_unicode, json_rows, table_rows
+from pretrain.prepare.sources.rows import Broken, Row, is_unicode, json_rows, table_rows
 from pretrain.prepare.tasks import Task
 
 MOST_NAMED = 5  # of a task's broken rows
@@ -98,16 +99,20 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             broken += 1
             if first is None:
                 first = f"source {readers.where(task, position)}: {why}"
-                remedy = _other_format(source) if isinstance(row, Broken) else source.how_to_set("text_key")
+                remedy = _remedy(source, row, text)
             if broken == _BROKEN_AT_ONCE:
                 break
     if first is not None and not good:
         raise UserError(f"{first}. All rows that were read are like it. {remedy}")
 
 
-def _other_format(source: Source) -> str:
-    """Say in an error what to do about a source whose rows cannot be read at all."""
-    return (
-        "Is the file whole, and what its name says? To read it as something else: "
-        f"""--source '[{{source: "{source.source}", format: text}}]' (or jsonl, csv, tsv, parquet)."""
-    )
+def _remedy(source: Source, row: Row | Broken, text: Any) -> str:
+    """Say in an error what to do about a source of which no row can be read; text: of the first one."""
+    if isinstance(row, Broken):
+        return (
+            "Is the file whole, and what its name says? To read it as something else: "
+            f"""--source '[{{source: "{source.source}", format: text}}]' (or jsonl, csv, tsv, parquet)."""
+        )
+    if isinstance(text, str):  # and not Unicode
+        return "Write it again as UTF-8; for a text file in Latin-1: iconv -f LATIN1 -t UTF-8 OLD >NEW"
+    return source.how_to_set("text_key")

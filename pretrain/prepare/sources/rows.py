@@ -55,7 +55,7 @@ def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
     for position, line in numbered_documents(task):
         row: Any = None
         try:
-            row = json.loads(line)
+            row = json.loads(line.removeprefix("\ufeff"))  # a file's byte order mark
         except RecursionError:
             row = Broken("JSON that is nested too deep")
         except ValueError as error:

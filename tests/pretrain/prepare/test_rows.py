@@ -190,6 +190,19 @@ def test_it_does_not_matter_where_a_broken_line_stands(tmp_path, monkeypatch):
         everything(Source(source=str(path)))
 
 
+def test_rows_in_another_encoding_are_refused_with_what_to_do(tmp_path):
+    path = put(tmp_path / "a.jsonl.zst", b'{"text": "caf\xe9"}\n' * 12)
+    with pytest.raises(UserError, match=r"a\.jsonl\.zst, line 1: .*not UTF-8.* Write it again as UTF-8"):
+        everything(Source(source=str(path)))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    path = put(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + GOOD.strip().encode() + b"\r\n" + GOOD.encode())
+    faults = Faults()
+    assert everything(Source(source=str(path)), faults) == ["Good one."] * 2 and not faults.counts
+    assert [record.texts[0] for record in read(path)] == ["Good one."] * 2
+
+
 def test_bytes_that_are_not_utf8_are_named_in_text_and_refused_in_records(tmp_path):
     # Behind the first megabyte, which is looked at before anything else.
     lines = [b"A plain line of text, like all the others here."] * 30_000
