@@ -58,6 +58,11 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
         return _plan_file(number, source, _hub_file(name, source.revision), records)
     if name.startswith("hub:"):
         return _plan_hub(number, source, name[4:])
+    if re.match(r"\w+://", name):
+        raise UserError(
+            f"source {name} is an address, and sources are read from disks. Download it, and name the file "
+            "or folder. (Data that is prepared already can be read from there: --data.remote.)"
+        )
     path = Path(name).expanduser()
     if _is_saved_dataset(path):
         size = sum(f.stat().st_size for f in path.rglob("*.arrow"))

@@ -176,6 +176,12 @@ def test_misfits_are_named(tmp_path, name, content, message):
         plan_tasks([Source(source=str(tmp_path / name))])
 
 
+def test_an_address_is_answered_by_how_to_read_what_is_there():
+    for address in ("https://host/logs/a.jsonl.zst", "s3://bucket/logs"):
+        with pytest.raises(UserError, match=f"source {address} is an address.*Download it"):
+            plan_tasks([Source(source=address)])
+
+
 def test_latin_1_and_damaged_archives(tmp_path):
     (tmp_path / "latin.txt").write_bytes("naïve".encode("latin-1") * 10)
     with pytest.raises(UserError, match=r"not UTF-8.*iconv"):
