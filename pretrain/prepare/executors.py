@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -188,6 +189,11 @@ def _check_complete(executor: Any, job: Job, work: Path) -> None:
 def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
     from datatrove.executor import SlurmPipelineExecutor
 
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "--executor slurm: there is no sbatch here; is this a node of a Slurm cluster? Use --executor "
+            "local here."
+        )
     os.environ["PYTHONPATH"] = python_path()  # sbatch exports the environment to the tasks
     partition = options.partition or _default_partition()
     previous: Any = None
@@ -234,8 +240,7 @@ def _default_partition() -> str:
         names = subprocess.check_output(["sinfo", "-h", "-o", "%P"], text=True).split()
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         raise UserError(
-            "--executor slurm: sinfo does not answer; is this a node of a Slurm cluster? Use --executor "
-            "local here."
+            "--executor slurm: sinfo does not name the default partition; give --partition."
         ) from error
     default = [name[:-1] for name in names if name.endswith("*")]
     if not default:
@@ -246,7 +251,9 @@ def _default_partition() -> str:
 
 
 def _alive(ids: list[str]) -> bool:
-    """Return whether any job still runs or may yet run."""
+    """Return whether any job still runs or may yet run; it may where the controller does not answer."""
     command = ["squeue", "-h", "-j", ",".join(ids), "-o", "%T|%r"]
-    queue = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    return any("DependencyNeverSatisfied" not in line for line in queue)
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode:  # one job alone that has left the controller's memory is an error to squeue
+        return "Invalid job id" not in answer.stderr
+    return any("DependencyNeverSatisfied" not in line for line in answer.stdout.splitlines())

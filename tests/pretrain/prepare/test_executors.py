@@ -13,7 +13,7 @@ import pytest
 
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig
-from pretrain.prepare.executors import ExecutorOptions
+from pretrain.prepare.executors import ExecutorOptions, _alive
 from pretrain.prepare.run import prepare
 
 SBATCH = """#!{python}
@@ -101,13 +101,29 @@ def test_submitting_without_waiting(tmp_path, slurm, corpus):
 
 def test_clusters_that_are_not_there(tmp_path, monkeypatch, corpus):
     monkeypatch.setenv("PATH", "/usr/bin-none")
-    with pytest.raises(UserError, match="sinfo does not answer"):
-        prepare(corpus, tmp_path / "a", executor="slurm", progress=False)
+    for partition in (None, "low"):
+        with pytest.raises(UserError, match="there is no sbatch here"):
+            prepare(corpus, tmp_path / "a", executor="slurm", partition=partition, progress=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match="needs Ray: pip install"):
         prepare(corpus, tmp_path / "b", executor="ray", progress=False)
     with pytest.raises(UserError, match="executor"):
         prepare(corpus, tmp_path / "c", executor="cloud", progress=False)
+
+
+@pytest.mark.parametrize(
+    "answer,alive",
+    [
+        ("echo 'PENDING|Resources'", True),
+        ("echo 'PENDING|DependencyNeverSatisfied'", False),
+        ("true", False),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", False),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", True),
+    ],
+)
+def test_jobs_count_as_gone_only_where_slurm_says_so(slurm, answer, alive):
+    (slurm.parent / "squeue").write_text(f"#!/bin/bash\n{answer}\n")
+    assert _alive(["1", "2"]) == alive
 
 
 def test_workers_default_to_the_cores_of_this_machine():
