@@ -32,8 +32,9 @@ enter() {  # project folder: environment and import path
 # ---- on the login node: submit ----
 if [[ -z ${CLEAR_SWEEP_PROJECT:-} ]]; then
   for word in "$@"; do [[ $word == -- ]] && separated=1; done
-  if [[ -z ${separated:-} || $# -lt 2 || -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
-    echo "start this with bash on a login node: $0 [flags of sbatch] -- FILE.yaml [flags of pretrain.sweep]" >&2
+  # Slurm runs a copy from its spool folder of what sbatch is given: nothing lies beside it.
+  if [[ -z ${separated:-} || $# -lt 2 || -n ${SLURM_ARRAY_TASK_ID:-} || ! -f $(dirname "$0")/job.sh ]]; then
+    echo "start this with bash on a login node, not by sbatch: slurm/sweep.sh [flags of sbatch] -- FILE.yaml [flags of pretrain.sweep]" >&2
     exit 2
   fi
   flags=()
