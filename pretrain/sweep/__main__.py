@@ -446,8 +446,16 @@ def _words(plan: Plan, number: int) -> list[str]:
 
 
 def _submit() -> int:
-    words = [word for word in sys.argv[1:] if word != "slurm" and not word.startswith("--executor")]
-    os.execvp("bash", ["bash", str(ROOT / "slurm" / "sweep.sh"), "--", *words])
+    script = ROOT / "slurm" / "sweep.sh"
+    if not script.is_file():
+        raise UserError(
+            f"--executor slurm needs {script}, and an installation has no batch scripts: give the command in "
+            "the project's folder, or start slurm/sweep.sh there"
+        )
+    words = sys.argv[1:]
+    place = next(number for number, word in enumerate(words) if re.match("-+executor(=|$)", word))
+    del words[place : place + (1 if "=" in words[place] else 2)]
+    os.execvp("bash", ["bash", str(script), "--", *words])
 
 
 def _time_left(runs: list[Run], jobs: int) -> str:

@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from run_helpers import ROOT, TINY, curve, environment, wait_for
+
+from pretrain.common.errors import UserError
+from pretrain.sweep.__main__ import SweepFlags, sweep
 
 TORCHRUN = f"{Path(sys.executable).with_name('torchrun')} --standalone --nproc-per-node 2"
 
@@ -72,6 +76,20 @@ def test_a_launcher_that_is_not_there_is_one_message(tiny_data, tmp_path):
     process = start(tmp_path, "--launch", "torch-run --nproc-per-node 2")
     said = process.communicate(timeout=100)[0]
     assert process.returncode == 2 and "torch-run cannot be started" in said and "Traceback" not in said, said
+
+
+def test_slurm_is_given_the_same_words(monkeypatch, tmp_path):
+    started = []
+    monkeypatch.setattr("os.execvp", lambda program, words: started.append(words))
+    script = str(ROOT / "slurm" / "sweep.sh")
+    for typed in (["--executor", "slurm"], ["--executor=slurm"], ["-executor", "slurm"]):
+        words = ["FILE.yaml", *typed, "--data", "slurm", "--out", "out"]
+        monkeypatch.setattr("sys.argv", ["sweep", *words])
+        sweep("FILE.yaml", flags=SweepFlags(), executor="slurm")
+        assert started.pop() == ["bash", script, "--", "FILE.yaml", "--data", "slurm", "--out", "out"]
+    monkeypatch.setattr("pretrain.sweep.__main__.ROOT", tmp_path)  # as of a wheel
+    with pytest.raises(UserError, match=r"has no batch scripts: give the command in the project's folder"):
+        sweep("FILE.yaml", flags=SweepFlags(), executor="slurm")
 
 
 def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data, tmp_path):
