@@ -33,13 +33,15 @@ def packages() -> list[Finding]:
             "pip install -e . in the checkout, so that its requirements are known and `clearly` is a command"
         )
         return [Finding("note", f"{DISTRIBUTION} is not installed: it runs from its folder", todo)]
-    findings, fitting = [], 0
+    findings: list[Finding] = []
+    versions: dict[str, str] = {}
+    fitting = 0
     for line in required:
         requirement = Requirement(line)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
-            version = importlib.metadata.version(requirement.name)
+            version = versions[requirement.name] = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
             findings.append(
                 Finding("wrong", f"{requirement.name} is missing", f"pip install '{requirement}'")
@@ -52,7 +54,7 @@ def packages() -> list[Finding]:
             findings.append(Finding("wrong", what, f"pip install '{requirement}'"))
     own = importlib.metadata.version(DISTRIBUTION)
     main = ", ".join(
-        f"{name} {importlib.metadata.version(name)}" for name in ("torch", "deepspeed", "transformers")
+        f"{name} {versions[name]}" for name in ("torch", "deepspeed", "transformers") if name in versions
     )
     return [Finding("good", f"{DISTRIBUTION} {own}; {fitting} packages as required; {main}"), *findings]
 

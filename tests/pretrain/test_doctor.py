@@ -1,5 +1,6 @@
 """`clearly doctor`: what it finds on this machine, and on ones where something is wrong."""
 
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -51,12 +52,19 @@ def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
 
 
 def test_what_is_installed_is_compared_with_what_is_required(monkeypatch):
-    monkeypatch.setattr(
-        "importlib.metadata.requires", lambda name: ["torch>=1", "numpy<1", "no-such-thing>=2"]
-    )
-    *_, numpy, missing = software.packages()
-    assert levels([numpy, missing]) == ["wrong", "wrong"]
-    assert "<1 is needed" in numpy.what and missing.todo == "pip install 'no-such-thing>=2'"
+    here = importlib.metadata.version
+
+    def version(name):
+        if name == "deepspeed":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return here(name)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: ["torch>=1", "numpy<1", "deepspeed>=0.1"])
+    own, numpy, missing = software.packages()
+    assert levels([own, numpy, missing]) == ["good", "wrong", "wrong"]
+    assert "1 packages as required; torch " in own.what
+    assert "<1 is needed" in numpy.what and missing.todo == "pip install 'deepspeed>=0.1'"
 
 
 def test_locks_of_the_living_and_of_the_dead_are_told_apart(tmp_path):
