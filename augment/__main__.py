@@ -172,6 +172,8 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
             else:
                 with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as opened:
                     lines = first_lines(opened, limit)
+        except FileNotFoundError:
+            raise AugmentationError(f"there is no file {file}; a sentence is given by --text") from None
         except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
             place = "standard input" if path == Path("-") else file
             raise AugmentationError(f"{place} cannot be read as text: {error}") from error

@@ -119,7 +119,7 @@ def test_list_and_help(call):
         (["--aug", "del-spam"], "did you mean 'del-span'"),
         (["--seed", "x"], "--seed: Input should be a valid integer"),
         (["--limit", "0"], "--limit: Input should be greater than or equal to 1 (got '0')"),
-        (["no such file"], "no such file cannot be read"),
+        (["A lazy dog."], "there is no file A lazy dog.; a sentence is given by --text"),
         (["--text", "a", "b.txt"], "not both"),
         (["--tokenizer", "nowhere"], "nowhere: no such folder"),
         (["--aug", "subs", "--synonyms", "nowhere.json"], "nowhere.json does not exist"),
