@@ -77,20 +77,21 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
 
 
 def find_recipe(path: Path) -> Path:
-    """Return the path, or that of the recipe of ours which it names where there is no such file.
+    """Return the path, or that of the recipe or sweep of ours which it names where there is no such file.
 
     An installation has no folder `configs`: there configs/simcse_bert.yaml is ours, and so is simcse_bert.
+    Of a recipe and a sweep of one name the recipe is meant.
 
     Raises:
-        UserError: a bare word that is nearly the name of a recipe of ours, which is named.
+        UserError: a bare word that is nearly the name of one of ours, which is named.
     """
     if path.is_file() or path.is_absolute():
         return path
     within = path.relative_to("configs") if path.parts[:1] == ("configs",) else path
-    named = [RECIPES / within, RECIPES / within.with_name(f"{within.name}.yaml")]
+    named = [RECIPES / within, RECIPES / f"{within}.yaml", RECIPES / "sweeps" / f"{within}.yaml"]
     found = next((ours for ours in named if ours.is_file()), path)
     bare = found is path and path.name == str(path) and not path.suffix
-    if bare and (hint := nearest(path.name, sorted(ours.stem for ours in RECIPES.glob("*.yaml")))):
+    if bare and (hint := nearest(path.name, sorted(ours.stem for ours in RECIPES.rglob("*.yaml")))):
         raise UserError(f"no recipe {path}{hint}")
     return found
 

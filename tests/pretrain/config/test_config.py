@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pretrain.common.errors import UserError
-from pretrain.config.recipe import describe, load_config, to_yaml, validate_config
+from pretrain.config.recipe import describe, find_recipe, load_config, to_yaml, validate_config
 from pretrain.config.run import Config
 
 RECIPES = sorted((Path(__file__).parents[3] / "configs").glob("clear_*.yaml"))
@@ -154,6 +154,21 @@ def test_settings_of_what_is_in_the_sum_are_taken(overrides, tmp_path):
     config = load_config(None, overrides)
     (tmp_path / "config.yaml").write_text(to_yaml(config))  # as a run writes it, with every section
     assert load_config(tmp_path / "config.yaml", {"train.lr": str(config.train.lr)}) == config
+
+
+def test_recipes_and_sweeps_of_ours_are_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ours = Path(__file__).parents[3] / "configs"
+    for given, found in (
+        ("clear_micro", "clear_micro.yaml"),
+        ("configs/clear_micro.yaml", "clear_micro.yaml"),
+        ("clear_table3", "sweeps/clear_table3.yaml"),
+        ("configs/sweeps/clear_table3.yaml", "sweeps/clear_table3.yaml"),
+    ):
+        assert find_recipe(Path(given)) == ours / found
+    with pytest.raises(UserError, match="no recipe clear_tabel3; did you mean clear_table3"):
+        find_recipe(Path("clear_tabel3"))
+    assert find_recipe(Path("configs")) == Path("configs")  # a folder's name is left to who reads it
 
 
 def test_a_missing_recipe_names_the_nearest(tmp_path):
