@@ -267,6 +267,8 @@ def read_sweep(path: Path) -> Sweep:
         UserError: it is missing, not YAML, or no sweep; the message names every fault.
     """
     tree = read_yaml(path)
+    if not tree.keys() & {"title", "rows", "design"}:
+        raise UserError(f"{path} is no sweep: it has no rows. Several seeds of one recipe: --config {path}")
     try:
         return Sweep.model_validate(tree)
     except ValidationError as error:

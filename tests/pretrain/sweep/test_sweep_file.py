@@ -44,6 +44,11 @@ def test_a_mistake_is_one_message_that_says_what_and_where(tmp_path, tree, words
         assert word in str(caught.value)
 
 
+def test_a_recipe_in_place_of_a_sweep_is_answered_by_its_flag():
+    with pytest.raises(UserError, match=r"clear_micro\.yaml is no sweep.*: --config \S+clear_micro\.yaml$"):
+        read_sweep(ROOT / "configs" / "clear_micro.yaml")
+
+
 def test_the_command_line_wins_and_relative_values_multiply_what_it_says(tmp_path):
     rows = {"double": {"set": {"train.global_batch": {"times": 2}}}, "own rate": {"set": {"train.lr": 7e-6}}}
     path = write_sweep(tmp_path, set={"train.lr": "3e-5"}, rows=rows)
