@@ -62,7 +62,7 @@ def typed(text: str, kind: Any, flag: str) -> Any:
 
     What is not decided here stays text; pydantic converts it. A field of any type is YAML.
 
-    Raises: UserError for a field of any type whose text is not YAML.
+    Raises: UserError for a field of any type, and for a list of mappings, whose text is not YAML.
     """
     members = _members(kind)
     own = {
@@ -88,6 +88,8 @@ def typed(text: str, kind: Any, flag: str) -> Any:
         try:
             return parse_yaml(text, flag)
         except UserError:
+            if text.startswith("[{"):
+                raise
             return text  # a glob that begins with a bracket; or pydantic says what the field wants
     if tuple in origins:
         return [part.strip() for part in text.strip("()").split(",")]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 from pretrain.cache import __main__ as cache_command
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import NONE_IS_A_VALUE, typed
-from pretrain.config.data import DataConfig
+from pretrain.config.data import DataConfig, Source
 from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml, type_at
@@ -196,3 +196,10 @@ def test_a_flag_that_is_no_yaml_is_one_message(given):
     with pytest.raises(UserError) as caught:
         load_config(None, given)
     assert "\n" not in str(caught.value)
+
+
+def test_a_list_of_mappings_that_is_no_yaml_is_no_path():
+    with pytest.raises(UserError, match=r"--source is not YAML: .*expected ',' or '}'"):
+        typed('[{source: "a.jsonl" text_key: body}]', list[Source], "--source")
+    assert typed("[ab]*.txt", list[Source], "--source") == "[ab]*.txt"
+    assert typed("[ab", list[Source], "--source") == "[ab"
