@@ -22,6 +22,7 @@ from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", LOCAL_RANKS)
 _PR_SET_PDEATHSIG = 1
 _LOOK_SECONDS = 0.1
+_ABOVE = "the reason is above."
 _C = ctypes.CDLL(None)  # looked up before a fork, for which other threads may hold the loader's locks
 
 
@@ -57,7 +58,7 @@ def run_module(module: str, arguments: Sequence[str], what: str) -> None:
     """
     done = subprocess.run([sys.executable, "-m", module, *arguments], env=_no_rank())
     if done.returncode:
-        raise UserError(f"{what} failed (exit {done.returncode}); the reason is above.")
+        raise UserError(f"{what} failed (exit {done.returncode}); {_ABOVE}")
 
 
 def pass_on(module: str, arguments: Sequence[str]) -> tuple[int, str]:
@@ -169,9 +170,11 @@ def end_session(process: subprocess.Popen, patience: float = 5.0) -> None:
 
 
 def failure_line(log: Path) -> str:
-    """Return the error that a failed process printed, else its last line."""
+    """Return the last error that a failed process printed and that gives a reason, else its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
+    errors = [
+        line for line in lines if line.split("] ")[-1].startswith("error: ") and not line.endswith(_ABOVE)
+    ]
     return (errors or lines or ["it printed nothing"])[-1]
 
 

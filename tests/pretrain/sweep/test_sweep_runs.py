@@ -115,5 +115,9 @@ def test_the_failure_line_of_a_run_is_its_error(tmp_path):
     log = tmp_path / "log.txt"
     log.write_text("step 1\n\nerror: the loss is not finite\nsomething of a library\n")
     assert failure_line(log) == "error: the loss is not finite"
+    log.write_text(
+        "\nerror: source a.txt: no such file.\n\nerror: Preparing d failed (exit 2); the reason is above.\n"
+    )
+    assert failure_line(log) == "error: source a.txt: no such file."
     log.write_text("")
     assert failure_line(log) == "it printed nothing"
