@@ -162,6 +162,8 @@ def _open(
     if sweep.design is None:  # whose runs are dealt all seeds
         sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
     data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
+    if data and not Path(data).is_dir():
+        raise UserError(f"there is no folder of benchmarks {data}: --eval-data, or CLEAR_DATA, names it")
     if flags.jobs > 1 and flags.launch:
         raise UserError(
             f"--jobs {flags.jobs} is for runs of one process each, and --launch takes the machine's devices "

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 from run_helpers import ROOT, TINY, curve, environment, wait_for
+from sweep_helpers import write_sweep
 
 from pretrain.common.errors import UserError
-from pretrain.sweep.__main__ import SweepFlags, sweep
+from pretrain.sweep.__main__ import SweepFlags, plan, sweep
 
 TORCHRUN = f"{Path(sys.executable).with_name('torchrun')} --standalone --nproc-per-node 2"
 
@@ -76,6 +77,16 @@ def test_a_launcher_that_is_not_there_is_one_message(tiny_data, tmp_path):
     process = start(tmp_path, "--launch", "torch-run --nproc-per-node 2")
     said = process.communicate(timeout=100)[0]
     assert process.returncode == 2 and "torch-run cannot be started" in said and "Traceback" not in said, said
+
+
+def test_a_folder_of_benchmarks_that_is_not_there_is_said_before_any_run(monkeypatch, tmp_path):
+    path = write_sweep(tmp_path)
+    with pytest.raises(UserError, match=r"no folder of benchmarks \S+nowhere: --eval-data, or CLEAR_DATA"):
+        plan(str(path), flags=SweepFlags(), eval_data=str(tmp_path / "nowhere"))
+    monkeypatch.setenv("CLEAR_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="no folder of benchmarks"):
+        sweep(str(path), flags=SweepFlags(out=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_slurm_is_given_the_same_words(monkeypatch, tmp_path):
