@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -94,6 +95,9 @@ def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
         _check_complete(executor, job, work)
     return True
 
+
+_NEVER_STARTS = {"PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"}
+"""Reasons by which a job waits that no waiting ends (squeue(1))."""
 
 _LOST_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
 
@@ -209,7 +213,9 @@ def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
             mem_per_cpu_gb=options.memory_gb,
             job_name=f"prepare-{job.name}",
             logging_dir=str(work / "logs" / job.name),
-            sbatch_args={"account": options.account} if options.account else None,
+            # what waits for a job that has failed or was cancelled would stay in the queue for ever
+            sbatch_args={"kill-on-invalid-dep": "yes"}
+            | ({"account": options.account} if options.account else {}),
             # datatrove's handler requeues $SLURM_JOB_ID, which for one of the tasks is the whole array
             requeue_signals=None,
             depends=previous,
@@ -224,14 +230,18 @@ def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
     if not options.wait:
         return False
     ids = [executor.job_id for executor in executors if executor.job_id not in (None, -1)]
-    while incomplete := [e for e in executors if e.get_incomplete_ranks(skip_completed=True)]:
-        if not _alive(ids):
-            time.sleep(5)  # completion files may lag behind the queue on a network file system
-            for executor, job in zip(executors, jobs):
-                if executor in incomplete:
-                    _check_complete(executor, job, work)
-            break
-        time.sleep(3)
+    try:
+        while incomplete := [e for e in executors if e.get_incomplete_ranks(skip_completed=True)]:
+            if not _alive(ids):
+                time.sleep(5)  # completion files may lag behind the queue on a network file system
+                for executor, job in zip(executors, jobs):
+                    if executor in incomplete:
+                        _check_complete(executor, job, work)
+                break
+            time.sleep(3)
+    except (KeyboardInterrupt, SystemExit):
+        print(f"the jobs go on without it; to end them: scancel {' '.join(ids)}", file=sys.stderr)
+        raise
     return True
 
 
@@ -251,9 +261,20 @@ def _default_partition() -> str:
 
 
 def _alive(ids: list[str]) -> bool:
-    """Return whether any job still runs or may yet run; it may where the controller does not answer."""
+    """Return whether any job still runs or may yet run; it may where the controller does not answer.
+
+    Raises: UserError where Slurm will start none of them with what was asked for; they are cancelled.
+    """
     command = ["squeue", "-h", "-j", ",".join(ids), "-o", "%T|%r"]
     answer = subprocess.run(command, capture_output=True, text=True)
     if answer.returncode:  # one job alone that has left the controller's memory is an error to squeue
         return "Invalid job id" not in answer.stderr
-    return any("DependencyNeverSatisfied" not in line for line in answer.stdout.splitlines())
+    reasons = [line.partition("|")[2] for line in answer.stdout.splitlines()]
+    if never := [reason for reason in reasons if reason in _NEVER_STARTS]:
+        subprocess.run(["scancel", *ids])
+        raise UserError(
+            f"Slurm will not start the jobs ({never[0]}), which are cancelled now. Give the same command "
+            "with a --time, --partition, --memory_gb, --account or --qos that the cluster takes; "
+            "sinfo -o '%P %l' lists the partitions and their longest times."
+        )
+    return any(reason != "DependencyNeverSatisfied" for reason in reasons)

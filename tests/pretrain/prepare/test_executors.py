@@ -83,6 +83,7 @@ def test_the_stages_are_submitted_in_order_and_give_the_same_shards(tmp_path, sl
     for line in submitted:
         assert "--partition=low" in line and "--account=lab" in line and "--mem-per-cpu=3G" in line
     assert all("--dependency=afterok" in line for line in submitted[1:])
+    assert all("--kill-on-invalid-dep=yes" in line for line in submitted)
 
 
 @pytest.mark.slow
@@ -124,6 +125,15 @@ def test_clusters_that_are_not_there(tmp_path, monkeypatch, corpus):
 def test_jobs_count_as_gone_only_where_slurm_says_so(slurm, answer, alive):
     (slurm.parent / "squeue").write_text(f"#!/bin/bash\n{answer}\n")
     assert _alive(["1", "2"]) == alive
+
+
+def test_jobs_that_slurm_will_never_start_are_cancelled_and_the_reason_is_said(slurm):
+    (slurm.parent / "squeue").write_text("#!/bin/bash\necho 'PENDING|PartitionTimeLimit'\n")
+    (slurm.parent / "scancel").write_text(f'#!/bin/bash\necho "$@" >{slurm.parent}/cancelled\n')
+    (slurm.parent / "scancel").chmod(0o755)
+    with pytest.raises(UserError, match=r"will not start the jobs \(PartitionTimeLimit\).*a --time"):
+        _alive(["1", "3"])
+    assert (slurm.parent / "cancelled").read_text() == "1 3\n"
 
 
 def test_workers_default_to_the_cores_of_this_machine():
