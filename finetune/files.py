@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, not_utf8
 
 Example = TypeVar("Example")
 
@@ -200,6 +200,26 @@ def read_sentences(path: Path, flag: str) -> list[str]:
     Raises:
         UserError: no such file, no text, or fewer than 10 sentences.
     """
+    found = list(dict.fromkeys(_text_lines(path, flag)))
+    if len(found) < 10:
+        raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one a line")
+    return found
+
+
+def read_queries(path: Path) -> list[str]:
+    """Read the queries of the text file that --queries names, one a line (.gz too).
+
+    Raises:
+        UserError: no such file, no text, or no query.
+    """
+    found = _text_lines(path, "queries")
+    if not found:
+        raise UserError(f"--queries {path} holds no query; give one a line")
+    return found
+
+
+def _text_lines(path: Path, flag: str) -> list[str]:
+    """Return the lines of a text file that are not blank, without white space at their ends."""
     if not path.is_file():
         raise UserError(f"--{flag} {path}: there is no such file")
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
@@ -209,18 +229,18 @@ def read_sentences(path: Path, flag: str) -> list[str]:
             f"{kind}. Write its texts into one, as by: zstd -dc logs.jsonl.zst | jq -r .text "
             ">sentences.txt"
         )
-    if path.suffix == ".gz":
-        try:
-            with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-                found = [line.strip() for line in file]
-        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-            raise UserError(f"--{flag} {path}: cannot be read as text: {error}") from error
-    else:
-        found = [line.strip() for line in lines(path)]
-    found = list(dict.fromkeys(line for line in found if line))
-    if len(found) < 10:
-        raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one a line")
-    return found
+    found: list[str] = []
+    first, number = b"", 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                first = first or line
+                found.append(line.decode("utf-8-sig" if number == 1 else "utf-8").strip())
+    except UnicodeDecodeError as error:
+        raise UserError(f"--{flag} {not_utf8(path, first + error.object, f'line {number}')}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"--{flag} {path}: cannot be read as text: {error}") from error
+    return [line for line in found if line]
 
 
 def spaced(examples: Sequence[Example], count: int) -> list[Example]:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import read_sentences
+from finetune.files import read_queries, read_sentences
 from finetune.flags import Model, Pooling, VectorPrecision
 from finetune.search.index import Hit, SentenceIndex, open_index
 from finetune.search.server import Searcher, serve_until_interrupted
@@ -87,14 +87,7 @@ def search(
 def _asked(query: str, queries: Path | None, serve: bool) -> list[str]:
     if sum((bool(query), queries is not None, serve)) != 1:
         raise UserError('give a query ("a storm at sea"), a file of them with --queries, or --serve')
-    if queries is None:
-        return [query]
-    if not queries.is_file():
-        raise UserError(f"--queries {queries}: there is no such file")
-    found = [line.strip() for line in queries.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not found:
-        raise UserError(f"--queries {queries} holds no query; give one a line")
-    return found
+    return [query] if queries is None else read_queries(queries)
 
 
 def _index(model: EmbeddingModel, sentences: list[str], quantize: Storage) -> SentenceIndex:

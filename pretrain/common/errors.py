@@ -1,4 +1,10 @@
-"""The one class of errors that is written for users to read."""
+"""What is written for users to read when their input is wrong."""
+
+import codecs
+from pathlib import Path
+
+UNPACKERS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
+"""End of a compressed file's name -> the program that unpacks it."""
 
 
 class UserError(Exception):
@@ -8,3 +14,22 @@ class UserError(Exception):
     """
 
     exit_status = 2
+
+
+def not_utf8(path: Path, start: bytes, place: str) -> str:
+    """Return the message for a file that is not UTF-8 text: the command that converts it.
+
+    start: bytes of the file from its beginning on, unpacked. place: what in it is not UTF-8, as "line 3".
+    """
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "UTF-16"
+    elif b"\0" in start:
+        return f"{path} is a binary file: it has bytes of zero. Name a text file."
+    else:  # quotes and dashes of Windows are control characters in LATIN1
+        encoding = "CP1252" if any(0x80 <= byte < 0xA0 for byte in start) else "LATIN1"
+    unpacker = UNPACKERS.get(path.suffix)
+    plain = path.with_suffix("") if unpacker else path
+    command = f"iconv -f {encoding} -t UTF-8"
+    command = f"{unpacker} -dc {path} | {command}" if unpacker else f"{command} {path}"
+    converted = plain.with_stem(f"{plain.stem}-utf8")
+    return f"{path} is not UTF-8 text ({place}), perhaps {encoding}. Convert it: {command} >{converted}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from finetune.files import read_queries
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
@@ -32,7 +33,7 @@ def show(
     """
     if not is_run(run):
         raise UserError(f"{run} is not the folder of a run: it has no config.yaml")
-    asked = _lines(queries) if queries is not None else []
+    asked = read_queries(queries) if queries is not None else []
     place = out or Path(run) / "report" / "page.html"
     require_writable(str(place.parent))
     choose_accelerator()
@@ -42,15 +43,6 @@ def show(
     make_folder(place.parent)
     replace_durably(place, html.encode())
     print(f"page: {place.resolve()}")
-
-
-def _lines(path: Path) -> list[str]:
-    if not path.is_file():
-        raise UserError(f"--queries {path}: there is no such file")
-    found = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-    if not found:
-        raise UserError(f"--queries {path} holds no query; give one a line")
-    return found
 
 
 if __name__ == "__main__":

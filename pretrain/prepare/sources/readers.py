@@ -21,15 +21,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UNPACKERS, UserError, not_utf8
 from pretrain.prepare.tasks import Task
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 PASSAGE_CHARACTERS = 32768
 _MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\xfd7zXZ\x00": ".xz"}
 """First bytes of a compressed file -> the end that its name must have."""
-_PROGRAMS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
-"""End of a compressed file's name -> the program that writes what it can decompress of a damaged one."""
 _PROBE_BYTES = 1 << 20
 
 Stream = BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
@@ -107,10 +105,7 @@ def detect_layout(path: Path) -> Literal["lines", "paragraphs"]:
             raise UserError(
                 f"source {path} is compressed, which its name must tell: mv {path} {path}{ending}"
             ) from error
-        raise UserError(
-            f"source {path} is not UTF-8 text (byte {error.start}). Convert it: iconv -f LATIN1 -t "
-            f"UTF-8 {path} >{path.with_stem(f'{path.stem}-utf8')}"
-        ) from error
+        raise UserError(f"source {not_utf8(path, probe, f'byte {error.start}')}") from error
     seen_text = blank = False
     for line in text.split("\n")[:-1]:
         if not line.strip():
@@ -162,9 +157,9 @@ def _damaged(place: str, error: Exception) -> str:
     """Return the message for a damaged file: what there is to do about it."""
     message = f"source {place} is cut short or damaged ({error}). Download it again."
     whole = Path(place)
-    if whole.suffix in _PROGRAMS and whole.is_file():
+    if whole.suffix in UNPACKERS and whole.is_file():
         part = whole.with_suffix("").with_name(f"part-{whole.with_suffix('').name}")
-        program = _PROGRAMS[whole.suffix]
+        program = UNPACKERS[whole.suffix]
         message += f" To read what is left of it, name in its place: {program} -dc {place} >{part}"
     return message
 

@@ -1,5 +1,6 @@
 """`clearly search`: what is found is what cosines say, an index is used again, the page answers."""
 
+import gzip
 import json
 import threading
 import urllib.error
@@ -11,6 +12,7 @@ import pytest
 from commands import call
 from model_folders import save_bert
 
+from finetune.files import read_queries, read_sentences
 from finetune.search import __main__ as command
 from finetune.search import index, stored
 from finetune.search.server import Searcher, server_of
@@ -104,14 +106,29 @@ def test_the_command_finds_a_sentence_by_itself(tmp_path, monkeypatch, capsys):
         (["x", "--serve"], "give a query"),
         (["--queries", "nowhere.txt"], "there is no such file"),
         (["--queries", "empty.txt"], "holds no query"),
+        (["--queries", "latin.txt"], r"--queries latin\.txt is not UTF-8 text \(line 2\), perhaps CP1252"),
     ],
 )
 def test_what_cannot_be_searched_is_one_message(tmp_path, monkeypatch, more, said):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("\n".join(SENTENCES))
     Path("empty.txt").write_text("\n\n")
+    Path("latin.txt").write_bytes("a cat\n„wo schläft sie?“\n".encode("cp1252"))
     with pytest.raises(UserError, match=said):
         call(command.search, "model", "--text", "text.txt", *more)
+
+
+def test_sentences_and_queries_are_read_alike_plain_or_packed(tmp_path):
+    text = "\ufeffa \u2028 cat\r\n\n  a dog\x0c sleeps \n".encode()
+    for name, data in (("a.txt", text), ("a.txt.gz", gzip.compress(text))):
+        (tmp_path / name).write_bytes(data)
+        assert read_queries(tmp_path / name) == ["a \u2028 cat", "a dog\x0c sleeps"]
+        (tmp_path / name).write_bytes(data[:-9])
+    with pytest.raises(UserError, match=r"--queries .*a\.txt\.gz: cannot be read as text"):
+        read_queries(tmp_path / "a.txt.gz")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress("schläft".encode("utf-16")))
+    with pytest.raises(UserError, match=r"gzip -dc \S+b\.txt\.gz \| iconv -f UTF-16 .*>\S+/b-utf8\.txt$"):
+        read_sentences(tmp_path / "b.txt.gz", "text")
 
 
 def test_the_page_answers_and_shows_what_was_asked_as_text(tmp_path):

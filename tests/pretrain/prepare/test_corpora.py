@@ -8,6 +8,7 @@ import gzip
 import json
 import lzma
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -182,10 +183,26 @@ def test_an_address_is_answered_by_how_to_read_what_is_there():
             plan_tasks([Source(source=address)])
 
 
-def test_latin_1_and_damaged_archives(tmp_path):
-    (tmp_path / "latin.txt").write_bytes("naïve".encode("latin-1") * 10)
-    with pytest.raises(UserError, match=r"not UTF-8.*iconv"):
-        plan_tasks([Source(source=str(tmp_path / "latin.txt"))])
+@pytest.mark.parametrize("encoding,name", [("latin-1", "LATIN1"), ("cp1252", "CP1252"), ("utf-16", "UTF-16")])
+def test_text_that_is_not_utf_8_is_refused_with_the_command_that_converts_it(tmp_path, encoding, name):
+    path, converted = tmp_path / "text.txt", tmp_path / "text-utf8.txt"
+    text = ("Ein Satz: „schön“\n" if encoding == "cp1252" else "naïve Sätze\n") * 10
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(UserError, match="not UTF-8") as refused:
+        plan_tasks([Source(source=str(path))])
+    command = str(refused.value).partition("Convert it: ")[2]
+    assert command == f"iconv -f {name} -t UTF-8 {path} >{converted}"
+    subprocess.run(command, shell=True, check=True)
+    assert converted.read_text("utf-8").removeprefix("\ufeff") == text
+
+
+def test_a_binary_file_is_not_to_be_converted(tmp_path):
+    (tmp_path / "book.txt").write_bytes(b"PK\x03\x04\x14\0\x08\xff" * 10)
+    with pytest.raises(UserError, match=r"book\.txt is a binary file"):
+        plan_tasks([Source(source=str(tmp_path / "book.txt"))])
+
+
+def test_damaged_archives(tmp_path):
     packers = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
     for ending, pack in packers.items():
         (tmp_path / "named.txt").write_bytes(pack("Ein naïver Satz.".encode()))
