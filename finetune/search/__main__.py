@@ -21,7 +21,7 @@ from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import read_queries, read_sentences
 from finetune.flags import Model, Pooling, VectorPrecision
 from finetune.search.index import Hit, SentenceIndex, open_index
-from finetune.search.server import Searcher, serve_until_interrupted
+from finetune.search.server import Searcher, listen, serve_until_interrupted
 from finetune.search.stored import Storage
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -60,6 +60,8 @@ def search(
         port: of the page, on this machine only; 0: a free one.
     """
     asked = _asked(query, queries, serve)
+    if serve:
+        listen(port).server_close()  # a port that is taken is said before anything is encoded
     sentences = read_sentences(text, "text")
     opened = [open_model(name, pooling, precision=precision) for name in filter(None, [model, beside])]
     searchers = [Searcher(one.name, one.encode, _index(one, sentences, quantize)) for one in opened]

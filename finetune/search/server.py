@@ -28,11 +28,23 @@ class Searcher:
     index: SentenceIndex
 
 
+def listen(port: int, page: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandler) -> ThreadingHTTPServer:
+    """Return a server at 127.0.0.1:port that answers by `page`.
+
+    Raises:
+        UserError: the port is taken, or there is no such port.
+    """
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), page)
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "the last port is 65535"
+        raise UserError(f"--port {port}: {why}; name another, or 0 for a free one") from None
+
+
 def server_of(searchers: Sequence[Searcher], text: Path, top: int, port: int) -> ThreadingHTTPServer:
     """Return a server at 127.0.0.1:port whose page asks for a query and shows what each searcher finds.
 
-    Raises:
-        UserError: the port is taken.
+    Raises: as `listen`.
     """
     environment = Environment(loader=PackageLoader("finetune.search", ""), autoescape=True)
     template = environment.get_template("page.html.jinja")
@@ -62,10 +74,7 @@ def server_of(searchers: Sequence[Searcher], text: Path, top: int, port: int) ->
         def log_message(self, format: str, *args: object) -> None:
             """Print nothing: queries are the user's own."""
 
-    try:
-        return ThreadingHTTPServer(("127.0.0.1", port), Page)
-    except OSError as error:
-        raise UserError(f"--port {port}: {error.strerror}; name another, or 0 for a free one") from None
+    return listen(port, Page)
 
 
 def serve_until_interrupted(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -107,6 +108,8 @@ def test_the_command_finds_a_sentence_by_itself(tmp_path, monkeypatch, capsys):
         (["--queries", "nowhere.txt"], "there is no such file"),
         (["--queries", "empty.txt"], "holds no query"),
         (["--queries", "latin.txt"], r"--queries latin\.txt is not UTF-8 text \(line 2\), perhaps CP1252"),
+        (["--serve", "--port", "65536"], "--port 65536: the last port is 65535"),
+        (["--serve", "--port", "TAKEN"], r"--port \d+: Address already in use; name another"),
     ],
 )
 def test_what_cannot_be_searched_is_one_message(tmp_path, monkeypatch, more, said):
@@ -114,7 +117,8 @@ def test_what_cannot_be_searched_is_one_message(tmp_path, monkeypatch, more, sai
     Path("text.txt").write_text("\n".join(SENTENCES))
     Path("empty.txt").write_text("\n\n")
     Path("latin.txt").write_bytes("a cat\n„wo schläft sie?“\n".encode("cp1252"))
-    with pytest.raises(UserError, match=said):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match=said):
+        more = [str(taken.getsockname()[1]) if word == "TAKEN" else word for word in more]
         call(command.search, "model", "--text", "text.txt", *more)
 
 
