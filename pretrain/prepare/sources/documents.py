@@ -15,7 +15,7 @@ from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
-from pretrain.prepare.sources.rows import Broken, Row, is_unicode, json_rows, table_rows
+from pretrain.prepare.sources.rows import Broken, Row, about_first_line, is_unicode, json_rows, table_rows
 from pretrain.prepare.tasks import Task
 
 MOST_NAMED = 5  # of a task's broken rows
@@ -71,7 +71,7 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             return [key]
         raise UserError(
             f"source {task.place} has no column {key!r}; it has {shortened(', '.join(fields)) or 'none'}. "
-            f"{source.how_to_set('text_key')}"
+            f"{about_first_line(task, fields)}{source.how_to_set('text_key')}"
         )
 
     first: str | None = None  # the fault that the task begins with

@@ -19,7 +19,7 @@ from augment.text.cleaning import clean
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
-from pretrain.prepare.sources.rows import Broken, Row, is_unicode, json_rows, table_rows
+from pretrain.prepare.sources.rows import Broken, Row, about_first_line, is_unicode, json_rows, table_rows
 from pretrain.prepare.tasks import Task
 
 COLUMNS = ("text", "positive", "negative", "augmented")
@@ -114,7 +114,10 @@ def _table_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any
     columns: dict[str, str] = {}
 
     def choose(fields: tuple[str, ...]) -> list[str]:
-        columns.update(_columns(fields, source, lambda what: _fault(task, 0, what)))
+        hint = about_first_line(task, fields)
+        columns.update(
+            _columns(fields, source, lambda what: UserError(f"{_fault(task, 0, what)} {hint}".rstrip()))
+        )
         return list(columns)
 
     for position, row in table_rows(task, source, choose):

@@ -67,6 +67,20 @@ def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
         yield position, row
 
 
+def about_first_line(task: Task, fields: Sequence[str]) -> str:
+    """Say in an error what the first line of a csv or tsv file should be, where it names no wanted column.
+
+    Returns: a sentence with a blank behind it; for other formats nothing.
+    """
+    if task.kind not in ("csv", "tsv"):
+        return ""
+    if task.kind == "csv" and len(fields) == 1 and "\t" in fields[0]:
+        return "Between its fields stands a tab: its format is tsv. "
+    if task.kind == "csv" and len(fields) == 1 and ";" in fields[0]:
+        return "Between its fields stands ';': write commas, or tabs and the format tsv. "
+    return f"The first line of a {task.kind} file names its columns. "
+
+
 def table_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
     """Yield (position, fields) of the task's rows of a table or dataset, of the columns chosen.
 

@@ -20,6 +20,7 @@ from pretrain.prepare.sources import embedded
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import detect_layout
+from pretrain.prepare.sources.records import records
 from pretrain.prepare.tasks import Task
 
 
@@ -194,6 +195,24 @@ def test_text_that_is_not_utf_8_is_refused_with_the_command_that_converts_it(tmp
     assert command == f"iconv -f {name} -t UTF-8 {path} >{converted}"
     subprocess.run(command, shell=True, check=True)
     assert converted.read_text("utf-8").removeprefix("\ufeff") == text
+
+
+@pytest.mark.parametrize(
+    "first_line,hint",
+    [
+        ("Ein Satz ohne Kopf,3", "The first line of a csv file names its columns."),
+        ("text;label", "Between its fields stands ';': write commas, or tabs and the format tsv."),
+        ("text\tlabel", "Between its fields stands a tab: its format is tsv."),
+    ],
+)
+def test_a_csv_file_without_the_column_says_what_its_first_line_lacks(tmp_path, first_line, hint):
+    source = Source(source=str(write(tmp_path / "a.csv", f"{first_line}\nNoch ein Satz\n")))
+    with pytest.raises(UserError, match="no column") as refused:
+        everything(source)
+    assert hint in str(refused.value)
+    with pytest.raises(UserError, match="no column") as refused:
+        list(records(plan_tasks([source], records=True)[0], source))
+    assert hint in str(refused.value)
 
 
 def test_a_binary_file_is_not_to_be_converted(tmp_path):
