@@ -71,7 +71,8 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
         return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
     files = _files(path)
     if files is None:
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not _kind_of(name):
+        is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not _kind_of(name)
+        if is_name and not path.parent.is_dir():  # else a misspelt folder
             return _plan_hub(number, source, name)
         parent = path.parent
         while not parent.exists():

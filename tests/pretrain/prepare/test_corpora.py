@@ -236,7 +236,7 @@ def test_damaged_archives(tmp_path):
         plan_tasks([Source(source=str(tmp_path / "folder"))])
 
 
-def test_hub_names(monkeypatch):
+def test_hub_names(tmp_path, monkeypatch):
     import datasets
 
     def offline(name, subset, revision):
@@ -246,6 +246,10 @@ def test_hub_names(monkeypatch):
     for name in ("hub:wikimedia/wikipedia", "wikimedia/wikipedia"):
         with pytest.raises(UserError, match=r"wikimedia/wikipedia.*20231101\.en.*cannot be opened.*network"):
             plan_tasks([Source(source=name, subset="20231101.en")])
+    (tmp_path / "texts").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"texts/corpsu: no such file.*below texts\)"):  # asks no hub
+        plan_tasks([Source(source="texts/corpsu")])
 
 
 def test_a_hub_dataset_is_streamed_file_by_file(tmp_path, monkeypatch):
