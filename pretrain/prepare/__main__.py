@@ -52,6 +52,8 @@ def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
     fields = DataConfig.model_fields
     tree |= {key: typed(text, fields[key].annotation, f"--{key}") for key, text in data.items()}
     config = data_config(tree)
+    if "sources" not in tree:
+        print("no --source: this prepares 'embedded', the documentation of installed Python packages")
     signal.signal(signal.SIGTERM, _terminate)
     try:
         manifest = prepare(

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import call
 from huggingface_hub import constants
 from run_helpers import ROOT, environment, write_corpus
 
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig, Source
 from pretrain.config.named_data import NAMED_DATA
+from pretrain.prepare.__main__ import data_flags, main
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.records import records
 
@@ -86,3 +88,11 @@ def test_without_a_network_the_error_says_what_to_do(name, offline):
     page = "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse"
     with pytest.raises(UserError, match=rf"cannot be fetched.*download .*{page}\) and give its path"):
         plan_tasks([Source.model_validate(name)])
+
+
+@pytest.mark.parametrize(("given", "said"), [({}, True), ({"source": "embedded"}, False)])
+def test_who_names_no_source_is_told_what_is_prepared(tmp_path, monkeypatch, capsys, given, said):
+    monkeypatch.setattr("pretrain.prepare.run.prepare", lambda *_, **__: {})
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    call(main, keys=data_flags(), out=tmp_path / "data", **given)
+    assert ("no --source: this prepares 'embedded'" in capsys.readouterr().out) == said
