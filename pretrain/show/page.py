@@ -166,6 +166,8 @@ def _say(line: str) -> None:
 def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterator[str]:
     """Yield the first sentences of a split, which are in random order, as the tokenizer reads them."""
     reader = ShardReader(config.data_folder, split)
+    # WordPiece forgets which blanks stand before punctuation; transformers warns where another is asked
+    is_wordpiece = type(tokenizer.backend_tokenizer.model).__name__ == "WordPiece"
     for index in range(reader.num_chunks):
         sequences = reader.read(index).sequences
         for row in range(len(sequences)):
@@ -173,7 +175,7 @@ def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterat
                 return
             count -= 1
             yield tokenizer.decode(
-                sequences[row].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=True
+                sequences[row].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=is_wordpiece
             )
 
 

@@ -8,6 +8,7 @@ import torch
 from browser import require_sound
 from run_helpers import command, finish, start
 from safetensors.torch import load_file
+from transformers import tokenization_utils_tokenizers
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
@@ -60,7 +61,8 @@ def test_the_start_is_that_of_the_run(idle):
         torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-29, msg=name)  # biases were 0
 
 
-def test_a_page_is_whole_and_needs_no_network(idle):
+def test_a_page_is_whole_and_needs_no_network(idle, monkeypatch):
+    monkeypatch.setattr(tokenization_utils_tokenizers.logger, "warning_once", pytest.fail)
     html = page_of(idle, 200, ["<b>the old river</b>"])
     page = Balanced()
     page.feed(html)
