@@ -32,6 +32,7 @@ from finetune.compare.examples import (
     example_tables,
 )
 from finetune.encoders.models import open_model
+from finetune.encoders.source import kind_of, names_function, resolve
 from finetune.flags import EvalData, Pooling, VectorPrecision
 from finetune.geometry import plots
 from finetune.report.cells import Table, as_json
@@ -118,13 +119,15 @@ def _subjects(models: tuple[str, ...]) -> dict[str, Subject]:
     """Return label -> what is known of each model: of a run its recipe, curves and results.
 
     Raises:
-        UserError: a name stands for several runs.
+        UserError: a name stands for several runs, or for no model.
     """
     subjects = []
     for model in models:
         try:
             several = collect([model])
-        except UserError:  # a model without results: `open_model` says whether there is one
+        except UserError:  # a model without results, or none
+            if not names_function(model):
+                kind_of(resolve(model).location)
             several = [Subject(Path(model), Path(model).name)]
         if len(several) > 1:
             raise UserError(f"{model} holds {len(several)} runs or models; name those to compare")

@@ -93,6 +93,12 @@ def test_the_page_is_sound_in_a_browser(browser, two_runs, tmp_path):
     require_sound(browser)
 
 
+def test_what_is_no_model_is_not_compared(two_runs, tmp_path):
+    with pytest.raises(UserError, match=r"run2: there is no folder .*did you mean .*run\d"):
+        call(command.compare, two_runs[0], tmp_path / "run2", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("models", [[], ["one"], ["one", "one"]])
 def test_one_model_is_no_comparison(models, tmp_path):
     with pytest.raises(UserError, match=r"two or more|MODELS is missing"):
