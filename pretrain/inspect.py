@@ -311,13 +311,19 @@ def sequence_lines(
 
 def _labels(masked: Masked, row: int, tokenizer: Any) -> str:
     one = masked.slice(row, row + 1)
-    seen = tokenizer.convert_ids_to_tokens(one.batch.ids[one.positions].tolist())
-    labels = tokenizer.convert_ids_to_tokens(one.labels.tolist())
+    seen, labels = (_tokens(ids, tokenizer) for ids in (one.batch.ids[one.positions], one.labels))
     entries = (
         f"{place}: {label}" + ("" if token == tokenizer.mask_token else f" (seen as {token})")
         for place, token, label in zip(one.positions.tolist(), seen, labels)
     )
     return ", ".join(entries) or "none"
+
+
+def _tokens(ids: np.ndarray, tokenizer: Any) -> list[str]:
+    """Return each token as text; one that is a part of a character, or a blank, as the tokenizer names it."""
+    names = tokenizer.convert_ids_to_tokens(ids.tolist())
+    texts = [_text(ids[place : place + 1], tokenizer).strip() for place in range(len(ids))]
+    return [text if text and "\ufffd" not in text else name for text, name in zip(texts, names)]
 
 
 def _text(ids: np.ndarray, tokenizer: Any) -> str:

@@ -90,7 +90,7 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
             assert tokenizer.decode(ids.tolist()) in out
         masked = batch.masked[0].slice(row, row + 1)
         for place, label in zip(masked.positions, masked.labels):
-            assert f"{place}: {tokenizer.convert_ids_to_tokens(int(label))}" in out
+            assert f"{place}: {tokenizer.decode([int(label)]).strip()}" in out
     assert f"sequence {batch.sequence_ids[2]}\n" not in out
     assert re.search(
         r"\nlengths: the lengths of two views correlate at 0\.\d{3}; from lengths alone NT-Xent gets down to "
@@ -107,6 +107,20 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
         str(lengths.max()),
     ]
     assert row[-1] == f"{lengths.sum() / (24 * lengths.max()):.0%}"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_tokens_are_shown_as_the_text_has_them(kind):
+    text = ["Jürgens Mutter"] * 9 + ["Jürgen", "🙂"]
+    tokenizer = train_tokenizer(text, kind, 320)
+    ids = np.array(tokenizer("Jürgens Mutter", add_special_tokens=False)["input_ids"])
+    shown = inspection._tokens(ids, tokenizer)
+    assert "".join(shown).replace("##", "") == "JürgensMutter"
+    if kind == "bpe":  # a byte of a character that the text has too rarely is no text by itself
+        parts = inspection._tokens(
+            np.array(tokenizer("🙃", add_special_tokens=False)["input_ids"]), tokenizer
+        )
+        assert len(parts) > 1 and all(part and "\ufffd" not in part for part in parts)
 
 
 def test_rates_are_those_of_the_batch(folder):
