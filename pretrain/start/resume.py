@@ -41,21 +41,16 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
     """
     folder, requested = config.run_folder, config.checkpoint.resume
     checkpoints = folder / "checkpoints"
-    choice = None
+    choice = state = None
     if requested == "never":
-        if existing := [
-            *checkpoint_folder.candidates(checkpoints),
-            *checkpoint_folder.set_aside_folders(checkpoints),
-        ]:
-            raise UserError(
-                f"{folder} already holds a run ({existing[0].name}): resume it with --resume auto, or name "
-                "another folder with --run"
-            )
+        on_rank_zero(lambda: _require_no_run(checkpoints))
     elif requested == "auto":
         choice = store.resume_point(checkpoints)
     else:
-        choice = _named_checkpoint(Path(requested), checkpoints)
-    state = None if choice is None else _state_of(choice.path, config, current)
+        choice = on_rank_zero(lambda: _named_checkpoint(Path(requested), checkpoints))
+    if choice is not None:
+        on_rank_zero(lambda: _state_of(choice.path, config, current))  # what is wrong is printed once
+        state = _state_of(choice.path, config, current)
     on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
     if choice is None or state is None:  # both or none
         return None, None
@@ -64,6 +59,18 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
         on_rank_zero(lambda: _begin_branch(choice.path, state["step"], folder))
     on_rank_zero(lambda: _set_others_aside(choice, state["step"], checkpoints))
     return choice.path, state
+
+
+def _require_no_run(checkpoints: Path) -> None:
+    """Raise UserError where the run folder holds checkpoints, good ones or such as were set aside."""
+    if existing := [
+        *checkpoint_folder.candidates(checkpoints),
+        *checkpoint_folder.set_aside_folders(checkpoints),
+    ]:
+        raise UserError(
+            f"{checkpoints.parent} already holds a run ({existing[0].name}): resume it with --resume auto, "
+            "or name another folder with --run"
+        )
 
 
 def _state_of(source: Path, config: Config, current: inputs.Inputs) -> dict[str, Any]:

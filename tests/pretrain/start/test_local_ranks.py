@@ -131,6 +131,22 @@ def test_an_error_that_all_ranks_meet_is_printed_once(tiny_data, tmp_path):
     assert wrong.returncode == 2 and output.count("error:") == 1, output
 
 
+@needs_cores
+def test_what_a_run_folder_refuses_is_printed_once(tiny_data, tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    for folder in (run, other):
+        finish(start(command(tiny_data, folder, train__steps=2)))
+    elsewhere = other / "checkpoints" / "step-00000002"
+    for more, said in (
+        ({}, "already holds a run"),
+        ({"checkpoint__resume": "auto", "train__seed": 7}, "train.seed=42, this command has 7"),
+        ({"checkpoint__resume": elsewhere}, "is of another run"),
+    ):
+        words = command(tiny_data, run, train__steps=2, train__threads=None, **more)
+        output = finish([plain(words)], expect=2)
+        assert output.count("error:") == 1 and said in output, output
+
+
 @pytest.mark.slow
 @needs_cores
 def test_the_ranks_end_together(tiny_data, tmp_path):
