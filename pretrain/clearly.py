@@ -42,6 +42,9 @@ def main() -> None:
         listed = [f"  {word:{width}s}{about}" for word, (_, about) in COMMANDS.items()]
         print("\n".join(["usage: clearly COMMAND ..., each with its own --help", "", *listed]))
         return
+    if words[0] == "--version":
+        print(_version())
+        return
     if words[0] not in COMMANDS:
         hint = nearest(words[0], COMMANDS)
         print_error(UserError(f"unknown command {words[0]!r}{hint} clearly --help lists the commands"))
@@ -49,6 +52,15 @@ def main() -> None:
     module, _ = COMMANDS[words[0]]
     os.environ[TYPED] = f"clearly {words[0]}"
     os.execv(sys.executable, [sys.executable, "-m", module, *words[1:]])
+
+
+def _version() -> str:
+    from importlib import metadata  # takes a tenth of a second: not of every command
+
+    try:
+        return f"sentence-clear {metadata.version('sentence-clear')}"
+    except metadata.PackageNotFoundError:
+        return "sentence-clear is not installed: it runs from its folder"
 
 
 if __name__ == "__main__":

@@ -232,7 +232,7 @@ def test_an_installed_wheel_has_the_command_and_the_recipes(built, tmp_path):
     assert run.returncode == 0 and run.stdout.startswith("simcse_bert simcse_bert\n"), run.stderr
 
 
-def test_every_command_of_clearly_is_its_modules_own():
+def test_every_command_of_clearly_is_its_modules_own(project):
     def said(*words, code=0):
         run = subprocess.run([*words], cwd=ROOT, capture_output=True, text=True, check=False)
         assert run.returncode == code, run.stderr
@@ -240,6 +240,7 @@ def test_every_command_of_clearly_is_its_modules_own():
 
     clearly = [sys.executable, "-m", "pretrain.clearly"]
     listed = said(*clearly)
+    assert said(*clearly, "--version") == f"sentence-clear {project['version']}\n"
     for word, (module, _) in clearly_commands.items():
         assert f"  {word} " in listed
         own = said(sys.executable, "-m", module, "--help")
