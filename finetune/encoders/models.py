@@ -13,7 +13,7 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -250,14 +250,22 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
     """Return vectors float32[N, d] of N sentences, each distinct one encoded once.
 
     Raises:
-        UserError: what is given is no list of strings; an encoder that gives another number of vectors, or
-            one that is not finite (the sentence is named).
+        UserError: what is given are no strings, or no Unicode; an encoder that gives another number of
+            vectors, or one that is not finite (the sentence is named).
     """
     if isinstance(sentences, str):
         raise UserError("one string was given, where a list of sentences is expected: write [sentence]")
+    if isinstance(sentences, Iterator):
+        sentences = list(sentences)
     for number, sentence in enumerate(sentences):
         if not isinstance(sentence, str):
             raise UserError(f"sentence {number} is {sentence!r}, not a string; leave it out, or write ''")
+        try:
+            sentence.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"sentence {number} has half of a surrogate pair, which is no Unicode: {sentence[:60]!a}"
+            ) from None
     index: dict[str, int] = {}
     rows = np.fromiter(
         (index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences)

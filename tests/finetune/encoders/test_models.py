@@ -210,6 +210,12 @@ def test_each_distinct_sentence_is_encoded_once():
     vectors = open_model(once).encode(SENTENCES)
     assert calls == [list(dict.fromkeys(SENTENCES))]
     np.testing.assert_array_equal(vectors, embed(SENTENCES))
+    np.testing.assert_array_equal(open_model(once).encode(iter(SENTENCES)), vectors)
+
+
+def test_half_of_a_surrogate_pair_is_named():
+    with pytest.raises(UserError, match=r"sentence 1 has half of a surrogate pair.* 'b \\ud83d c'"):
+        open_model(embed).encode(["a \U0001f642", "b \ud83d c"])
 
 
 @pytest.mark.parametrize(
