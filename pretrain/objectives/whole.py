@@ -152,9 +152,22 @@ class WholeObjective(nn.Module):
         return max((term.negatives(batch) for term in self.terms.values()), default=0)
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        """Return every term's losses by name.
+
+        Raises:
+            UserError: a term, which may be the user's own, gives a loss that it has no weight for.
+        """
         losses: dict[str, Tensor] = {}
-        for term in self.terms.values():
-            losses |= term.relate({role: views[role] for role in term.roles}, context)
+        for name in self.terms:
+            term = self.terms[name]
+            found = term.relate({role: views[role] for role in term.roles}, context)
+            weights = term.weights(context.step)
+            if unknown := sorted(found.keys() - weights.keys()):
+                raise UserError(
+                    f"objective {name}: relate returns a loss {unknown[0]!r}, and weights has "
+                    f"{', '.join(map(repr, weights)) or 'none'}: give both the same names"
+                )
+            losses |= found
         return losses
 
     @torch.no_grad()

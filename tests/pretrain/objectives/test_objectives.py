@@ -111,6 +111,14 @@ def test_what_cannot_be_built_is_one_clear_message(settings, said):
         build_objective(config(**settings), encoder(), FakeTokenizer(), LABELS)
 
 
+def test_a_loss_without_a_weight_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE.replace('return {"nearer": 1.0}', 'return {"neaer": 1.0}'))
+    objective = build_objective(config(name=f"{tmp_path / 'mine.py'}:Nearer"), encoder())
+    context = BatchContext(0, 0.0, torch.zeros(4, dtype=torch.long), {}, {}, None, 0)
+    with pytest.raises(UserError, match=r"Nearer: relate returns a loss 'nearer', and weights has 'neaer':"):
+        objective.relate({role: torch.randn(4, WIDTH) for role in objective.roles}, context)
+
+
 def vascl(views: dict, identities: torch.Tensor, **settings):
     torch.manual_seed(0)
     term = build_objective(config(name="vascl", vascl=settings), encoder()).terms["vascl"]
