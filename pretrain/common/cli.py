@@ -33,6 +33,7 @@ from pretrain.common.error_output import (
     is_lost_connection,
     is_printed,
     lost_rank_message,
+    print_at_end,
     print_error,
 )
 from pretrain.common.errors import UserError
@@ -279,7 +280,7 @@ def run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except (UserError, AugmentationError) as error:
-        print_error(error)
+        print_at_end(error)
         code = error.exit_status if isinstance(error, UserError) else 2
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)

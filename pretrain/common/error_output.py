@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 
 from augment.core.errors import AugmentationError
@@ -11,6 +12,9 @@ from pretrain.common.errors import UserError
 
 LOCAL_RANKS = "CLEAR_LOCAL_RANKS"
 """Variable of ranks that a plain command has started: how many there are (`pretrain.start.local_ranks`)."""
+
+PATIENCE = 3.0
+"""Seconds in which rank 0 is expected to print an error that all ranks meet."""
 
 # gloo's and NCCL's texts; their errors have no class of their own
 _LOST_CONNECTION = (
@@ -33,6 +37,18 @@ def print_error(error: Exception) -> None:
     several = int(os.environ.get("WORLD_SIZE", 1)) > 1 and (rank or not same_command)
     where = f"[rank {rank}] " if several else ""
     print(f"\n{where}error: {error}", file=sys.stderr, flush=True)
+
+
+def print_at_end(error: Exception) -> None:
+    """Print an error that ends this program.
+
+    A rank that another one has started waits first. Where the first meets the same error it prints it, and
+    its end ends this process.
+    """
+    started = LOCAL_RANKS in os.environ and int(os.environ.get("RANK", 0)) > 0
+    if started and _has_process_group() and not is_printed(error):
+        time.sleep(PATIENCE)
+    print_error(error)
 
 
 def print_before_sending(error: Exception) -> None:

@@ -132,7 +132,7 @@ def test_an_error_that_all_ranks_meet_is_printed_once(tiny_data, tmp_path):
 
 
 @needs_cores
-def test_what_a_run_folder_refuses_is_printed_once(tiny_data, tmp_path):
+def test_what_ranks_meet_after_they_have_met_is_printed_once(tiny_data, tmp_path):
     run, other = tmp_path / "run", tmp_path / "other"
     for folder in (run, other):
         finish(start(command(tiny_data, folder, train__steps=2)))
@@ -141,6 +141,7 @@ def test_what_a_run_folder_refuses_is_printed_once(tiny_data, tmp_path):
         ({}, "already holds a run"),
         ({"checkpoint__resume": "auto", "train__seed": 7}, "train.seed=42, this command has 7"),
         ({"checkpoint__resume": elsewhere}, "is of another run"),
+        ({"objective": f"{tmp_path}/none.py:Mine"}, "none.py"),
     ):
         words = command(tiny_data, run, train__steps=2, train__threads=None, **more)
         output = finish([plain(words)], expect=2)
