@@ -25,7 +25,7 @@ from finetune.search.server import Searcher, listen, serve_until_interrupted
 from finetune.search.stored import Storage
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 
 PORT = 8421
 
@@ -41,7 +41,7 @@ def search(
     pooling: Pooling = "",
     precision: VectorPrecision = "fp32",
     quantize: Storage = "none",
-    out: Path | None = None,
+    out: cli.OutFile | None = None,
     serve: bool = False,
     port: cli.Natural = PORT,
 ) -> None:
@@ -83,6 +83,7 @@ def search(
             }
             for number, line in enumerate(asked)
         ]
+        make_folder(out.parent)
         replace_durably(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 

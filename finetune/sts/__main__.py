@@ -31,7 +31,7 @@ from finetune.sts.scores import EmbedPoolings, PairScores, StsEvaluator, StsResu
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
+from pretrain.common.files import make_folder, replace_durably, require_writable_file, to_json
 
 
 def headline_table(results: Mapping[str, StsResults]) -> str:
@@ -173,10 +173,7 @@ def main(
             file, by which a sweep judges differences.
     """
     for name, file in (("--json-file", json_file), ("--pair-file", pair_file)):
-        if file:
-            require_writable(Path(file).parent, name)
-            if Path(file).is_dir():
-                raise UserError(f"{name} {file}: a folder; name a file in it")
+        require_writable_file(file, name)
     widths = parse_dimensions(dimensions)
     evaluator = StsEvaluator(eval_data or None)
     started = time.monotonic()

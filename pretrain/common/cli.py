@@ -20,6 +20,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import fire
@@ -37,7 +38,7 @@ from pretrain.common.error_output import (
     print_error,
 )
 from pretrain.common.errors import UserError
-from pretrain.common.files import is_of_disk, require_writable
+from pretrain.common.files import is_of_disk, require_writable, require_writable_file
 from pretrain.common.help_text import (
     WIDTH,
     Flag,
@@ -55,6 +56,8 @@ Natural = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Names = tuple[str, ...]
 """Words between commas."""
+OutFile = Annotated[Path, "a file to write"]
+"""Of the parameter `out`, which is a folder else: a file, in a folder that may have to be made."""
 
 SHOWN = 10
 """Flags on the short help page."""
@@ -191,7 +194,8 @@ class Command:
         Raises:
             UserError: values that are not of their type; one message names them all.
         """
-        require_writable(texts.get("out", ""))
+        of_file = OutFile in (kind := self.kinds.get("out"), *typing.get_args(kind))
+        (require_writable_file if of_file else require_writable)(texts.get("out", ""))
         wrong: list[str] = []
         values: dict[str, Any] = {}
         for name, kind in self.kinds.items():

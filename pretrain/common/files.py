@@ -396,3 +396,16 @@ def require_writable(place: str | Path, name: str = "--out") -> None:
     except OSError as error:  # a name that is too long, a folder that cannot be looked into
         nearest, fault = path, f"cannot be used ({error.strerror})"
     raise UserError(f"{name} {place}: {nearest} {fault}; name another place")
+
+
+def require_writable_file(place: str | Path, name: str = "--out") -> None:
+    """Refuse a file that cannot be written or replaced; else as `require_writable`, of its folder.
+
+    Raises:
+        UserError: it is a folder, or its folder is none or is not writable.
+    """
+    if not place:
+        return
+    if os.path.isdir(place):
+        raise UserError(f"{name} {place}: a folder; name a file in it")
+    require_writable(Path(place).absolute().parent, name)

@@ -16,12 +16,12 @@ from finetune.files import read_queries
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably, require_writable
+from pretrain.common.files import make_folder, replace_durably, require_writable_file
 from pretrain.common.run_folder import is_run
 
 
 def show(
-    run: str, *, out: Path | None = None, sentences: cli.Count = 10_000, queries: Path | None = None
+    run: str, *, out: cli.OutFile | None = None, sentences: cli.Count = 10_000, queries: Path | None = None
 ) -> None:
     """Write one page on a run: curves, a batch, and what search finds before and after training.
 
@@ -35,7 +35,7 @@ def show(
         raise UserError(f"{run} is not the folder of a run: it has no config.yaml")
     asked = read_queries(queries) if queries is not None else []
     place = out or Path(run) / "report" / "page.html"
-    require_writable(str(place.parent))
+    require_writable_file(place)
     choose_accelerator()
     from pretrain.show.page import page_of  # imports torch and transformers
 

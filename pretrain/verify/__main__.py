@@ -40,7 +40,7 @@ def verify(
     *,
     views: bool = False,
     seen: str = "",
-    out: Path | None = None,
+    out: cli.OutFile | None = None,
     workers: cli.Natural | None = None,
     **overrides: str,
 ) -> int:

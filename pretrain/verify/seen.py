@@ -18,7 +18,7 @@ import numpy as np
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import make_folder, replace_durably
 from pretrain.data.shards import Chunk
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.sentences import sentences_of
@@ -235,6 +235,7 @@ def _write(out: Path, sentences: list[str], matches: list[Match], readings: list
         for match in matches
         for reading in steps.get(match.sequence, [])
     ]
+    make_folder(out.parent)
     if out.suffix == ".json":
         replace_durably(out, (json.dumps(rows, ensure_ascii=False, indent=1) + "\n").encode())
         return

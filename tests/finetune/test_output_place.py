@@ -11,6 +11,7 @@ from commands import call
 from finetune.encoders.models import open_model
 from finetune.encoders.source import ModelSource
 from finetune.results import Evaluation, folder_for, write
+from pretrain.common.cli import OutFile
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
 
@@ -59,6 +60,20 @@ def test_a_default_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch
         folder_for(replace(model, source=ModelSource("run", str(tmp_path), run=tmp_path)))
     with pytest.raises(UserError, match=r"--out report: .* is not a folder"):
         call(importlib.import_module("finetune.report.__main__").report, tmp_path)
+
+
+def test_a_file_may_be_replaced_but_not_a_folder(tmp_path):
+    def write(*, out: OutFile | None = None) -> OutFile | None:
+        return out
+
+    (tmp_path / "page.html").touch()
+    for place in ("page.html", "new/page.html"):
+        assert call(write, out=tmp_path / place) == tmp_path / place
+    with pytest.raises(UserError, match=r"--out \S+: a folder; name a file in it"):
+        call(write, out=tmp_path)
+    with pytest.raises(UserError, match=r"--out \S+/page\.html: \S+/page\.html is not a folder"):
+        call(write, out=tmp_path / "page.html" / "x.html")
+    assert call(write) is None and not (tmp_path / "new").exists()
 
 
 def test_what_can_be_made_is_taken_and_not_made_yet(tmp_path):

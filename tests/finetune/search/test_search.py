@@ -88,8 +88,9 @@ def test_the_command_finds_a_sentence_by_itself(tmp_path, monkeypatch, capsys):
     call(command.search, *words, SENTENCES[5])
     first = capsys.readouterr().out.splitlines()[-6:]  # behind what libraries print
     assert first[0] == SENTENCES[5] and first[1].split(maxsplit=1) == ["1.000", SENTENCES[5]]
-    call(command.search, *words, "--queries", "queries.txt", "--top", "2", "--out", "found.jsonl")
-    rows = [json.loads(line) for line in Path("found.jsonl").read_text().splitlines()]
+    for top in ("1", "2"):  # the file is replaced
+        call(command.search, *words, "--queries", "queries.txt", "--top", top, "--out", "new/found.jsonl")
+    rows = [json.loads(line) for line in Path("new/found.jsonl").read_text().splitlines()]
     assert [row["query"] for row in rows] == [SENTENCES[3], SENTENCES[7]]
     for row in rows:
         (hits,) = row["found"].values()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from commands import call
 
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
@@ -20,7 +21,7 @@ from pretrain.data.masking import Masking
 from pretrain.data.shard_writer import write_folder
 from pretrain.data.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 from pretrain.objectives import view_specs
-from pretrain.verify.__main__ import verify
+from pretrain.verify.__main__ import _keys, verify
 from pretrain.verify.replay import Replay
 from pretrain.verify.seen import Phrases, find_matches
 
@@ -80,7 +81,7 @@ def scanned(run: Path, phrase: str) -> Counter[tuple[int, int]]:
 
 
 def answered(run: Path, document: str, out: Path, **flags) -> list[dict]:
-    assert verify(run, seen=document, out=out, **flags) == 0
+    assert call(verify, run, seen=document, out=out, keys=_keys(), **flags) == 0
     return json.loads(out.read_text())
 
 
