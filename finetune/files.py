@@ -191,7 +191,15 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
             ) from None
 
 
-_NO_LINES_OF_TEXT = {".jsonl", ".ndjson", ".json", ".parquet", ".zst", ".bz2", ".xz", ".zip"}
+_NO_LINES_OF_TEXT = {
+    **dict.fromkeys(
+        (".jsonl", ".ndjson", ".json", ".parquet", ".zst", ".bz2", ".xz", ".zip"),
+        "zstd -dc logs.jsonl.zst | jq -r .text",
+    ),
+    ".csv": """python -c 'import csv, sys; [print(r["text"]) for r in csv.DictReader(sys.stdin)]' <my.csv""",
+    ".tsv": "cut -f 1 my.tsv",
+}
+"""End of a file's name -> a command that writes the sentences of such a file."""
 
 
 def read_sentences(path: Path, flag: str) -> list[str]:
@@ -226,8 +234,7 @@ def _text_lines(path: Path, flag: str) -> list[str]:
     if kind in _NO_LINES_OF_TEXT:
         raise UserError(
             f"--{flag} {path}: a file of sentences is wanted, one a line (.txt or .txt.gz), and this is "
-            f"{kind}. Write its texts into one, as by: zstd -dc logs.jsonl.zst | jq -r .text "
-            ">sentences.txt"
+            f"{kind}. Write its texts into one, as by: {_NO_LINES_OF_TEXT[kind]} >sentences.txt"
         )
     found: list[str] = []
     first, number = b"", 0

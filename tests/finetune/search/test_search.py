@@ -132,6 +132,10 @@ def test_sentences_and_queries_are_read_alike_plain_or_packed(tmp_path):
     with pytest.raises(UserError, match=r"--queries .*a\.txt\.gz: cannot be read as text"):
         read_queries(tmp_path / "a.txt.gz")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress("schläft".encode("utf-16")))
+    for name in ("a.csv", "a.tsv", "a.jsonl.gz"):
+        (tmp_path / name).write_text("text\none sentence\n" * 10)
+        with pytest.raises(UserError, match=r"one a line.*, and this is \.\w+\. Write its.*>sentences\.txt$"):
+            read_sentences(tmp_path / name, "text")
     with pytest.raises(UserError, match=r"gzip -dc \S+b\.txt\.gz \| iconv -f UTF-16 .*>\S+/b-utf8\.txt$"):
         read_sentences(tmp_path / "b.txt.gz", "text")
 
