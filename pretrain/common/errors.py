@@ -1,6 +1,7 @@
 """What is written for users to read when their input is wrong."""
 
 import codecs
+import shlex
 from pathlib import Path
 
 UNPACKERS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
@@ -30,6 +31,7 @@ def not_utf8(path: Path, start: bytes, place: str) -> str:
     unpacker = UNPACKERS.get(path.suffix)
     plain = path.with_suffix("") if unpacker else path
     command = f"iconv -f {encoding} -t UTF-8"
-    command = f"{unpacker} -dc {path} | {command}" if unpacker else f"{command} {path}"
-    converted = plain.with_stem(f"{plain.stem}-utf8")
+    quoted = shlex.quote(str(path))
+    command = f"{unpacker} -dc {quoted} | {command}" if unpacker else f"{command} {quoted}"
+    converted = shlex.quote(str(plain.with_stem(f"{plain.stem}-utf8")))
     return f"{path} is not UTF-8 text ({place}), perhaps {encoding}. Convert it: {command} >{converted}"

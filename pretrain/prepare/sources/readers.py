@@ -16,6 +16,7 @@ import gzip
 import io
 import lzma
 import os
+import shlex
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -103,7 +104,8 @@ def detect_layout(path: Path) -> Literal["lines", "paragraphs"]:
         ending = next((end for start, end in _MAGIC.items() if probe.startswith(start)), "")
         if ending:
             raise UserError(
-                f"source {path} is compressed, which its name must tell: mv {path} {path}{ending}"
+                f"source {path} is compressed, which its name must tell: "
+                + shlex.join(["mv", str(path), f"{path}{ending}"])
             ) from error
         raise UserError(f"source {not_utf8(path, probe, f'byte {error.start}')}") from error
     seen_text = blank = False
@@ -160,7 +162,8 @@ def _damaged(place: str, error: Exception) -> str:
     if whole.suffix in UNPACKERS and whole.is_file():
         part = whole.with_suffix("").with_name(f"part-{whole.with_suffix('').name}")
         program = UNPACKERS[whole.suffix]
-        message += f" To read what is left of it, name in its place: {program} -dc {place} >{part}"
+        unpack = f"{program} -dc {shlex.quote(place)} >{shlex.quote(str(part))}"
+        message += f" To read what is left of it, name in its place: {unpack}"
     return message
 
 

@@ -186,13 +186,13 @@ def test_an_address_is_answered_by_how_to_read_what_is_there():
 
 @pytest.mark.parametrize("encoding,name", [("latin-1", "LATIN1"), ("cp1252", "CP1252"), ("utf-16", "UTF-16")])
 def test_text_that_is_not_utf_8_is_refused_with_the_command_that_converts_it(tmp_path, encoding, name):
-    path, converted = tmp_path / "text.txt", tmp_path / "text-utf8.txt"
+    path, converted = tmp_path / "ein text.txt", tmp_path / "ein text-utf8.txt"
     text = ("Ein Satz: „schön“\n" if encoding == "cp1252" else "naïve Sätze\n") * 10
     path.write_bytes(text.encode(encoding))
     with pytest.raises(UserError, match="not UTF-8") as refused:
         plan_tasks([Source(source=str(path))])
     command = str(refused.value).partition("Convert it: ")[2]
-    assert command == f"iconv -f {name} -t UTF-8 {path} >{converted}"
+    assert command == f"iconv -f {name} -t UTF-8 '{path}' >'{converted}'"
     subprocess.run(command, shell=True, check=True)
     assert converted.read_text("utf-8").removeprefix("\ufeff") == text
 
