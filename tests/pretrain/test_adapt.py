@@ -81,18 +81,19 @@ def test_a_published_type_from_its_folder_to_an_export_with_new_words(tmp_path, 
 
 def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_shows_its_table(tmp_path, text):
     start, out = write_published("xlm-roberta", tmp_path / "model"), tmp_path / "run"
-    process = ForkedPython(words(start, text, out, checkpoint__every=1), environment(), ROOT)
+    # so many that the signal comes before they are done
+    flags = {"checkpoint__every": 1, "train__steps": 60, "evaluate__every": 30}
+    process = ForkedPython(words(start, text, out, **flags), environment(), ROOT)
     wait_for(lambda: any("loss" in row for row in records(out)), [process])
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=240)[0]
     assert process.returncode == 130 and "The same command continues" in said, said[-3000:]
     done = max(row["step"] for row in records(out))
-    output = adapt(start, text, out, checkpoint__every=1)
-    if done < 6:
-        assert re.search(rf"resumed from \S+ at step {done}", output)
-    assert [row["step"] for row in records(out) if "loss" in row] == [1, 2, 3, 4, 5, 6]
+    output = adapt(start, text, out, **flags)
+    assert done < 60 and re.search(rf"resumed from \S+ at step {done}", output)
+    assert [row["step"] for row in records(out) if "loss" in row] == list(range(1, 61))
     before = (out / "metrics.jsonl").read_bytes()
-    again = adapt(start, text, out, checkpoint__every=1)
+    again = adapt(start, text, out, **flags)
     assert "== 2." not in again and table_of(again) == table_of(output)
     assert (out / "metrics.jsonl").read_bytes() == before
     # the folder is of this text
