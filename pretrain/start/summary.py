@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import shlex
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -341,7 +342,8 @@ def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce
     print(
         f"\n  {progress.step:,} steps, {format_count(progress.tokens)} tokens in "
         f"{format_seconds(progress.seconds)}; the last step is exported to {export}\n"
-        f"  {config.run_folder} stands for its {stands_for}: python -m finetune.sts {config.run_folder}"
+        f"  {config.run_folder} stands for its {stands_for}: "
+        + shlex.join(["python", "-m", "finetune.sts", str(config.run_folder)])
     )
     summary = {
         "start": first,
