@@ -49,8 +49,7 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
     else:
         choice = on_rank_zero(lambda: _named_checkpoint(Path(requested), checkpoints))
     if choice is not None:
-        on_rank_zero(lambda: _state_of(choice.path, config, current))  # what is wrong is printed once
-        state = _state_of(choice.path, config, current)
+        state = on_rank_zero(lambda: _state_of(choice.path, config, current))
     on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
     if choice is None or state is None:  # both or none
         return None, None
