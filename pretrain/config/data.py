@@ -226,7 +226,7 @@ class DataConfig(BaseModel):
     @classmethod
     def _listed(cls, value: Any) -> Any:
         if isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
+            value = _by_commas(value)
         if isinstance(value, Source | dict):
             value = [value]
         if not value:
@@ -278,6 +278,24 @@ class DataConfig(BaseModel):
     def keeps_documents(self) -> bool:
         """Return whether the sentences of a document stay together."""
         return self.unit in ("sequence", "document")
+
+
+def _by_commas(text: str) -> list[str]:
+    """Split sources at their commas, but not at those in the name of a file that is there."""
+    parts = text.split(",")
+    sources = []
+    while parts:
+        named = next((n for n in range(len(parts), 1, -1) if _is_there(",".join(parts[:n]))), 1)
+        sources.append(",".join(parts[:named]).strip())
+        del parts[:named]
+    return [source for source in sources if source]
+
+
+def _is_there(source: str) -> bool:
+    """Return whether a source, with its weight or without, is a file or a folder."""
+    match = _WEIGHT.match(source.strip())
+    places = [source.strip(), *([match[1]] if match else [])]
+    return any(os.path.exists(os.path.expanduser(place)) for place in places)
 
 
 def data_config(tree: dict[str, Any]) -> DataConfig:

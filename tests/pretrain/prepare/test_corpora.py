@@ -163,6 +163,18 @@ def test_sources_are_written_short():
             DataConfig(sources=bad)
 
 
+def test_a_comma_in_the_name_of_a_file_that_is_there_separates_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "Grimm, Kinder.txt", "ein Text")
+    write(tmp_path / "a,b,c.txt", "a text")
+    for given, found in {
+        "Grimm, Kinder.txt": ["Grimm, Kinder.txt"],
+        "x.txt,a,b,c.txt@2, Grimm, Kinder.txt,y.txt": ["x.txt", "a,b,c.txt@2", "Grimm, Kinder.txt", "y.txt"],
+        "Grimm, Maerchen.txt": ["Grimm", "Maerchen.txt"],
+    }.items():
+        assert [str(source) for source in DataConfig(sources=given).sources] == found
+
+
 @pytest.mark.parametrize(
     "name,content,message",
     [
