@@ -32,7 +32,7 @@ from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import open_data, report_damage
 from pretrain.start.devices import choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, starting_encoder
-from pretrain.start.evaluation import Evaluation
+from pretrain.start.evaluation import Evaluation, require_sts
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
 from pretrain.start.identical_views import require_different_views
 from pretrain.start.in_force import read_back
@@ -63,6 +63,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     summary.quiet_libraries()
     check_sources(config)
     check_requested(config)
+    require_sts(config)
     require_trackers(config.track or ())
     record_collectives(config.run_folder)
     engines.start_processes(config.train.rendezvous_seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from finetune.sts.scores import StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.tokenizer import prompt_tokens
@@ -21,15 +22,13 @@ class Evaluation:
         heldout: the held-out sequences, masked and augmented once.
     """
 
-    def __init__(self, config: Config, data: Data, engine, sts, progress: Progress) -> None:
+    def __init__(self, config: Config, data: Data, engine, sts: StsEvaluator, progress: Progress) -> None:
         """
         Args:
             engine: DeepSpeed engine around a `SentenceModel`.
-            sts: a `finetune.sts.scores.StsEvaluator`; without its data, STS is left out.
+            sts: without its data, STS is left out.
             progress: of the run, which records the held-out chunks that are left out.
 
-        Raises:
-            UserError: `evaluate.sts` names a folder without STS data.
         """
         self.engine, self.sts = engine, sts
         longest = engine.module.encoder.max_positions
@@ -42,7 +41,7 @@ class Evaluation:
             progress.heldout_left_out,
             prompt_tokens(data.tokenizer, config.data.prompts),
         )
-        self.with_sts = _on_every_rank(config, "STS-B-dev" in sts.available())
+        self.with_sts = _on_every_rank(has_sts(sts))
         prompt, budget = config.data.prompts.get("anchor", ""), config.train.micro_batch_tokens
         self.embed = text_embedder(engine, data.tokenizer, longest, budget, prompt)
 
@@ -55,13 +54,26 @@ class Evaluation:
         return scores
 
 
-def _on_every_rank(config: Config, available: bool) -> bool:
-    """Return whether every rank sees the STS data; ranks must agree, since they embed it together."""
-    if config.evaluate.sts is not None and not available:
+def require_sts(config: Config) -> None:
+    """Refuse a folder of benchmarks that has no STS data, before data is prepared.
+
+    Raises:
+        UserError: `evaluate.sts` names such a folder.
+    """
+    if config.evaluate.sts is not None and not has_sts(StsEvaluator(config.evaluate.sts)):
         raise UserError(
             f"evaluate.sts={config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it out to train "
             "without STS"
         )
+
+
+def has_sts(sts: StsEvaluator) -> bool:
+    """Return whether the data of STS-B dev is there."""
+    return "STS-B-dev" in sts.available()
+
+
+def _on_every_rank(available: bool) -> bool:
+    """Return whether every rank sees the STS data; ranks must agree, since they embed it together."""
     flag = torch.tensor([int(available)])
     group = dist.new_group(backend="gloo")
     dist.all_reduce(flag, dist.ReduceOp.MIN, group=group)

@@ -53,6 +53,12 @@ def test_missing_corpus(tmp_path):
     assert str(tmp_path / "no.txt") in output
 
 
+def test_benchmarks_that_are_not_there(tmp_path):
+    words = command(tmp_path / "data", tmp_path / "run", data__prepare__sources="embedded")
+    refused([*words, "--eval-data", str(tmp_path / "nowhere")], "nowhere has no SentEval/STS/STSBenchmark")
+    assert not (tmp_path / "data").exists() and not (tmp_path / "run").exists()
+
+
 def test_a_checkpoint_that_is_not_there(tmp_path):
     words = command(tmp_path / "data", tmp_path / "run", checkpoint__resume="maybe")
     refused(words, "--resume maybe", "auto, never")
