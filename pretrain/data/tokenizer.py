@@ -286,6 +286,18 @@ def load_tokenizer(path: str | Path) -> Any:
     return pretrained(AutoTokenizer, folder)
 
 
+def folds(folder: Path) -> tuple[bool, bool]:
+    """Return whether the tokenizer in a folder writes letters in lower case, and without accents."""
+    from tokenizers import Tokenizer
+
+    normalizer = Tokenizer.from_file(str(folder / "tokenizer.json")).normalizer
+
+    def normalized(text: str) -> str:
+        return text if normalizer is None else normalizer.normalize_str(text)
+
+    return normalized("A") == "a", normalized("\u00fc") == "u"
+
+
 def prompt_tokens(tokenizer: Any, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Return the tokens of texts that stand before sentences, by role: int32[p] each, without special ones.
 

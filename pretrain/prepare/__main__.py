@@ -28,6 +28,7 @@ from pretrain.config import named_data
 from pretrain.config.data import DataConfig, Source, data_config
 from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
+from pretrain.data.tokenizer import folds
 from pretrain.prepare.executors import ExecutorOptions
 
 
@@ -72,6 +73,13 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+def _folded(tokenizer: Path) -> str:
+    """Say what a tokenizer, trained or given, takes away from letters."""
+    lowercase, accents = folds(tokenizer)
+    words = [*(["lower case"] if lowercase else []), *(["without accents"] if accents else [])]
+    return f", {' '.join(words)}" if words else ""
+
+
 def data_flags() -> list[cli.Flag]:
     """Return the flags that say what the data is: keys of a recipe, the sources as one text."""
     flags = cli.Flag.of_model(DataConfig)
@@ -95,11 +103,9 @@ def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
         return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
-    config = manifest["config"]
-    lowers = config["lowercase"] and config["tokenizer"] is None  # a given tokenizer decides for itself
     lines = [
         f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary "
-        f"{manifest['vocabulary_size']}" + (", lower case without accents" if lowers else "")
+        f"{manifest['vocabulary_size']}{_folded(out / manifest['tokenizer'])}"
     ]
     unit = "sequences"
     if "columns" in manifest:

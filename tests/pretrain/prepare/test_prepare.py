@@ -20,7 +20,7 @@ from pretrain.common.typed_values import type_name
 from pretrain.config.data import DataConfig, Source
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import tokenizer_hash
-from pretrain.prepare.__main__ import data_flags, main, source_keys
+from pretrain.prepare.__main__ import data_flags, main, source_keys, summary
 from pretrain.prepare.run import find_or_prepare, prepare
 from pretrain.prepare.sentences import sentences_of
 
@@ -275,6 +275,19 @@ def test_a_tokenizer_that_does_not_clean_gives_the_same_shards(tmp_path, corpus)
         config(path, tokenizer=str(tmp_path / "old")), tmp_path / "second", workers=1, progress=False
     )
     assert first["splits"] == second["splits"] and first["tokenizer_hash"] == second["tokenizer_hash"]
+
+
+def test_the_summary_says_what_an_adopted_tokenizer_does_to_letters(tmp_path, corpus):
+    path, _ = corpus
+    prepare(config(path, lowercase=True), tmp_path / "first", workers=1, progress=False)
+    shutil.copytree(tmp_path / "first/tokenizer", tmp_path / "accents")
+    content = json.loads((tmp_path / "accents/tokenizer.json").read_text())
+    content["normalizer"] = {"type": "Lowercase"}
+    (tmp_path / "accents/tokenizer.json").write_text(json.dumps(content))
+    for place, said in {"first/tokenizer": "lower case without accents", "accents": "lower case"}.items():
+        out, given = tmp_path / "from" / place, str(tmp_path / place)
+        manifest = prepare(config(path, tokenizer=given, lowercase=False), out, workers=1, progress=False)
+        assert summary(manifest, out).splitlines()[0].endswith(f"vocabulary 320, {said}")
 
 
 def test_minhash_removes_near_duplicate_documents(tmp_path):
