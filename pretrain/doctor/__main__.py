@@ -63,7 +63,8 @@ def doctor(*, folder: Path = Path("runs"), data: str = "") -> int:
             for finding in findings:
                 show(console, finding)
                 worst += finding.level == "wrong"
-    console.print(f"\n{worst} things will fail" if worst else "\nnothing here will fail")
+    verdict = {0: "nothing here will fail", 1: "1 thing will fail"}.get(worst, f"{worst} things will fail")
+    console.print(f"\n{verdict}")
     return 1 if worst else 0
 
 

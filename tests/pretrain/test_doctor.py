@@ -48,7 +48,7 @@ def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
     assert f"no lock below {tmp_path / 'runs'}" in run.stdout and "SentEval 0 of" in run.stdout
     words[-1] = str(tmp_path / "nowhere")
     run = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
-    assert run.returncode == 1 and "WRONG" in run.stdout and "1 things will fail" in run.stdout
+    assert run.returncode == 1 and "WRONG" in run.stdout and "1 thing will fail" in run.stdout
 
 
 def test_what_is_installed_is_compared_with_what_is_required(monkeypatch):
