@@ -63,7 +63,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     summary.quiet_libraries()
     check_sources(config)
     check_requested(config)
-    require_sts(config)
+    require_sts(config, StsEvaluator(config.evaluate.sts))
     require_trackers(config.track or ())
     record_collectives(config.run_folder)
     engines.start_processes(config.train.rendezvous_seconds)

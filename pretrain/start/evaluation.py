@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from finetune.sts.scores import StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.tokenizer import prompt_tokens
@@ -22,11 +21,11 @@ class Evaluation:
         heldout: the held-out sequences, masked and augmented once.
     """
 
-    def __init__(self, config: Config, data: Data, engine, sts: StsEvaluator, progress: Progress) -> None:
+    def __init__(self, config: Config, data: Data, engine, sts, progress: Progress) -> None:
         """
         Args:
             engine: DeepSpeed engine around a `SentenceModel`.
-            sts: without its data, STS is left out.
+            sts: a `finetune.sts.scores.StsEvaluator`; without its data, STS is left out.
             progress: of the run, which records the held-out chunks that are left out.
 
         """
@@ -54,20 +53,23 @@ class Evaluation:
         return scores
 
 
-def require_sts(config: Config) -> None:
+def require_sts(config: Config, sts) -> None:
     """Refuse a folder of benchmarks that has no STS data, before data is prepared.
+
+    Args:
+        sts: a `finetune.sts.scores.StsEvaluator`.
 
     Raises:
         UserError: `evaluate.sts` names such a folder.
     """
-    if config.evaluate.sts is not None and not has_sts(StsEvaluator(config.evaluate.sts)):
+    if config.evaluate.sts is not None and not has_sts(sts):
         raise UserError(
             f"evaluate.sts={config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it out to train "
             "without STS"
         )
 
 
-def has_sts(sts: StsEvaluator) -> bool:
+def has_sts(sts) -> bool:
     """Return whether the data of STS-B dev is there."""
     return "STS-B-dev" in sts.available()
 
