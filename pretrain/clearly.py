@@ -10,7 +10,7 @@ import sys
 
 from pretrain.common.error_output import print_error
 from pretrain.common.errors import UserError
-from pretrain.common.program import TYPED
+from pretrain.common.program import DISTRIBUTION, TYPED, own_version
 from pretrain.common.typed_values import nearest
 
 COMMANDS = {
@@ -55,12 +55,7 @@ def main() -> None:
 
 
 def _version() -> str:
-    from importlib import metadata  # takes a tenth of a second: not of every command
-
-    try:
-        return f"sentence-clear {metadata.version('sentence-clear')}"
-    except metadata.PackageNotFoundError:
-        return "sentence-clear is not installed: it runs from its folder"
+    return f"{DISTRIBUTION} {own_version() or 'is not installed: it runs from its folder'}"
 
 
 if __name__ == "__main__":

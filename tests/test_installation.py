@@ -21,6 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from pretrain.clearly import COMMANDS as clearly_commands
+from pretrain.common.program import own_version
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("augment", "pretrain", "finetune")
@@ -243,7 +244,8 @@ def test_every_command_of_clearly_is_its_modules_own(project):
 
     clearly = [sys.executable, "-m", "pretrain.clearly"]
     listed = said(*clearly)
-    assert said(*clearly, "--version") == f"sentence-clear {project['version']}\n"
+    assert said(*clearly, "--version") == f"sentence-clear {own_version()}\n"
+    assert own_version().split(", ")[0] == project["version"]
     for word, (module, _) in clearly_commands.items():
         assert f"  {word} " in listed
         own = said(sys.executable, "-m", module, "--help")

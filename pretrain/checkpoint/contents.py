@@ -15,6 +15,7 @@ import torch
 
 from pretrain.checkpoint.engine_state import EngineState, Part, parameter_shape
 from pretrain.checkpoint.tensor_file import TensorEntry
+from pretrain.common.program import DISTRIBUTION, own_version
 
 PARAMETERS, BUFFERS = "parameters", "buffers"
 _ALIGNED = 64  # bytes; a multiple of every dtype's size
@@ -189,7 +190,7 @@ def _loss_scalers(engine) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), DISTRIBUTION: own_version()}
     for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
         with suppress(PackageNotFoundError):
             versions[package] = version(package)

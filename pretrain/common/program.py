@@ -1,10 +1,18 @@
-"""What people typed to start this process."""
+"""What people typed to start this process, and which version of this program it is."""
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
 import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+DISTRIBUTION = "sentence-clear"
+"""The name under which pip knows this program."""
+_SOURCES = Path(__file__).resolve().parents[2]
 TYPED = "CLEARLY_TYPED"
 """Environment variable by which `clearly` tells the process that it becomes: "clearly train"."""
 
@@ -19,3 +27,27 @@ def program() -> str:
     if spec is None or spec.name.startswith("pytest"):
         return f"python {sys.argv[0]}"
     return "python -m " + spec.name.removesuffix(".__main__")
+
+
+@functools.cache
+def own_version() -> str:
+    """Return the version and the commit, as "0.1.0, commit 1a2b...-dirty"; what is not known is left out."""
+    known = []
+    with suppress(PackageNotFoundError):
+        known.append(version(DISTRIBUTION))
+    if commit := _commit():
+        known.append(f"commit {commit}")
+    return ", ".join(known)
+
+
+def _commit() -> str:
+    """Return the commit of the checkout that this program is; empty: it was installed without one."""
+    if not (_SOURCES / ".git").exists():
+        return ""
+    # a command that only looks must not wait for, nor take, the lock of the index
+    words = ["git", "--no-optional-locks", "-C", str(_SOURCES)]
+    words += ["describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

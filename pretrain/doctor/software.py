@@ -8,9 +8,9 @@ import sys
 
 from packaging.requirements import Requirement
 
+from pretrain.common.program import DISTRIBUTION
 from pretrain.doctor.findings import Finding
 
-DISTRIBUTION = "sentence-clear"
 TESTED = ((3, 11),)
 """Versions of CPython that the whole suite has passed on."""
 

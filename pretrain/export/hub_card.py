@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard
 
 from pretrain.common.files import sha256_of
+from pretrain.common.program import DISTRIBUTION
 from pretrain.export.evaluations import WEIGHTS
 from pretrain.export.model_card import table
 
-_SOURCES = Path(__file__).resolve().parents[2]
 _TASK_TYPES = {"sts": "sentence-similarity", "zh_sts": "sentence-similarity", "clustering": "clustering"}
 """Evaluation -> the hub's name of such a task; all others classify."""
 
@@ -65,20 +64,9 @@ def _section(evaluation: dict[str, Any]) -> str:
 def _origin(export: Path, policy: dict[str, Any]) -> str:
     rows: list[tuple[str, ...]] = [
         ("step", f"{policy['step']:,}"),
-        ("code", "sentence-clear" + (f", commit {commit}" if (commit := _commit()) else "")),
+        ("code", f"{DISTRIBUTION} {policy['versions'].get(DISTRIBUTION, '')}".strip()),
         (f"sha256 of {WEIGHTS}", sha256_of(export / WEIGHTS)),
         ("sha256 of the tokenizer", policy["tokenizer_hash"]),
         ("recipe", "`training_config.yaml`"),
     ]
     return table("Origin", ("what", "value"), rows)
-
-
-def _commit() -> str:
-    """Return the commit of the checkout that this program is; empty: it was installed without one."""
-    if not (_SOURCES / ".git").exists():
-        return ""
-    words = ["git", "-C", str(_SOURCES), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""

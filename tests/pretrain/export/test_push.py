@@ -13,6 +13,7 @@ from huggingface_hub import ModelCard
 from run_helpers import ROOT, environment
 
 from pretrain.common.errors import UserError
+from pretrain.common.program import own_version
 from pretrain.export.evaluations import evaluations_of, weights_identity
 from pretrain.export.folder import export
 from pretrain.export.push import Upload
@@ -79,6 +80,7 @@ def test_what_is_pushed_is_the_export_with_its_evaluations(run):
     assert f'SentenceTransformer("{REPO}")' in card.text and '"PATH"' not in card.text
     assert "9 rows of 10" in card.text and "not comparable" in card.text and "senteval" not in card.text
     assert "sha256 of model.safetensors" in card.text and "## Origin" in card.text
+    assert f"| code | sentence-clear {own_version()} |" in card.text  # as it was when the run was saved
     assert "other weights: senteval-mean.json" in output
 
 
