@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -14,10 +15,11 @@ from pretrain.cache import views as cached_views
 from pretrain.cache.resources import require_resources
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
+from pretrain.config.data import DataConfig
 from pretrain.config.run import Config
 from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.damage import describe_record
-from pretrain.data.manifest import MANIFEST, outdated, require_files
+from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
 from pretrain.data.pipelines import build_for, synonyms_for
 from pretrain.data.shards import SeveralSets, ShardReader
 from pretrain.data.tokenizer import load_tokenizer, tokenizer_hash
@@ -153,12 +155,36 @@ def find_data(config: Config) -> None:
             f"{folder} holds no prepared data. Prepare it: python -m pretrain.prepare --source ... --out "
             f"{folder}; or name what to prepare it from: --data.prepare.sources 'wiki.txt.gz,books/*.txt'"
         )
+    if config.data.folder is None and config.data.remote is None:
+        _refuse_other_sources(folder, recipe)
     if config.model.init is not None and recipe.tokenizer is None:
         # a checkpoint's ids are those of its own tokenizer
         recipe = recipe.model_copy(update={"tokenizer": config.model.init})
     find_or_prepare(folder, recipe)
     if config.data.cache:
         cached_views.make(config)
+
+
+def _refuse_other_sources(folder: Path, recipe: DataConfig) -> None:
+    """Refuse data that a run before prepared, in the folder that a recipe's name gives, from other text.
+
+    Raises:
+        UserError: `data.prepare.sources` names other sources than those of the data.
+    """
+    if "sources" not in recipe.model_fields_set or not (folder / MANIFEST).is_file():
+        return
+    held = read_manifest(folder).get("config", {}).get("sources", [])
+    wanted = [source.model_dump(mode="json") for source in recipe.sources]
+    # a key that another version of this program did not have is no difference
+    pairs = zip(held, wanted, strict=False)
+    same = all(old[key] == new[key] for old, new in pairs for key in old.keys() & new.keys())
+    if held and (len(held) != len(wanted) or not same):
+        before, now = (", ".join(one["source"] for one in sources) for sources in (held, wanted))
+        raise UserError(
+            f"{folder} holds data that was prepared from {before}, and data.prepare.sources says {now} (or "
+            "reads it in another way): name another folder with --data, or leave data.prepare.sources out to "
+            "train on that data"
+        )
 
 
 def check_parts(reader: ShardReader, damaged: str) -> None:

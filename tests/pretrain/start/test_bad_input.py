@@ -13,11 +13,14 @@ from run_helpers import command, curve, finish, kill, outputs_of, records, start
 
 from augment.core.ragged import Ragged
 from pretrain.checkpoint import store
+from pretrain.common.errors import UserError
+from pretrain.config.recipe import RECIPES, load_config
+from pretrain.config.run import Config
 from pretrain.data.damage import first_sound, known_damaged
 from pretrain.data.lanes import Lanes
-from pretrain.data.shard_writer import write_folder
+from pretrain.data.shard_writer import write_folder, write_manifest
 from pretrain.data.shards import DamagedShard, ShardReader
-from pretrain.start.data import Data, report_damage
+from pretrain.start.data import Data, find_data, report_damage
 from pretrain.step.heldout import read_sound
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
@@ -51,6 +54,26 @@ def test_missing_corpus(tmp_path):
         "failed",
     )
     assert str(tmp_path / "no.txt") in output
+
+
+def test_data_of_the_recipes_name_that_is_of_other_sources(tiny_data, tmp_path, monkeypatch):
+    """Without --data a run's data is in data/NAME, and may be of what was asked for before."""
+    monkeypatch.chdir(tmp_path)
+    folder = shutil.copytree(tiny_data, tmp_path / "data" / "demo")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (held,) = manifest["config"]["sources"]
+    held["a key of an older version"] = None
+    write_manifest(folder, manifest)
+
+    def settings(**flags: str) -> Config:
+        return load_config(RECIPES / "demo.yaml", flags)
+
+    for others in ("new.txt", f"{held['source']},new.txt", f"{held['source']}@2"):
+        with pytest.raises(UserError, match=r"data/demo holds .*, and data\.prepare\.sources"):
+            find_data(settings(**{"data.prepare.sources": others}))
+    find_data(settings())
+    find_data(settings(**{"data.prepare.sources": held["source"]}))
+    find_data(settings(**{"data.prepare.sources": "new.txt"}, data="data/demo"))
 
 
 def test_benchmarks_that_are_not_there(tmp_path):
