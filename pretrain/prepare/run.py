@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,6 +65,7 @@ def prepare(
             f"new_words={config.new_words} adds words to an existing tokenizer: name it with --tokenizer; a "
             "trained one has the text's frequent words already"
         )
+    _refuse_others_folders(out)
     execution = ExecutorOptions.checked(executor=executor, workers=workers, **options)
     wanted = config.model_dump(mode="json")
 
@@ -121,6 +123,17 @@ def _clear(out: Path) -> None:
         discard(path)
 
 
+def _refuse_others_folders(out: Path) -> None:
+    """Refuse a folder in which something that no preparation has made would be overwritten, or removed."""
+    if (out / MANIFEST).is_file() or (out / ".work").is_dir():
+        return
+    if others := [name for name in _OUTPUTS if os.path.lexists(out / name)]:
+        raise UserError(
+            f"{out} holds {', '.join(f'{name}/' for name in others)}, which no preparation has made, and "
+            "prepared data would lie under that name. Choose another --out, or move it away."
+        )
+
+
 def _refuse_own_output(config: DataConfig, tasks: list[Task], out: Path) -> None:
     """Refuse to read what is to be removed."""
     places = {task.place for task in tasks if task.kind not in ("hub", "embedded")} | {config.tokenizer or ""}
@@ -166,7 +179,8 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
         except UserError:
             if any((work / "counts").rglob("*.json")):
                 raise
-            _clear(work.parent)  # no task of it has ended: there is nothing to keep
+            for path in work.iterdir():  # no task of it has ended: it has written nothing outside of here
+                discard(path)
     annotation = None
     if config.annotate is not None:
         from pretrain.data.annotate import describe_parser

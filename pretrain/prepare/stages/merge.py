@@ -36,9 +36,14 @@ class Merge(PlannedStep):
         config, counts = self.config, self._counts()
         faults = [fault for task in UnreadRows.read_all(self.work).values() for fault in task.named]
         summaries = self._summaries()
-        tokenizer = self.out / "tokenizer"
+        made, tokenizer = self.work / "tokenizer", self.out / "tokenizer"
         if not tokenizer.exists():
-            copy_tree(self.work / "tokenizer", tokenizer)  # a rename may lose it, in a power cut
+            copy_tree(made, tokenizer)  # a rename may lose it, in a power cut
+        elif tokenizer_hash(tokenizer) != tokenizer_hash(made):
+            raise UserError(
+                f"{tokenizer} is another tokenizer than that of the shards beside it. Move it away, and give "
+                "the same command again: it continues."
+            )
         size = TokenizerSize.read(self.work)
         vocabulary = size.vocabulary_size
         if size.new_tokens:

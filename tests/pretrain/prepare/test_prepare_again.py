@@ -224,6 +224,35 @@ def test_an_unfinished_preparation_of_another_version_is_refused(
     assert digest(out) == digest(tmp_path / "fresh")
 
 
+def test_what_a_user_has_in_the_folder_is_neither_removed_nor_written_over(corpus, tmp_path, monkeypatch):
+    wrong, right, out = config(corpus, max_length=8), config(corpus), tmp_path / "out"
+    (out / "train").mkdir(parents=True)
+    (out / "train" / "mine.jsonl").write_text("mine")
+    for flags in ({}, {"overwrite": True}):
+        with pytest.raises(UserError, match="holds train/, which no preparation has made"):
+            prepare(right, out, **QUIETLY, **flags)
+    (out / "train").rename(tmp_path / "aside")
+    leave_unfinished(wrong, out, monkeypatch)
+    (tmp_path / "aside").rename(out / "train")
+    leave_unfinished(right, out, monkeypatch)  # with a corrected flag
+    assert (out / "train" / "mine.jsonl").read_text() == "mine"
+
+
+def test_another_tokenizer_in_the_folder_is_refused_and_moved_away_the_work_continues(
+    corpus, tmp_path, monkeypatch
+):
+    made, out = config(corpus), tmp_path / "out"
+    prepare(config(corpus, vocabulary=384), tmp_path / "other", **QUIETLY)
+    leave_unfinished(made, out, monkeypatch)
+    shutil.copytree(tmp_path / "other" / "tokenizer", out / "tokenizer")
+    with pytest.raises(UserError, match="tokenizer is another tokenizer than that of the shards beside it"):
+        prepare(made, out, **QUIETLY)
+    shutil.rmtree(out / "tokenizer")
+    prepare(made, out, **QUIETLY)
+    prepare(made, tmp_path / "fresh", **QUIETLY)
+    assert digest(out) == digest(tmp_path / "fresh")
+
+
 def test_another_config_is_refused_only_where_a_task_has_ended(corpus, tmp_path, monkeypatch):
     """The first mistake in a flag must not make the corrected command fail."""
     wrong, right, out = config(corpus, max_length=8), config(corpus), tmp_path / "out"
