@@ -10,6 +10,7 @@ import glob
 import math
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from pretrain.common.errors import UserError
@@ -109,7 +110,7 @@ def _files(path: Path) -> list[Path] | None:
     if path.is_dir():
         files = sorted(
             file
-            for file in path.rglob("*")
+            for file in _below(path)
             if file.is_file()
             and _kind_of(file.name)
             and not _hidden(file, path)
@@ -125,6 +126,27 @@ def _files(path: Path) -> list[Path] | None:
         return [path]
     files = sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
     return files or None
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield what lies in a folder and in those below it, links to folders followed, each folder once.
+
+    Raises:
+        UserError: a folder cannot be read; what is in it would be missing without a word.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"source {error.filename} cannot be read: {error.strerror}.")
+
+    seen = set()
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (Path(place, name) for name in names)
 
 
 def _hidden(file: Path, folder: Path) -> bool:

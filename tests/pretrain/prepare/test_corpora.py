@@ -150,6 +150,17 @@ def test_folders_and_globs(tmp_path):
     ]
 
 
+def test_a_folder_is_read_through_links_to_other_folders_each_once(tmp_path):
+    """A corpus on several disks; a link to a folder above ends nowhere else."""
+    for name in ("corpus/a.txt", "other disk/b.txt", "other disk/.hidden/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        write(tmp_path / name, f"text of {name}\n")
+    (tmp_path / "corpus" / "link").symlink_to(tmp_path / "other disk")
+    (tmp_path / "other disk" / "above").symlink_to(tmp_path / "corpus")
+    places = [task.place for task in plan_tasks([Source(source=f"{tmp_path}/corpus")])]
+    assert places == [str(tmp_path / "corpus" / "a.txt"), str(tmp_path / "corpus" / "link" / "b.txt")]
+
+
 def test_sources_are_written_short():
     config = DataConfig(sources="embedded, wiki.txt@0.5,books/*.txt@2")
     assert [(s.source, s.weight) for s in config.sources] == [
