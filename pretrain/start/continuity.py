@@ -77,7 +77,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     Raises:
         UserError: a setting differs that must not change. The message names both values, and what may change.
     """
-    _keep_layer_code(config, state["config"])
+    keep_layer_code(config, state["config"])
     before = _settings(_completed(state["config"], Config().model_dump(mode="json")))
     allowed = set(MAY_CHANGE) | set(config.objective.steadier)
     if config.train.steps < state["step"]:
@@ -159,7 +159,7 @@ def _masked_alike(config: Config, made_with: dict[str, Any], step: int) -> bool:
     return bool((before == now).all())
 
 
-def _keep_layer_code(config: Config, made_with: dict[str, Any]) -> None:
+def keep_layer_code(config: Config, made_with: dict[str, Any]) -> None:
     """Keep the layers that a run began with, where this command does not say which.
 
     Settings that do not say it are of a time when there were the library's alone.
