@@ -25,6 +25,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,14 +123,24 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def copy_tree(source: Path, folder: Path) -> None:
-    """Copy a folder, in place of the one that is there; whole or not at all."""
+    """Copy a folder, in place of the one that is there; whole or not at all. Its owner may write the copy."""
     hidden = folder.with_name(f".{folder.name}.tmp")
+    _let_write(hidden)
     remove_tree(hidden)
     try:
         shutil.copytree(source, hidden)
+        _let_write(hidden)
         put_in_place(hidden, folder)
     finally:
         discard(hidden)
+
+
+def _let_write(folder: Path) -> None:
+    """Let the owner change the folders of a copy: those of read-only data are copied with their mode."""
+    for place, _, _ in os.walk(folder):
+        mode = os.stat(place).st_mode
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(place, mode | stat.S_IRWXU)
 
 
 # -- files ----------------------------------------------------------------

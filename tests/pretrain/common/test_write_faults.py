@@ -103,6 +103,19 @@ def test_a_folder_is_copied(tmp_path):
     require_all(subject, tmp_path / "cases", least=12)
 
 
+def test_a_copy_of_a_read_only_folder_can_be_replaced(tmp_path):
+    source = restore(TREES["new"], tmp_path / "source")
+    folders = [source, *(place for place in source.rglob("*") if place.is_dir())]
+    for place in folders:
+        place.chmod(0o555)
+    for _ in range(3):
+        files.copy_tree(source, tmp_path / "copy")
+        copied = [tmp_path / "copy" / place.relative_to(source) for place in folders]
+        assert len(copied) > 1 and all(place.stat().st_mode & 0o777 == 0o755 for place in copied)
+    for place in folders:
+        place.chmod(0o755)
+
+
 def test_a_removed_file_stays_removed(tmp_path):
     def find(folder: Path) -> str:
         return "old" if (folder / "file").exists() else "new"
