@@ -35,6 +35,7 @@ class Stopwatch:
         self._events: list[tuple[str, Any, Any]] = []
         self._whole = 0.0
         self._step_started = clock()
+        self.longest: dict[str, float] = {}  # of each part, by the host's clock
         self.part = ""  # the part that runs now, by the host's order; "" in none
 
     def start_step(self) -> None:
@@ -49,11 +50,13 @@ class Stopwatch:
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
         around, self.part = self.part, part
+        began = self._clock()
         try:
             with self._measured(part):
                 yield
         finally:
             self.part = around
+            self.longest[part] = max(self.longest.get(part, 0.0), self._clock() - began)
 
     @contextmanager
     def _measured(self, part: str) -> Iterator[None]:

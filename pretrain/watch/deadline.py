@@ -35,7 +35,7 @@ from pretrain.watch.heartbeat import ENDS, heartbeat, silent_ranks, who_is_behin
 FLOOR = 60.0
 """Least deadline of a step, in seconds, where none is given."""
 TIMES = 10
-"""The deadline of a step in medians of recent steps, where none is given."""
+"""The deadline of a step in medians of recent steps, or in longest waits for data, where none is given."""
 OUTSIDE, OUTSIDE_FLOOR = 3600.0, 600.0
 """Deadline of what is no step, where none is given: of the start, the first step, evaluations, checkpoints
 and exports. Of the next of a kind it is `TIMES` the longest so far, at least the second of these."""
@@ -56,7 +56,8 @@ class Watchdog:
     def __init__(self, run_folder: Path, deadline: float | None) -> None:
         """
         Args:
-            deadline: seconds of a step; 0: no deadline; None: `TIMES` medians, at least `FLOOR`.
+            deadline: seconds of a step; 0: no deadline; None: `TIMES` medians, or waits for data, at least
+                `FLOOR`.
         """
         self.run_folder, self.deadline = run_folder, deadline
         self.between = max(1.0, dist.get_world_size() / RANKS_A_SECOND)
@@ -150,11 +151,17 @@ class Watchdog:
         if self._outside and self._outside[-1] == ENDS:
             return END
         if not self._outside and len(self._recent) >= (1 if self.deadline else 3):
-            return self.deadline or max(FLOOR, TIMES * statistics.median(self._recent))
+            usual = max(statistics.median(self._recent), self._longest_wait)
+            return self.deadline or max(FLOOR, TIMES * usual)
         if self.deadline:
             return TIMES * self.deadline
         longest = self._longest.get(self._outside[-1]) if self._outside else None
         return OUTSIDE if longest is None else max(OUTSIDE_FLOOR, TIMES * longest)
+
+    @property
+    def _longest_wait(self) -> float:
+        """Of this rank for a batch, so far: a slow loader makes all wait, once for many steps' batches."""
+        return self._clock.longest.get("data", 0.0) if self._clock is not None else 0.0
 
     def _beat(self) -> None:
         assert self._ending is not None

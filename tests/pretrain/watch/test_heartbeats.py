@@ -6,8 +6,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch.distributed as dist
 
 from pretrain.common.errors import UserError
+from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.watch.deadline import Watchdog
 from pretrain.watch.ending import CLAIM, END, FOLDER, Ending, RunEnded, begin_folder, read_verdict
 from pretrain.watch.heartbeat import (
     Heartbeat,
@@ -31,6 +34,21 @@ def beats(*places: tuple[int, str], beat: int = 5) -> dict[int, Heartbeat]:
 
 def later(before: dict[int, Heartbeat], *silent: int) -> dict[int, Heartbeat]:
     return {rank: one if rank in silent else replace(one, beat=one.beat + 2) for rank, one in before.items()}
+
+
+def test_a_step_may_take_ten_waits_for_data(tmp_path, monkeypatch):
+    """A slow loader makes many steps' batches at once: most steps do not wait at all."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    now = [0.0]
+    clock, watchdog = Stopwatch(lambda: now[0], cuda=False), Watchdog(tmp_path, None)
+    watchdog.follow(clock)
+    for wait, seconds in ((50.0, 51.0), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)):
+        with clock("data"):
+            now[0] += wait
+        watchdog.end_step(1, seconds)
+    assert watchdog.limit() == 500.0
+    clock.longest["data"] = 0.1
+    assert watchdog.limit() == 60.0
 
 
 def test_the_rank_without_a_sign_of_life_comes_first():
