@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from finetune.encoders.models import EmbeddingModel
+from finetune.encoders.source import names_function
 from finetune.search.stored import Floats, Signs, Storage, load_faiss
 from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import folder_lock
@@ -61,22 +62,30 @@ def open_index(
 ) -> SentenceIndex:
     """Return the index of sentences by a model; encode them unless the folder has it.
 
+    That of a function, and in a folder that is another user's, is kept nowhere.
+
     Args:
         folder: of indices; one lies in a folder named by sentences, weights and how vectors are stored.
         say: takes a line of progress.
         quantize: store vectors as int8 or as signs; none: as float32.
 
     Raises:
-        UserError: faiss is not installed, or the folder cannot be written.
+        UserError: faiss is not installed, or the disk is full.
     """
     load_faiss()  # what is missing is said before anything is encoded
+    if names_function(model.name):  # nothing says when a function has changed
+        return SentenceIndex(_built(model, sentences, say, quantize), sentences)
     kind = "" if quantize == "none" else f" {quantize}"
     digest = hashlib.sha256(f"{model.identity} {model.pooling} {model.precision}{kind}\n".encode())
     for sentence in sentences:
         digest.update(sentence.encode() + b"\n")
     place = folder / digest.hexdigest()[:16]
     path = place / "vectors.faiss"
-    make_folder(place)
+    try:
+        make_folder(place)
+    except PermissionError as error:  # another user's run
+        say(f"the index is not kept, for {place} cannot be made: {error.strerror}")
+        return SentenceIndex(_built(model, sentences, say, quantize), sentences)
     with folder_lock(place, _WAIT):
         if not path.is_file():
             vectors = _built(model, sentences, say, quantize)

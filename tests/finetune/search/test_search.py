@@ -1,5 +1,6 @@
 """`clearly search`: what is found is what cosines say, an index is used again, the page answers."""
 
+import errno
 import gzip
 import json
 import socket
@@ -65,6 +66,27 @@ def test_the_nearest_are_those_of_the_largest_cosines(tmp_path, monkeypatch, exa
     assert model.encoded == before and again.nearest(queries, 3) == found.nearest(queries, 3)
     index.open_index(model, SENTENCES[:-1], tmp_path, said.append)  # another text
     assert model.encoded == before + len(SENTENCES) - 1
+
+
+def test_what_a_function_gives_is_kept_nowhere(tmp_path):
+    """Nothing says when it has changed."""
+    model = Model()
+    model.name = "my_encoder.py:embed"
+    for times in (1, 2):
+        found = index.open_index(model, SENTENCES, tmp_path, print)
+        assert found.nearest(random_vectors(SENTENCES[4:5]), 1)[0][0].sentence == SENTENCES[4]
+        assert model.encoded == times * len(SENTENCES) and not list(tmp_path.iterdir())
+
+
+def test_in_a_run_of_another_user_the_index_is_not_kept(tmp_path, monkeypatch):
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(index, "make_folder", refuse)
+    said = []
+    found = index.open_index(Model(), SENTENCES, tmp_path / "search", said.append)
+    assert found.nearest(random_vectors(SENTENCES[4:5]), 1)[0][0].sentence == SENTENCES[4]
+    assert "the index is not kept" in said[0] and "Permission denied" in said[0]
 
 
 @pytest.mark.parametrize("quantize", ["int8", "binary"])
