@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "pretrain.prepare",
     "pretrain.step": "augment.tokens augment.spec pretrain.config pretrain.telemetry pretrain.model "
     "pretrain.losses pretrain.data pretrain.ledger pretrain.objectives",
-    "pretrain.sweep": "pretrain.config pretrain.telemetry",
+    "pretrain.sweep": "pretrain.config pretrain.telemetry pretrain.watch",
     "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
     "pretrain.remote pretrain.data pretrain.ledger pretrain.objectives pretrain.export pretrain.prepare "
     "pretrain.cache pretrain.step",

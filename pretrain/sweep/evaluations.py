@@ -15,6 +15,7 @@ or a list of such: their mean. {KEY} in one stands for that key of the row's `at
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import statistics
@@ -123,7 +124,8 @@ def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
     if init is None:
         return None
     model = str(Path(init).resolve()) if Path(init).exists() else init
-    return EvaluatedModel(model, pooling, out / "start" / slug(model))
+    digest = hashlib.sha256(model.encode()).hexdigest()[:10]  # a slug is cut, and leaves letters out
+    return EvaluatedModel(model, pooling, out / "start" / f"{slug(model)}-{digest}")
 
 
 def evaluate(

@@ -319,9 +319,12 @@ class Trainer:
         if run.state == "done":
             return True
         self.check_for_stop()
-        # the run itself was asked to stop
+        from pretrain.watch.ending import read_verdict  # imports torch
+
+        # the run itself was asked to stop; or it ended by a fault that may pass, and says so in its folder
+        explained = read_verdict(run.folder) is not None
         for request in (STOP, INTERRUPT, TERMINATE, REQUEUE):
-            if code == EXIT_CODES[request]:
+            if code == EXIT_CODES[request] and not explained:
                 raise StopRequested(request)
         self.failures[run.name] = failure_line(run.folder / "log.txt")
         replace_durably(run.folder / FAILED, f"{self.failures[run.name]}\n".encode())

@@ -94,6 +94,20 @@ def test_columns_may_be_of_what_a_run_started_from_and_of_where_a_row_is(tmp_pat
     assert pending([(model.start, sweep.of_start) for model in models]) == []
 
 
+def test_two_starts_with_names_that_begin_alike_are_two_models(tmp_path):
+    folders = []
+    for name in ("é", "è", "x" * 80 + "1", "x" * 80 + "2"):
+        (tmp_path / name).mkdir()
+        path = write_sweep(
+            tmp_path, rows={"start": {"kind": "start"}}, set={"model.init": str(tmp_path / name)}
+        )
+        plan = Plan(expand(read_sweep(path), tmp_path, {}), [42], tmp_path / "out", lambda run: None)
+        (model,) = models_of(plan.entries[0], [], plan.out)
+        assert model.model == str(tmp_path / name)
+        folders.append(model.folder)
+    assert len(set(folders)) == 4
+
+
 LONG = """
 import os, pathlib, signal, time
 signal.signal(signal.SIGINT, signal.{how})

@@ -79,6 +79,25 @@ def test_a_launcher_that_is_not_there_is_one_message(tiny_data, tmp_path):
     assert process.returncode == 2 and "torch-run cannot be started" in said and "Traceback" not in said, said
 
 
+PASSING = """
+import pathlib, sys
+run = pathlib.Path(next(word for word in sys.argv if word.startswith("--folder=")).partition("=")[2])
+(run / "watch").mkdir(parents=True)
+(run / "watch" / "end").write_text("75\\nrank 1 is lost\\n")
+print("error: rank 1 is lost")
+sys.exit(75)
+"""
+
+
+def test_a_fault_of_one_run_that_may_pass_does_not_end_the_sweep(tiny_data, tmp_path):
+    """Its status is that of a run which was asked to save and start again."""
+    (tmp_path / "launcher.py").write_text(PASSING)
+    write_tiny(tiny_data, tmp_path, seeds=[1, 2])
+    process = start(tmp_path, "--launch", f"{sys.executable} {tmp_path / 'launcher.py'}")
+    said = process.communicate(timeout=120)[0]
+    assert said.count("FAILED (75): error: rank 1 is lost") == 2 and "SIGUSR1" not in said, said
+
+
 def test_a_folder_of_benchmarks_that_is_not_there_is_said_before_any_run(monkeypatch, tmp_path):
     path = write_sweep(tmp_path)
     with pytest.raises(UserError, match=r"no folder of benchmarks \S+nowhere: --eval-data, or CLEAR_DATA"):
