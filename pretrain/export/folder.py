@@ -62,8 +62,8 @@ def export(
 
     Args:
         source: a run folder, its checkpoints/ folder, or one checkpoint's folder.
-        out: the folder to write; None: RUN/export. An export there is replaced atomically, any other content
-            is an error.
+        out: the folder to write; None: RUN/export, or of the best RUN/best as it is. An export there is
+            replaced atomically, any other content is an error.
         step: which checkpoint of a run: "latest" (the newest that verifies), a step number, or "best"
             (RUN/best, the export with the best score, is copied).
         quantize: how vectors are to be stored, a name of `pretrain.export.quantization.PRECISIONS`; "": as
@@ -77,6 +77,10 @@ def export(
             holds something else.
     """
     run, chosen = find_source(Path(source), str(step))
+    if out is None and (chosen / MARK).is_file():
+        if not quantize:
+            return chosen
+        raise UserError(f"{chosen} stays as it is: name a folder for the quantised one with --out")
     out = Path(out) if out is not None else run / "export"
     _check_replaceable(out)
     hidden = out.with_name(f".{out.name}.tmp")

@@ -336,6 +336,17 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_said_to_be_gone(tmp_path
     assert not (tmp_path / "export").exists()
 
 
+def test_the_best_is_an_export_already_and_that_of_the_last_step_stays(tmp_path):
+    make_run(tmp_path, steps=(3, 5))
+    export(tmp_path)
+    export(tmp_path, tmp_path / "best", 3)
+    before = (tmp_path / "export" / "clear.json").read_bytes()
+    assert export(tmp_path, step="best") == tmp_path / "best"
+    with pytest.raises(UserError, match=r"best stays as it is: name a folder .* with --out"):
+        export(tmp_path, step="best", quantize="int8")
+    assert (tmp_path / "export" / "clear.json").read_bytes() == before
+
+
 def test_missing_things_are_said(tmp_path):
     with pytest.raises(UserError, match="nothing to export"):
         export(tmp_path / "nowhere")
