@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +73,8 @@ class Progress:
         from_random, by: as `selection_score` takes them.
         """
         name, score = selection_score(scores, from_random, by)
-        if self.best_score is not None and self.best_by == name and not score > self.best_score:
+        best = None if self.best_score is None or math.isnan(self.best_score) else self.best_score
+        if best is not None and self.best_by == name and not score > best:
             return False
         self.best_by, self.best_score, self.best_step = name, score, self.step
         return True

@@ -1,6 +1,7 @@
 """Which step `best/` is of: higher STS, or lower held-out loss, first come where they are equal; also after a
 resume."""
 
+import math
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def best_of(rows: list[dict[str, float]]) -> int:
         ("stsb-dev", [-3.0, -2.0, -1.0], 30),
         ("stsb-dev", [70.0, 70.0], 10),
         ("heldout_mlm_loss", [3.0, 3.0], 10),
+        ("heldout_mlm_loss", [math.nan, 5.0, 6.0], 20),
+        ("stsb-dev", [50.0, math.nan, 40.0], 10),
     ],
 )
 def test_the_best_step_of_one_score(name, values, step):
