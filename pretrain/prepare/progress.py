@@ -63,9 +63,9 @@ class Heartbeat:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kB on Linux
         with contextlib.suppress(OSError):
+            self._path.with_suffix(".pid").unlink(missing_ok=True)  # first: a full disk refuses what follows
             self._path.write_text(str(self._done))
             self._path.with_suffix(".memory").write_text(str(peak * 1024))
-            self._path.with_suffix(".pid").unlink(missing_ok=True)
 
 
 def forget_workers(work: Path) -> None:

@@ -89,8 +89,7 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Return when the save in flight, if there is one, is whole. Collective; raises as `save`."""
-        if self._saver.in_flight:
-            self._saver.wait()
+        self._saver.wait()  # whether one is in flight, ranks may see differently
 
     def _state(self, progress: Progress) -> dict[str, Any]:
         return {
