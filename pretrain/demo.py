@@ -21,7 +21,7 @@ RECIPE = RECIPES / "demo.yaml"
 
 
 def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: str = "") -> int:
-    """Prepare a corpus, pretrain with --aug del-span,reorder, evaluate and export.
+    """Prepare a corpus, pretrain, evaluate and export.
 
     Args:
         source: `embedded`, or a text, jsonl or parquet file or glob, or a Hugging Face dataset.
@@ -47,8 +47,6 @@ def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: 
         str(ROOT / "pretrain" / "main.py"),
         "--config",
         str(RECIPE),
-        "--aug",
-        "del-span,reorder",
         "--data",
         data,
         "--run",
@@ -73,7 +71,7 @@ def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: 
     print(f"  run            {folder}  (metrics.jsonl, tensorboard, checkpoints, best)")
     print(f"  data           {data}")
     print(f"  curves         tensorboard --logdir {folder}/tensorboard")
-    print(f"  see a batch    python -m pretrain.inspect --data {data} --aug del-span,reorder")
+    print(f"  see a batch    python -m pretrain.inspect --config demo --data {data}")
     return 0
 
 
