@@ -257,8 +257,8 @@ class TrainConfig(Section):
         ge=0,
         description="seconds after which a step that does not end ends the run, with the name of the rank "
         "that the others wait for; none: ten times the median of recent steps or the longest wait for data, "
-        "at least 60; 0: no deadline. The start, evaluations and checkpoints have ten times what is given here; else an hour at first, "
-        "then ten times the longest of their kind, at least ten minutes",
+        "at least 60; 0: no deadline. The start, evaluations and checkpoints have ten times what is given "
+        "here; else an hour at first, then ten times the longest of their kind, at least ten minutes",
     )
     log_every: int = Field(
         10, ge=1, description="steps between two rows of metrics, which are means over these steps"
