@@ -209,8 +209,12 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
                     roll_back(fault, config, engine, progress, stop_step, checkpoints, telemetry)
             batches = loader()
             steps = iter(batches)
+
+    def conclude() -> None:
+        export(folder / "checkpoints", folder / "export")
+        summary.report(config, progress, data.inputs, in_force)
+
     if progress.step == stop_step:
         with watchdog("export"):
-            on_rank_zero(lambda: export(folder / "checkpoints", folder / "export"))
-            on_rank_zero(lambda: summary.report(config, progress, data.inputs, in_force))
+            on_rank_zero(conclude)
     return code
