@@ -72,9 +72,9 @@ def open_index(
     Raises:
         UserError: faiss is not installed, or the disk is full.
     """
-    load_faiss()  # what is missing is said before anything is encoded
     if names_function(model.name):  # nothing says when a function has changed
-        return SentenceIndex(_built(model, sentences, say, quantize), sentences)
+        return build_index(model, sentences, say, quantize)
+    load_faiss()  # what is missing is said before anything is encoded
     kind = "" if quantize == "none" else f" {quantize}"
     digest = hashlib.sha256(f"{model.identity} {model.pooling} {model.precision}{kind}\n".encode())
     for sentence in sentences:
@@ -85,7 +85,7 @@ def open_index(
         make_folder(place)
     except PermissionError as error:  # another user's run
         say(f"the index is not kept, for {place} cannot be made: {error.strerror}")
-        return SentenceIndex(_built(model, sentences, say, quantize), sentences)
+        return build_index(model, sentences, say, quantize)
     with folder_lock(place, _WAIT):
         if not path.is_file():
             vectors = _built(model, sentences, say, quantize)
@@ -98,14 +98,19 @@ def open_index(
     return SentenceIndex(vectors, sentences)
 
 
-def build_index(model: EmbeddingModel, sentences: Sequence[str], say: Callable[[str], None]) -> SentenceIndex:
-    """Return the index of sentences by a model, which is kept nowhere. say: as in `open_index`.
+def build_index(
+    model: EmbeddingModel,
+    sentences: Sequence[str],
+    say: Callable[[str], None],
+    quantize: Storage = "none",
+) -> SentenceIndex:
+    """Return the index of sentences by a model, which is kept nowhere. say, quantize: as in `open_index`.
 
     Raises:
         UserError: faiss is not installed.
     """
     load_faiss()
-    return SentenceIndex(_built(model, sentences, say, "none"), sentences)
+    return SentenceIndex(_built(model, sentences, say, quantize), sentences)
 
 
 def _built(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import sys
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 DISTRIBUTION = "sentence-clear"
@@ -32,6 +30,8 @@ def program() -> str:
 @functools.cache
 def own_version() -> str:
     """Return the version and the commit, as "0.1.0, commit 1a2b...-dirty"; what is not known is left out."""
+    from importlib.metadata import PackageNotFoundError, version  # takes a while: not of every command
+
     known = []
     with suppress(PackageNotFoundError):
         known.append(version(DISTRIBUTION))
@@ -44,6 +44,8 @@ def _commit() -> str:
     """Return the commit of the checkout that this program is; empty: it was installed without one."""
     if not (_SOURCES / ".git").exists():
         return ""
+    import subprocess
+
     # a command that only looks must not wait for, nor take, the lock of the index
     words = ["git", "--no-optional-locks", "-C", str(_SOURCES)]
     words += ["describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]

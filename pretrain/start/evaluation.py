@@ -27,7 +27,6 @@ class Evaluation:
             engine: DeepSpeed engine around a `SentenceModel`.
             sts: a `finetune.sts.scores.StsEvaluator`; without its data, STS is left out.
             progress: of the run, which records the held-out chunks that are left out.
-
         """
         self.engine, self.sts = engine, sts
         longest = engine.module.encoder.max_positions

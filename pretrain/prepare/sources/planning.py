@@ -111,10 +111,7 @@ def _files(path: Path) -> list[Path] | None:
         files = sorted(
             file
             for file in _below(path)
-            if file.is_file()
-            and _kind_of(file.name)
-            and not _hidden(file, path)
-            and not _of_preparation(file)
+            if file.is_file() and _kind_of(file.name) and not _of_preparation(file)
         )
         if not files:
             raise UserError(
@@ -131,6 +128,8 @@ def _files(path: Path) -> list[Path] | None:
 def _below(folder: Path) -> Iterator[Path]:
     """Yield what lies in a folder and in those below it, links to folders followed, each folder once.
 
+    Hidden files and folders are left out: locks, work folders.
+
     Raises:
         UserError: a folder cannot be read; what is in it would be missing without a word.
     """
@@ -146,12 +145,7 @@ def _below(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         seen.add(real)
-        yield from (Path(place, name) for name in names)
-
-
-def _hidden(file: Path, folder: Path) -> bool:
-    """Return whether a file or a folder on the way to it is hidden: locks, work folders."""
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+        yield from (Path(place, name) for name in names if not name.startswith("."))
 
 
 def _of_preparation(file: Path) -> bool:
