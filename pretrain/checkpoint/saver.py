@@ -21,7 +21,6 @@ import functools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,9 @@ from pretrain.checkpoint.tensor_file import TensorEntry, split_entries
 from pretrain.common.cores import ranks_here
 from pretrain.common.files import to_json
 from pretrain.common.memory import free_memory
-from pretrain.common.ranks import gathered, on_rank_zero
+from pretrain.common.ranks import gathered, new_host_group, on_rank_zero
 
 MAX_FILE_BYTES = 2 << 30
-_HOURS = 48  # that ranks wait for the slowest disk
 _SHARE_OF_FREE = 0.8  # of a machine's free memory that copies may take
 
 
@@ -51,7 +49,7 @@ class _Ranks:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self._group: Any = None
         if self.count > 1:
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(hours=_HOURS))
+            self._group = new_host_group()
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value, on every rank."""

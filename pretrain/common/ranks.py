@@ -1,4 +1,4 @@
-"""Let rank 0 do what one process must do alone, and give its result, or its error, to all ranks."""
+"""Let ranks tell each other what their hosts know, and let rank 0 do alone what one process must do."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from datetime import timedelta
 from typing import TypeVar
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from pretrain.common.error_output import mark_printed, print_before_sending
 from pretrain.common.errors import UserError
 
 T = TypeVar("T")
+
+_CONNECT, _WAIT = timedelta(minutes=10), timedelta(hours=48)
+_hosts: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None  # the default group, and that of its hosts
 
 
 def is_rank_zero() -> bool:
@@ -19,12 +23,36 @@ def is_rank_zero() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
-def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T:
+def host_group() -> dist.ProcessGroup:
+    """Return the gloo group in which all ranks wait for each other for up to 48 hours.
+
+    Collective at the first call, which connects them. It stays: a rank that ends closes its connections, so
+    the others notice at once. A group that is made for one exchange waits for a rank that ended before.
+    """
+    global _hosts
+    world = dist.group.WORLD
+    assert world is not None, "no process group"
+    if _hosts is None or _hosts[0] is not world:
+        _hosts = world, dist.new_group(backend="gloo", timeout=_CONNECT)
+        _set_pg_timeout(_WAIT, _hosts[1])
+    return _hosts[1]
+
+
+def new_host_group() -> dist.ProcessGroup:
+    """Return another such group, for collectives in an order of their own. Collective."""
+    dist.barrier(host_group())  # fails where a rank has ended; to connect to it would take the whole timeout
+    group = dist.new_group(backend="gloo", timeout=_CONNECT)
+    _set_pg_timeout(_WAIT, group)
+    return group
+
+
+def on_rank_zero(action: Callable[[], T]) -> T:
     """Run `action` on rank 0 while the others wait, and return its result on every rank. Collective.
+
+    The others wait for as long as preparing data and its models takes.
 
     Args:
         action: its result must be picklable.
-        hours: how long the others wait. Preparing data and its models takes long.
 
     Raises:
         Exception: on rank 0 what `action` raised. On the others a UserError of the same text, and of the same
@@ -34,7 +62,7 @@ def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T:
         return action()
     raised: Exception | None = None
     message: list = [None, None, None]  # the result, the error's class, the error's text
-    group = dist.new_group(backend="gloo", timeout=timedelta(hours=hours))
+    group = host_group()
     if dist.get_rank() == 0:
         try:
             message[0] = action()
@@ -44,7 +72,6 @@ def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T:
             message[1:] = kind, str(error) or type(error).__name__
             print_before_sending(error)
     dist.broadcast_object_list(message, src=0, group=group)
-    dist.destroy_process_group(group)
     if raised is not None:
         raise raised
     result, kind, text = message

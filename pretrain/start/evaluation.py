@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.common.errors import UserError
+from pretrain.common.ranks import host_group
 from pretrain.config.run import Config
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.modules import evaluation_mode
@@ -76,7 +77,5 @@ def has_sts(sts) -> bool:
 def _on_every_rank(available: bool) -> bool:
     """Return whether every rank sees the STS data; ranks must agree, since they embed it together."""
     flag = torch.tensor([int(available)])
-    group = dist.new_group(backend="gloo")
-    dist.all_reduce(flag, dist.ReduceOp.MIN, group=group)
-    dist.destroy_process_group(group)
+    dist.all_reduce(flag, dist.ReduceOp.MIN, group=host_group())
     return bool(flag)

@@ -12,7 +12,7 @@ from augment.core.errors import AugmentationError
 from augment.spec.grammar import loads_models
 from pretrain.common.error_output import mark_printed, print_before_sending
 from pretrain.common.errors import UserError
-from pretrain.common.ranks import gathered
+from pretrain.common.ranks import gathered, host_group
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec
 from pretrain.data.loader import Loader, LoaderSettings, Position
@@ -109,9 +109,7 @@ def _make_again(
         raised = error
         print_before_sending(error)
         mine = (mine[0], False, str(error))
-    group = dist.new_group(backend="gloo")
-    every = gathered(mine, group)
-    dist.destroy_process_group(group)
+    every = gathered(mine, host_group())
     if raised is not None:
         raise raised
     if failed := next((text for *_, text in every if text is not None), None):

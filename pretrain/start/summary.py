@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from augment.spec.grammar import needs_text
 from pretrain.common.cores import threads_of_user
+from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
@@ -359,9 +360,15 @@ def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce
         "inputs": {name: value["sha256"] for name, value in inputs.items()},
         "in_force": in_force,
     }
-    folder = config.run_folder / "report"
-    make_folder(folder)
-    replace_durably(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    path = config.run_folder / "report" / "summary.json"
+    try:
+        make_folder(path.parent)
+        replace_durably(path, (json.dumps(summary, indent=2) + "\n").encode())
+    except OSError as error:
+        raise UserError(
+            f"could not write {path}: {error.strerror or error}. Checkpoints and exports are whole. Make "
+            "room for it; then the same command with --resume auto writes it"
+        ) from None
     return summary
 
 

@@ -68,3 +68,19 @@ def test_a_bug_on_rank_0_is_printed_once(tmp_path):
     processes = start(["-c", code], ranks=2)
     first, _ = (process.communicate(timeout=60)[0] for process in processes)
     assert [process.returncode for process in processes] == [1, 2] and first.count("Traceback") == 1
+
+
+def test_a_rank_that_ended_before_is_noticed_at_once():
+    """It was killed between two exchanges; while all live, they wait for days."""
+    action = """
+        import os, signal
+        on_rank_zero(lambda: None)
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for _ in range(3):  # what is sent first may go into a connection that is not closed yet
+            on_rank_zero(lambda: time.sleep(0.2))
+    """
+    code = CODE.format(root=str(ROOT), action=action).replace("time.sleep(60)", "pass")
+    processes = start(["-c", code], ranks=2)
+    first, _ = (process.communicate(timeout=60)[0] for process in processes)
+    assert [process.returncode for process in processes] == [1, -signal.SIGKILL], first

@@ -255,6 +255,18 @@ def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
     assert "stay left out of evaluations: 0. Readable again" in warnings[1] and len(warnings) == 2
 
 
+def test_a_report_that_cannot_be_written_is_written_by_the_next_start(tiny_data, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "report").write_text("in the way")
+    words = command(tiny_data, run, train__steps=1, track="none")
+    refused(words, f"could not write {run}/report/summary.json: ", "Checkpoints and exports are whole")
+    (run / "report").unlink()
+    finish(start([*words, "--resume", "auto"]))
+    summary = json.loads((run / "report" / "summary.json").read_text())
+    assert summary["steps"] == 1 and Path(summary["export"]).is_dir()
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_dead_loader_worker_is_one_error(tiny_data, tmp_path, ranks):
     run = tmp_path / "run"

@@ -31,10 +31,10 @@ def start(folder, *words):
     )
 
 
-def write_tiny(data, folder, **keys):
+def write_tiny(data, folder, steps=60, **keys):
     settings = {key: yaml.safe_load(str(value)) for key, value in TINY.items()} | {
         "data.folder": str(data),
-        "train.steps": 60,
+        "train.steps": steps,
         "evaluate.every": 0,
         "checkpoint.every": 0,
     }
@@ -123,7 +123,8 @@ def test_slurm_is_given_the_same_words(monkeypatch, tmp_path):
 
 
 def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data, tmp_path):
-    write_tiny(tiny_data, tmp_path, seeds=[1, 2, 3])
+    steps = 240  # none ends before the other is under way, also where one starts late
+    write_tiny(tiny_data, tmp_path, steps, seeds=[1, 2, 3])
     process = start(tmp_path, "--jobs", "2")
 
     def runs():
@@ -141,11 +142,12 @@ def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data
     process = start(tmp_path, "--jobs", "2")
     said = process.communicate(timeout=200)[0]
     assert process.returncode == 0 and "ours, 3 of 3 seeds" in said and said.count(", from step") == 2, said
-    assert [max(curve(run)) for run in runs()] == [60] * 3
+    assert [max(curve(run)) for run in runs()] == [steps] * 3
 
 
 def test_a_killed_sweep_has_its_runs_save_and_end(tiny_data, tmp_path):
-    write_tiny(tiny_data, tmp_path, seeds=[1, 2])
+    steps = 3000  # more than any does before it learns of its end
+    write_tiny(tiny_data, tmp_path, steps, seeds=[1, 2])
     process = start(tmp_path, "--jobs", "2")
 
     def runs():
@@ -158,7 +160,7 @@ def test_a_killed_sweep_has_its_runs_save_and_end(tiny_data, tmp_path):
     process.communicate(timeout=60)
     wait_for(lambda: all(list(run.glob("checkpoints/step-*")) for run in runs()), [], timeout=100)
     wait_for(lambda: not any((run / ".lock").exists() for run in runs()), [], timeout=100)
-    assert all(max(curve(run)) < 60 for run in runs())
+    assert all(max(curve(run)) < steps for run in runs())
 
 
 def test_runs_side_by_side_are_of_one_process_each(tiny_data, tmp_path):
