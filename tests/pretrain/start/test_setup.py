@@ -93,7 +93,8 @@ from pretrain.start import devices, local_ranks
 from pretrain.config.recipe import load_config
 flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
 local_ranks.usable_cores = lambda: 8
-print("threads", devices.set_threads(load_config(None, flags)), cores.threads_of_user(), flush=True)
+said = "threads", devices.set_threads(load_config(None, flags)), cores.threads_of_user()
+sys.stdout.write(" ".join(map(str, said)) + "\\n")  # at once: two ranks share the output
 """
 
 
