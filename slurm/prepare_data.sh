@@ -32,7 +32,12 @@ if [[ -z ${SLURM_JOB_ID:-} ]]; then
 fi
 
 # Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
-submitted=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo ' Command=[^ ]*' | head -n 1 | cut -d= -f2-)
+submitted=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p')  # with the words given to it
+if [[ $submitted =~ ^(.*/slurm/[a-z_]+\.sh)( |$) ]]; then  # a path may hold blanks
+  submitted=${BASH_REMATCH[1]}
+else
+  submitted=${submitted%% *}
+fi
 project=$(cd "$(dirname "${submitted:-$0}")/.." 2>/dev/null && pwd)
 [[ -f $project/pretrain/prepare/run.py ]] || project=$SLURM_SUBMIT_DIR
 if [[ ! -f $project/pretrain/prepare/run.py ]]; then

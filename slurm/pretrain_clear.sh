@@ -34,7 +34,12 @@ restarts=${SLURM_RESTART_COUNT:-0}
 
 # ---- the project, its environment, the run folder ----
 # Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
-submitted=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo ' Command=[^ ]*' | head -n 1 | cut -d= -f2-)
+submitted=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p')  # with the words given to it
+if [[ $submitted =~ ^(.*/slurm/[a-z_]+\.sh)( |$) ]]; then  # a path may hold blanks
+  submitted=${BASH_REMATCH[1]}
+else
+  submitted=${submitted%% *}
+fi
 project=$(cd "$(dirname "${submitted:-$0}")/.." 2>/dev/null && pwd)
 [[ -f $project/pretrain/main.py ]] || project=$SLURM_SUBMIT_DIR
 if [[ ! -f $project/pretrain/main.py ]]; then
@@ -59,6 +64,7 @@ while (($#)); do
   esac
   shift
 done
+again=$(printf ' %q' sbatch "$submitted" ${flags[@]+"${flags[@]}"} --run "$run")  # to be pasted into a shell
 ((restarts)) && resume=auto  # whatever the first start came from, a restart resumes from what this job has saved
 mkdir -p "$run" || exit 1
 
@@ -76,7 +82,7 @@ fi
 echo "$newest $stuck" >"$run/slurm-restarts"
 if ((stuck >= RESTARTS_WITHOUT_PROGRESS)); then
   say "stopped: $stuck restarts without a new checkpoint in $run (newest: $newest). Look above for the reason; checkpoint" \
-    "more often (--checkpoint.every), or ask for a longer --time. Then: sbatch $submitted ${flags[*]-} --run $run" >&2
+    "more often (--checkpoint.every), or ask for a longer --time. Then:$again" >&2
   exit 1
 fi
 
@@ -166,4 +172,4 @@ if [[ -z $request ]]; then
     request="killed by signal $((code - 128)), after a new checkpoint"  # by the kernel, or by NCCL's watchdog
   fi
 fi
-end_job "$code" "$request" "sbatch $submitted ${flags[*]-} --run $run"
+end_job "$code" "$request" "${again# }"

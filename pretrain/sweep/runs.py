@@ -164,8 +164,11 @@ def identity(config: Config) -> str:
     if config.data.sets:
         tree["data"]["sets"] = [(str(one.folder.resolve()), one.weight) for one in config.data.sets]
         tree["data"]["temperature"] = config.data.temperature
-    if config.model.init is not None and Path(config.model.init).exists():
-        tree["model"]["init"] = str(Path(config.model.init).resolve())
+    guides = tree.get("objective", {}).get("false_negatives", {})
+    generators = tree.get("objective", {}).get("diffcse", {})
+    for section, key in ((tree.get("model", {}), "init"), (guides, "guide"), (generators, "generator")):
+        if section.get(key) is not None and Path(section[key]).exists():  # else a hub's name, or a word
+            section[key] = str(Path(section[key]).resolve())
     # a dropout that is given replaces the checkpoint's, even where it is the default
     if config.model.init is not None:
         tree["model"] |= {

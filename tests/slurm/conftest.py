@@ -16,7 +16,11 @@ SCONTROL = """case "$1 $2" in
   "show hostnames") echo node1 ;;
   "show node") echo "NodeName=node1 NodeAddr=10.0.0.1" ;;
   requeue*) echo "$2" >>requeued ;;
-  *) echo "JobId=7 JobState=RUNNING Restarts=0 PreemptTime=None Command=$SCRIPT" ;;
+  *)
+    echo "JobId=7 JobName=test"
+    echo "   JobState=RUNNING Restarts=0 PreemptTime=None"
+    echo "   Command=$SCRIPT --config /slurm/a.yaml"
+    echo "   WorkDir=$PWD" ;;
 esac
 """
 # What stands for Python, alone or in the container: writes how it was called. Asked to stop, it ends like a
@@ -43,10 +47,11 @@ def submit(tmp_path):
         (commands / name).write_text("#!/usr/bin/env bash\n" + text)
         (commands / name).chmod(0o755)
     # a copy of the scripts, so that no environment of this folder is entered
-    shutil.copytree(SLURM, tmp_path / "project" / "slurm")
-    script = tmp_path / "project" / "slurm" / "pretrain_clear.sh"
-    (tmp_path / "project" / "pretrain").mkdir()
-    (tmp_path / "project" / "pretrain" / "main.py").touch()
+    project = tmp_path / "the project"
+    shutil.copytree(SLURM, project / "slurm")
+    script = project / "slurm" / "pretrain_clear.sh"
+    (project / "pretrain").mkdir()
+    (project / "pretrain" / "main.py").touch()
 
     def submit(*flags, **variables):
         environment = {"PATH": f"{commands}:/usr/bin:/bin", "SCRIPT": str(script), "HOME": str(tmp_path)}

@@ -138,7 +138,7 @@ def test_ranks_run_in_the_image_that_is_named(submit, tmp_path, gpus):
 def test_without_an_image_ranks_run_the_projects_own_code(submit, tmp_path):
     done, words = submit(*FLAGS)
     assert done.returncode == 0, done.stderr
-    assert words == ["python", str(tmp_path / "project" / "pretrain" / "main.py"), *FLAGS, *SAVES]
+    assert words == ["python", str(tmp_path / "the project" / "pretrain" / "main.py"), *FLAGS, *SAVES]
 
 
 def test_a_request_to_save_reaches_the_container_and_the_job_is_requeued(submit, tmp_path):

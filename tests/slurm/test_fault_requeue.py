@@ -1,5 +1,7 @@
 """Which ends of the ranks requeue the job: by what one rank said for all, else by srun's status."""
 
+import shlex
+
 import pytest
 
 RUN = "runs/test-7"
@@ -38,3 +40,11 @@ def test_what_an_earlier_start_said_does_not_count(submit, tmp_path):
     (tmp_path / "requeued").unlink()
     done, _ = submit(ENDS="exit 1")
     assert "not requeued" in done.stderr and not (tmp_path / "requeued").exists()
+
+
+def test_the_command_that_goes_on_can_be_pasted(submit, tmp_path):
+    done, words = submit("--name", "two words", "--run", "my runs/a", ENDS="exit 1")
+    script, said = f"{tmp_path}/the project/slurm/pretrain_clear.sh", done.stderr.strip().splitlines()[-1]
+    again = shlex.split(said.partition("To continue: ")[2])
+    assert again == ["sbatch", script, "--name", "two words", "--run", "my runs/a"]
+    assert words[:4] == ["python", f"{tmp_path}/the project/pretrain/main.py", "--name", "two words"]
