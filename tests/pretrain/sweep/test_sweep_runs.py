@@ -51,9 +51,16 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
     ):
         assert digest(**{"data__folder": "d", **same}) == plain, same
     (tmp_path / "model").mkdir()
-    for key in ("model__init", "objective__false_negatives__guide", "objective__diffcse__generator"):
-        named, whole = ({"data__folder": "d", key: str(path)} for path in ("model", tmp_path / "model"))
-        assert digest(**named) == digest(**whole) != plain, key
+    for key, objective in (
+        ("model__init", "simcse"),
+        ("objective__false_negatives__guide", "simcse"),
+        ("objective__diffcse__generator", "diffcse"),
+    ):
+        given = {"data__folder": "d", "objective__name": objective}
+        named, whole, other = (
+            digest(**given, **{key: path}) for path in ("model", tmp_path / "model", "hub")
+        )
+        assert named == whole != other, key
 
 
 def test_all_runs_of_a_sweep_share_one_choice_of_precision(tmp_path):
