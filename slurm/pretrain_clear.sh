@@ -141,7 +141,7 @@ run_step() {  # srun in the background and `wait`: bash runs a trap only between
 code=$EXIT_REQUEUE
 if [[ -z $request ]]; then
   say "start $((restarts + 1)) of job $job: $nodes nodes x $per_node processes, $cpus cores each, newest checkpoint" \
-    "in $run: $newest; stop it with  touch $run/stop  or  scancel -s USR1 $job"
+    "in $run: $newest; stop it with  touch$(printf ' %q' "$run/stop")  or  scancel -s USR1 $job"
   # shellcheck disable=SC2016
   run_step "${step[@]}" --ntasks="$((nodes * per_node))" --ntasks-per-node="$per_node" --kill-on-bad-exit=0 --wait=60 \
     bash -c '

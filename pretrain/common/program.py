@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ def program() -> str:
         return _typed
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or spec.name.startswith("pytest"):
-        return f"python {sys.argv[0]}"
+        return f"python {shlex.quote(sys.argv[0])}"
     return "python -m " + spec.name.removesuffix(".__main__")
 
 
