@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model
 from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
@@ -216,15 +217,31 @@ def _resolve(model: str, pooling: str, precision: str) -> tuple[ModelSource, str
         opened = open_model(model, pooling, precision=precision)
         return ModelSource(opened.name, opened.name), opened.pooling
     source = resolve(model)
-    if kind_of(source.location) == "sentence-transformers":
+    kind = kind_of(source.location)
+    if kind == "sentence-transformers":
         if pooling:
             open_model(source, pooling)  # which refuses it, and says why
         return source, "own modules"
+    if kind == "hub":
+        _require_on_hub(source.location)
     from finetune.encoders.embed import POOLER
     from pretrain.model.pooling import check_pooling
 
     chosen = pooling or source.trained_pooling or "mean"
     return source, chosen if chosen == POOLER else check_pooling(chosen)
+
+
+def _require_on_hub(name: str) -> None:
+    """Refuse a name that is neither here nor on the hub, once and not for each unit."""
+    from transformers import AutoConfig
+
+    try:
+        pretrained(AutoConfig, name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"there is no run or folder {name} here, and as a model of the hub it cannot be loaded: {reason}"
+        ) from None
 
 
 def _vectors_folder(given: str) -> Path | None:

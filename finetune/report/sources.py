@@ -127,6 +127,8 @@ def _run(folder: Path) -> Subject:
 def _results_folder(folder: Path, name: str) -> Subject:
     subject = Subject(folder, name)
     _add_results(subject, folder)
+    if not subject.evaluations:
+        raise UserError(f"{name}: there are no results in {folder} yet; clearly eval {name} makes some")
     first = next(iter(subject.evaluations.values()))
     subject.name = first.model.rstrip("/").rsplit("/", 1)[-1] if "/" in first.model else first.model
     return subject

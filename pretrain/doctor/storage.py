@@ -9,7 +9,6 @@ import time
 import uuid
 from pathlib import Path
 
-from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import LEASE, LOCK, holder, lease_of, state_here
 from pretrain.doctor.findings import Finding
 
@@ -22,11 +21,10 @@ _REMOTE = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cephfs", "fuse", "9p", "c
 def disk(folder: Path) -> list[Finding]:
     """Write and read a file of 256 MiB in a folder, and look at the space that is left.
 
-    Raises:
-        UserError: the folder cannot be written.
+    Where the folder is not there yet, the one that it would be made in is looked at: nothing is left behind.
     """
+    asked, folder = folder, next(place for place in (folder, *folder.absolute().parents) if place.exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         usage = shutil.disk_usage(folder)
         path = folder / f".doctor-{uuid.uuid4().hex}"
         try:
@@ -34,9 +32,9 @@ def disk(folder: Path) -> list[Finding]:
         finally:
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({error.strerror}); name another with --folder"
-        ) from None
+        return [
+            Finding("wrong", f"{asked} cannot be written: {error.strerror}", "name another with --folder")
+        ]
     kind = _file_system(folder)
     free = usage.free / 2**30
     todo = ""
@@ -81,7 +79,7 @@ def _file_system(folder: Path) -> str:
 
 def locks(folder: Path) -> list[Finding]:
     """Look at the locks below a folder: who holds them, and whether they are alive."""
-    findings, held = [], 0
+    findings = []
     for path in sorted(folder.rglob(f"*{LOCK}")) if folder.is_dir() else []:
         lock = lease_of(path)
         if (owner := lock.owner) is None:
@@ -90,9 +88,12 @@ def locks(folder: Path) -> list[Finding]:
             age = time.time() - path.stat().st_mtime
         except FileNotFoundError:  # released meanwhile
             continue
-        if state_here(owner) in ("lives", "dies") or age < LEASE:
-            held += 1
+        if state_here(owner) in ("lives", "dies"):
             findings.append(Finding("good", f"{path.parent} is being written by {holder(lock)}"))
+        elif age < LEASE:  # on another machine, or it has ended without a word
+            what = f"{path.parent} was held {age:.0f} s ago by {holder(lock)}, which is no process seen here"
+            todo = f"nothing: {LEASE:.0f} s after its last sign of life the next run takes it over by itself"
+            findings.append(Finding("good", what, todo))
         else:
             what = f"{path} was left by {holder(lock)}, {age / 60:.0f} minutes ago"
             findings.append(Finding("note", what, "nothing: the next run takes it over by itself"))

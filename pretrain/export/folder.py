@@ -102,6 +102,7 @@ def export(
                         assert policy is not None  # of the export just written
                         quantize_export(hidden, policy, read_kept_head(hidden, policy), quantize, sentences)
                 _keep_times(hidden, out)
+                _share(hidden)
                 put_in_place(hidden, out)
             finally:
                 discard(hidden)
@@ -177,6 +178,12 @@ def _keep_times(hidden: Path, out: Path) -> None:
         before = out / new.relative_to(hidden)
         if before.is_file() and filecmp.cmp(new, before, shallow=False):
             shutil.copystat(before, new)
+
+
+def _share(hidden: Path) -> None:
+    """Give weights, which safetensors writes for their owner alone, the mode of the other files."""
+    for weights in hidden.rglob("*.safetensors"):
+        shutil.copymode(hidden / "config.json", weights)
 
 
 def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> tuple[Any, str]:

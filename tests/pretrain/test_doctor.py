@@ -8,11 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 from run_helpers import environment
 
-from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.doctor import allocation, benchmarks, hardware, software, storage
 from pretrain.doctor.findings import Finding, show
@@ -79,6 +77,8 @@ def test_locks_of_the_living_and_of_the_dead_are_told_apart(tmp_path):
     assert other.stdout.readline() == "held\n"
     other.send_signal(signal.SIGKILL)
     other.wait()
+    (just_left,) = storage.locks(tmp_path)
+    assert "was held" in just_left.what and "is no process seen here" in just_left.what
     long_ago = time.time() - 1200
     os.utime(tmp_path / "left" / ".lock", (long_ago, long_ago))
     with folder_lock(tmp_path / "mine"):
@@ -94,8 +94,16 @@ def test_a_slow_or_full_disk_is_a_note_and_one_that_cannot_be_written_an_error(t
     monkeypatch.setattr(storage, "_rates", lambda path: (20.0, 900.0))
     _, speed = storage.disk(tmp_path)
     assert speed.level == "note" and "writes 20 MiB/s" in speed.what and "faster disk" in speed.todo
-    with pytest.raises(UserError, match="name another with --folder"):
-        storage.disk(Path("/proc/nothing"))
+    monkeypatch.undo()
+    (found,) = storage.disk(Path("/proc/nothing"))
+    assert found.level == "wrong" and "/proc/nothing cannot be written" in found.what and found.todo
+    assert "cannot be written" in storage.disk(Path("/etc/hosts"))[0].what  # a file
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_rates", lambda path: (900.0, 900.0))
+    assert storage.disk(tmp_path / "runs" / "a")[0].what.startswith(str(tmp_path))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_tasks_look_for_each_others_files(tmp_path):

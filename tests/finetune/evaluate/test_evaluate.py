@@ -199,6 +199,19 @@ def test_mistakes_are_one_message(run_folder, data, tmp_path, words, message):
     assert message in str(raised.value)
 
 
+def test_a_name_that_is_no_model_is_refused_once(data, tmp_path):
+    words = [sys.executable, "-m", "finetune.evaluate", "nope", "--eval-data", str(data)]
+    offline = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }  # else it tries for a while
+    done = subprocess.run(words, cwd=tmp_path, env=offline, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr.count("error:") == 1
+    assert "there is no run or folder nope here, and as a model of the hub" in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
 # -- the parts ---------------------------------------------------------
 
 

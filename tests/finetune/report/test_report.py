@@ -281,6 +281,13 @@ def test_the_page_stands_alone(tmp_path, capsys):
     )
 
 
+def test_a_folder_of_results_that_has_none_yet_is_one_message(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "nope" / "eval").mkdir(parents=True)  # as of an evaluation that was interrupted
+    with pytest.raises(UserError, match="nope: there are no results in results/nope yet"):
+        collect(["nope"])
+
+
 def test_nothing_named_is_an_error():
     with pytest.raises(UserError, match="name runs or results"):
         report()

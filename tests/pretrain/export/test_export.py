@@ -78,6 +78,9 @@ def test_sentence_transformers_encodes_as_trained(tmp_path, kind, pooling):
     encoder, tokenizer = make_run(tmp_path, kind, pooling)
     out = export(tmp_path)
     assert out == tmp_path / "export"
+    assert (
+        len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1
+    )  # read by the same people
     model = SentenceTransformer(str(out), device="cpu")
     assert model.max_seq_length == 20
     assert getattr(model[0].auto_model, "pooler", None) is None  # no weights made up, no warning of them
