@@ -228,6 +228,8 @@ def read_queries(path: Path) -> list[str]:
 
 def _text_lines(path: Path, flag: str) -> list[str]:
     """Return the lines of a text file that are not blank, without white space at their ends."""
+    if path.is_dir():
+        raise UserError(f"--{flag} {path} is a folder: name one file of it, or join them: cat {path}/*.txt")
     if not path.is_file():
         raise UserError(f"--{flag} {path}: there is no such file")
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix

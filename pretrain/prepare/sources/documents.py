@@ -84,6 +84,8 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             why = row.why
         elif key not in row:
             why = f"no field {key!r} (its fields: {', '.join(map(str, row))[:200] or 'none'})"
+            if "." in key:
+                why += ", and fields within fields are not read: docs/data.md has the jq command"
         elif text is None:
             continue  # an empty cell of a table
         elif not isinstance(text, str):

@@ -129,6 +129,7 @@ def test_the_command_finds_a_sentence_by_itself(tmp_path, monkeypatch, capsys):
         ([], "give a query"),
         (["x", "--serve"], "give a query"),
         (["--queries", "nowhere.txt"], "there is no such file"),
+        (["--queries", "."], "--queries . is a folder: name one file"),
         (["--queries", "empty.txt"], "holds no query"),
         (["--queries", "latin.txt"], r"--queries latin\.txt is not UTF-8 text \(line 2\), perhaps CP1252"),
         (["--serve", "--port", "65536"], "--port 65536: the last port is 65535"),

@@ -101,6 +101,8 @@ def test_jsonl(tmp_path, small_tasks, suffix):
     assert sorted(everything(source)) == sorted(row["body"] for row in rows)
     with pytest.raises(UserError, match="no field 'text'"):
         everything(Source(source=str(path)))
+    with pytest.raises(UserError, match=r"no field 'log\.body' .*within fields are not read: docs/data\.md"):
+        everything(Source(source=str(path), text_key="log.body"))
 
 
 def test_parquet(tmp_path, small_tasks):
