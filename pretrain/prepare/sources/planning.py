@@ -10,6 +10,7 @@ import glob
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,15 +109,20 @@ def _kind_of(name: str) -> str | None:
 def _files(path: Path) -> list[Path] | None:
     """Return the files of a path or glob, sorted, without hidden ones; None if there are none."""
     if path.is_dir():
-        files = sorted(
-            file
-            for file in _below(path)
-            if file.is_file() and _kind_of(file.name) and not _of_preparation(file)
-        )
+        there = sorted(file for file in _below(path) if file.is_file() and not _of_preparation(file))
+        files = [file for file in there if _kind_of(file.name)]
         if not files:
             raise UserError(
                 f"source {path}: the folder holds no corpus file ({', '.join(_KINDS)}; "
                 f"{', '.join(COMPRESSIONS)})."
+            )
+        if others := [file.name for file in there if not _kind_of(file.name)]:
+            named = ", ".join(others[:3]) + (", ..." if others[3:] else "")
+            print(
+                f"note: source {path}: {len(others)} of {len(there)} files are no corpus files by their "
+                f"names, and are not read: {named}",
+                file=sys.stderr,
+                flush=True,
             )
         return files
     if path.is_file():

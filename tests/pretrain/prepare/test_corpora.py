@@ -93,6 +93,14 @@ def test_passages_keep_running_text_together(tmp_path):
     assert "\n".join(everything(Source(source=str(rows), layout="passages"))).strip() == text.strip()
 
 
+def test_files_of_a_folder_that_are_not_read_are_named(tmp_path, capsys):
+    for name in ("a.txt", "notes.md", "b.docx"):
+        write(tmp_path / name, "A text of some words.")
+    assert everything(Source(source=str(tmp_path))) == ["A text of some words."]
+    said = "2 of 3 files are no corpus files by their names, and are not read: b.docx, notes.md"
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_jsonl(tmp_path, small_tasks, suffix):
     rows = [{"body": f"text {i}\nsecond line", "id": i} for i in range(40)]
