@@ -73,6 +73,10 @@ def main(
         check_precision(quantize)
     elif sentences is not None:
         raise UserError("--sentences says what to --quantize int8 or uint8 by: give it, too")
+    if push is not None:
+        from pretrain.export.push import require_repository
+
+        require_repository(push)
     folder = export(run, out, step, quantize, sentences)
     policy = read_policy(folder)
     assert policy is not None  # of the export just written

@@ -36,7 +36,7 @@ def hub_card(export: Path, repo: str, policy: dict[str, Any], evaluations: list[
             dataset_name=name,
             metric_type=task["metric"].replace(" ", "_"),
             metric_name=task["metric"],
-            metric_value=task["value"],
+            metric_value=round(task["value"], 2),
         )
         for evaluation in evaluations
         if evaluation["complete"]

@@ -257,5 +257,5 @@ def _limits(recipe: dict[str, Any]) -> str:
     )
     return (
         "## Limits\n\nThe model knows what its training text knew, biases included, in the language of that "
-        f"text. It was {tuned}; scores above are what was measured in the run, and nothing else was."
+        f"text. It was {tuned}; scores above were measured in the run."
     )

@@ -21,6 +21,12 @@ REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 RECIPE = "training_config.yaml"
 
 
+def require_repository(name: str) -> None:
+    """Raise UserError where a name is no OWNER/NAME."""
+    if not REPO.fullmatch(name):
+        raise UserError(f"--push {name}: a model on the hub is written OWNER/NAME")
+
+
 class Upload:
     """What goes to the hub: the files of an export, and its card.
 
@@ -37,8 +43,7 @@ class Upload:
             repo: OWNER/NAME.
             report: the run's folder of evaluations; those of these weights are in the card.
         """
-        if not REPO.fullmatch(repo):
-            raise UserError(f"--push {repo}: a model on the hub is written OWNER/NAME")
+        require_repository(repo)
         policy = read_policy(export)
         assert policy is not None  # of an export of ours
         self.repo = repo
