@@ -33,14 +33,18 @@ def host_group() -> dist.ProcessGroup:
     world = dist.group.WORLD
     assert world is not None, "no process group"
     if _hosts is None or _hosts[0] is not world:
-        _hosts = world, dist.new_group(backend="gloo", timeout=_CONNECT)
-        _set_pg_timeout(_WAIT, _hosts[1])
+        _hosts = world, _connect()
     return _hosts[1]
 
 
 def new_host_group() -> dist.ProcessGroup:
     """Return another such group, for collectives in an order of their own. Collective."""
     dist.barrier(host_group())  # fails where a rank has ended; to connect to it would take the whole timeout
+    return _connect()
+
+
+def _connect() -> dist.ProcessGroup:
+    """Return a group of all ranks: they connect in minutes or not at all, and then wait for days."""
     group = dist.new_group(backend="gloo", timeout=_CONNECT)
     _set_pg_timeout(_WAIT, group)
     return group
