@@ -126,6 +126,7 @@ def info_nce(
     *,
     negatives: Tensor | None = None,
     own_negative_bias: float = 0.0,
+    negatives_present: Tensor | None = None,
     groups: Tensor | None = None,
     anchor_identities: Tensor | None = None,
     positive_identities: Tensor | None = None,
@@ -144,6 +145,8 @@ def info_nce(
             i's own), or ESimCSE's momentum queue (any M, without gradient).
         own_negative_bias: added to the logit of an anchor's own hard negative; SimCSE's
             `hard_negative_weight`, which is a logit (0 is weight 1). Needs M = N.
+        negatives_present: bool[M]; where False a row of `negatives` (finite) is nobody's candidate. Default:
+            all are there.
         groups: int64[N]; if given, an anchor's candidates are those of its own group only. With negatives, M
             = N.
         anchor_identities, positive_identities: int64[N]; negative_identities: int64[M]: hashes of the texts.
@@ -164,10 +167,13 @@ def info_nce(
         if negatives is not None:
             candidates = torch.cat([candidates, unit_vectors(negatives)])
         within_group = _within_group(groups, anchors)
+        absent = None if negatives_present is None else ~negatives_present.to(anchors.device)
 
         def adjust(logits: Tensor, start: int, stop: int) -> None:
             if own_negative_bias:
                 logits[:, count + start : count + stop].diagonal().add_(own_negative_bias)
+            if absent is not None:
+                logits[:, count:].masked_fill_(absent, -torch.inf)
             if within_group is not None:
                 for block in logits.split(count, dim=1):
                     within_group(block, start, stop)

@@ -85,6 +85,7 @@ class Simcse(Objective):
                 more = {
                     "negatives": z["negative"],
                     "own_negative_bias": settings.hard_negative_logit,
+                    "negatives_present": context.present["negative"],
                     "negative_identities": context.identity("negative"),
                 }
             same = pair(settings, context)

@@ -5,6 +5,7 @@ import numpy as np
 from augment.core.ragged import Ragged
 from pretrain.data.batch import RankBatch, View
 from pretrain.data.masking import Masked
+from pretrain.data.worker import with_prompt
 
 VOCABULARY, PAD, CLS, SEP, MASK, WIDTH = 96, 0, 1, 2, 3, 32
 N = 16  # sequences of the global batch
@@ -197,13 +198,36 @@ CASES["simcse_kept_options"] = {
     | WIDTHS
 }
 
+PROMPTS = {"anchor": [7, 8, 9], "positive": [11], "negative": [11], "augmented": [7, 8, 12]}
+"""Role -> tokens of its prompt."""
+PROMPTED = ("clear_mean", "simcse_supervised", "declutr", "esimcse", "vascl", "augcse", "vadvcse", "diffcse")
+"""Cases of which `CASE_prompts` and `CASE_prompts_outside` are made, prompts in the mean and out of it."""
+CASES |= {f"{case}_prompts": CASES[case] | {"batch": {"prompts": PROMPTS}} for case in PROMPTED}
+CASES |= {
+    f"{case}_prompts_outside": CASES[case] | {"batch": {"prompts": PROMPTS, "pooled": False}}
+    for case in PROMPTED
+}
+TRIPLES = ("simcse_supervised", "simcse_supervised_options", "simcse_supervised_guided", "sda")
+"""Cases of which `CASE_mixture` is made: a step of `data.sets` whose set has neither positives nor negatives,
+so that the text itself fills their slots."""
+CASES |= {f"{case}_mixture": CASES[case] | {"batch": {"columns": False}} for case in TRIPLES}
 
-def make_batch(seed: int, copies: int, roles: tuple[str, ...], uneven: bool = False) -> dict:
+
+def make_batch(
+    seed: int,
+    copies: int,
+    roles: tuple[str, ...],
+    uneven: bool = False,
+    prompts: dict[str, list[int]] | None = None,
+    pooled: bool = True,
+    columns: bool = True,
+) -> dict:
     """A global batch: every part as lists of token lists, views, identities and present by role.
 
     Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches;
     three times as long on average where they are to be `uneven`. Maskings are uneven too: each hides more
-    tokens than the one before.
+    tokens than the one before. `prompts` come behind the first token of their role's views, and into their
+    means if they are `pooled`. Without `columns` all views are the originals, and no negative is there.
     """
     rng = np.random.default_rng(seed)
 
@@ -229,21 +253,34 @@ def make_batch(seed: int, copies: int, roles: tuple[str, ...], uneven: bool = Fa
         masked.append((rows, positions))
     same = np.arange(N)
     same[[3, 9, 14]] = [0, 0, 5]  # duplicates, on both ranks
+    views = {role: [sequence(length(row, 9, 5)) for row in range(N)] for role in roles}
+    identities = {role: same + 100 * (number > 1) for number, role in enumerate(roles)}
+    present = {
+        role: np.ones(N, bool) if number < 2 else rng.random(N) < 0.7 for number, role in enumerate(roles)
+    }
+    if not columns:
+        views, identities = dict.fromkeys(roles, originals), dict.fromkeys(roles, np.arange(N))
+        present = {role: np.full(N, role != "negative") for role in roles}
     return {
         "originals": originals,
         "masked": masked,
-        "views": {role: [sequence(length(row, 9, 5)) for row in range(N)] for role in roles},
-        "identities": {role: same + 100 * (number > 1) for number, role in enumerate(roles)},
-        "present": {
-            role: np.ones(N, bool) if number < 2 else rng.random(N) < 0.7 for number, role in enumerate(roles)
+        "unprompted": views,
+        "views": {
+            role: [[row[0], *(prompts or {}).get(role, []), *row[1:]] for row in rows]
+            for role, rows in views.items()
         },
+        "prompts": {role: np.array(prompt, np.int32) for role, prompt in (prompts or {}).items()},
+        "outside": {} if pooled else prompts,
+        "identities": identities,
+        "present": present,
         "labels": rng.integers(0, LABELS, N),
     }
 
 
 def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
     """This rank's consecutive share of the batch, in the system's own types."""
-    part = slice(rank * N // world, (rank + 1) * N // world)
+    size = len(whole["originals"])
+    part = slice(rank * size // world, (rank + 1) * size // world)
     masked = []
     for rows, positions in whole["masked"]:
         batch = Ragged.from_sequences(rows[part])
@@ -253,16 +290,16 @@ def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
     return RankBatch(
         step=step,
         epoch=0,
-        sequence_ids=np.arange(N, dtype=np.uint64)[part],
+        sequence_ids=np.arange(size, dtype=np.uint64)[part],
         original=Ragged.from_sequences(whole["originals"][part]),
         masked=masked,
         views={
             role: View(
-                Ragged.from_sequences(rows[part]),
+                with_prompt(Ragged.from_sequences(rows[part]), whole["prompts"].get(role)),
                 whole["identities"][role][part],
                 whole["present"][role][part],
             )
-            for role, rows in whole["views"].items()
+            for role, rows in whole["unprompted"].items()
         },
         labels=whole["labels"][part],
         substitutions=[],

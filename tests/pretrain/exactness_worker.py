@@ -66,14 +66,15 @@ def reference_gradients(
     model: SentenceModel, whole: dict, config, world: int, systems: tuple[str, ...], dropout: bool
 ) -> tuple[dict, dict, dict]:
     """(losses, gradients by name, shares) of the formulae, in float64, from padded batches on one device."""
-    ref, weights = (KeyedReference if dropout else Reference)(model, PAD), model.objective.weights(0)
+    ref = (KeyedReference if dropout else Reference)(model, PAD, list(whole["outside"].values()))
+    weights = model.objective.weights(0)
 
     def keyed(rows, purpose, number):
         if dropout:
             ref.assign(rows, purpose, number, SEED)
         return rows
 
-    losses, shares = {}, {}
+    losses, shares, size = {}, {}, len(whole["originals"])
     for copy, (rows, positions) in enumerate(whole["masked"]):
         logits = ref.logits(keyed(rows, "masking", copy))
         picked = [(i, p) for i, chosen in enumerate(positions) for p in chosen]
@@ -92,7 +93,7 @@ def reference_gradients(
             "number_of_labels": LABELS,
             "progress": 0.0,
             "groups": torch.tensor(
-                [next(r for r in range(world) if i < (r + 1) * N // world) for i in range(N)]
+                [next(r for r in range(world) if i < (r + 1) * size // world) for i in range(size)]
             ),
             "generator": lambda purpose: BatchContext(0, 0.0, None, None, {}, None, SEED).generator(purpose),
         }
@@ -103,7 +104,7 @@ def reference_gradients(
             context["guided"] = {role: ref.vectors_of_guide(of) for role, of in rows.items()}
         numbers = {"vadvcse": ("anchor",), "diffcse": ("anchor", "positive")}
         keys = {
-            (system, role): sequence_keys(SEED, 0, np.arange(N, dtype=np.uint64), i, "sequence-loss")
+            (system, role): sequence_keys(SEED, 0, np.arange(size, dtype=np.uint64), i, "sequence-loss")
             for system, of in numbers.items()
             for i, role in enumerate(of)
         }
@@ -179,7 +180,7 @@ def errors(got: dict, expected: dict) -> dict:
 
 def build(case: str, stage: int, precision: str, dropout: float, of_attention: float | None = None):
     of_attention = dropout if of_attention is None else of_attention
-    tree = json.loads(json.dumps(CASES[case]))
+    tree = {name: part for name, part in json.loads(json.dumps(CASES[case])).items() if name != "batch"}
     sizes = {
         "type": "bert",
         "layers": 2,
@@ -315,7 +316,9 @@ def main() -> None:
     for case in cases:
         for precision in ("fp32",) if rate else ("fp16",) if case.startswith("faint") else ("fp32", "bf16"):
             config, model = build(case, stage, precision, rate, of_attention)
-            whole = make_batch(5, model.objective.masked_copies, model.objective.roles, how != "off")
+            own = CASES[case].get("batch", {})
+            whole = make_batch(5, model.objective.masked_copies, model.objective.roles, how != "off", **own)
+            model.encoder.leave_out(np.array(prompt, np.int32) for prompt in whole["outside"].values())
             systems = () if case == "not_yet" else tuple(model.objective.terms)
             expected_losses, expected, expected_shares = reference_gradients(
                 model, whole, config, world, systems, rate > 0

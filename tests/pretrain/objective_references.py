@@ -64,7 +64,8 @@ def simcse_at(z, ctx, config, guides):
         bias = torch.cat(
             [torch.zeros(len(index), len(index)), torch.eye(len(index)) * settings.hard_negative_logit], 1
         )
-        excluded = torch.cat([forward, same(*pair, ids["negative"])], 1)
+        absent = ~ctx["present"]["negative"]
+        excluded = torch.cat([forward, same(*pair, ids["negative"]) | absent], 1)
         candidates = torch.cat([z["positive"], z["negative"]])
         return nce(z["anchor"], candidates, settings.temperature, index, excluded, bias, guide=guides[0])
     loss = nce(z["anchor"], z["positive"], settings.temperature, index, forward, guide=guides[0])

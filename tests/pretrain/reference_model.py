@@ -1,6 +1,7 @@
 """A padded float64 copy of a model, by which the references of objectives encode sentences."""
 
 import copy
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from augment.core.keys import sequence_keys
 class Reference:
     """A padded float64 copy of a model, and its objective's losses of a whole global batch."""
 
-    def __init__(self, model, pad: int):
-        self.pad, self.pooling = pad, model.encoder.pooling
+    def __init__(self, model, pad: int, outside: Sequence[list[int]] = ()):
+        """outside: prompts that are no part of a mean, nor is the token before them."""
+        self.pad, self.pooling, self.outside = pad, model.encoder.pooling, outside
         self.lm = double(model.encoder.lm)
         self.heads = {
             n: p.detach().double().requires_grad_(p.requires_grad)
@@ -46,6 +48,10 @@ class Reference:
     def vectors(self, rows, edit=None):
         hidden, attention = self.hidden(rows, edit=edit)
         keep = attention.unsqueeze(-1).double()
+        for row, of in zip(rows, keep):
+            for prompt in self.outside:
+                if list(row[1 : 1 + len(prompt)]) == prompt and len(row) > 1 + len(prompt):
+                    of[: 1 + len(prompt)] = 0.0
         return hidden[:, 0] if self.pooling == "cls" else (hidden * keep).sum(1) / keep.sum(1)
 
     def vectors_of_guide(self, rows):
@@ -87,8 +93,8 @@ class KeyedReference(Reference):
     (Own layers' dropout is held against the library's code in tests/pretrain/model/test_layer.py.)
     """
 
-    def __init__(self, model, pad: int):
-        super().__init__(model, pad)
+    def __init__(self, model, pad: int, outside: Sequence[list[int]] = ()):
+        super().__init__(model, pad, outside)
         self.encoders, self.keys = {}, {}
         self.lm = self.add(model.encoder)
 

@@ -151,6 +151,19 @@ def test_info_nce_with_hard_negatives_equals_the_reference(tile, bias, duplicate
     )
 
 
+@pytest.mark.parametrize("tile", TILES)
+def test_an_absent_negative_is_nobodys_candidate(tile):
+    a, p, n = vectors(37, 16), vectors(37, 16), vectors(37, 16)
+    present = torch.rand(37) < 0.6
+    same_with_gradients(
+        info_nce(a, p, 0.05, negatives=n, negatives_present=present, tile=tile),
+        reference_info_nce(a, p, 0.05, n[present]),
+        a,
+        p,
+        n,
+    )
+
+
 @pytest.mark.parametrize("queue", [0, 5, 90])
 def test_info_nce_takes_a_queue_of_any_length_without_gradient(queue):
     a, p, n = vectors(37, 16), vectors(37, 16), torch.randn(queue, 16, dtype=torch.float64)

@@ -108,7 +108,8 @@ def test_loss_and_gradient_equal_gist_embed_loss_with_that_guide(tmp_path, pooli
         packed = torch.tensor([token for row in ids for token in row]), torch.tensor([len(r) for r in ids])
         views[role], guided[role] = encoder.embed(*packed), guide.embed(*packed)
     groups = torch.zeros(N, dtype=torch.long)
-    context = BatchContext(0, 0.0, groups, None, {}, None, 5, guided=guided, probing=True)
+    there = {"negative": torch.ones(N, dtype=torch.bool)}
+    context = BatchContext(0, 0.0, groups, None, there, None, 5, guided=guided, probing=True)
     ours = objective.relate(views, context)["simcse"]
     ours.backward()
     torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-12)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from exactness_cases import CASES
 from run_helpers import finish, start
 
 WORKER = Path(__file__).parents[1] / "exactness_worker.py"
@@ -30,13 +31,15 @@ GUIDED = (
     "clear_mean_guided,clear_local_guided,simcse_supervised_guided,declutr_guided,esimcse_guided,"
     "augcse_paper_guided"
 )
-ALL = f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS},{GUIDED}"
+PROMPTS = ",".join(case for case in CASES if "_prompts" in case)
+MIXTURES = ",".join(case for case in CASES if case.endswith("_mixture"))
+ALL = f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS},{GUIDED},{PROMPTS},{MIXTURES}"
 PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_in_batch,diffcse"
 
 FEW = "double_mlm,vascl,diffcse"
 DROPPED = (
     "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,vadvcse_in_batch,diffcse,clear+vadvcse,"
-    "clear_mean_options,clear_mean_guided"
+    "clear_mean_options,clear_mean_guided,clear_mean_prompts_outside,simcse_supervised_mixture"
 )
 MOVED = (
     "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,vadvcse_in_batch,diffcse,clear+vadvcse,"
@@ -93,6 +96,7 @@ def check(report: dict, world: int) -> None:
         (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"),
         (2, 1, OPTIONS),
         (2, 1, GUIDED),
+        (2, 1, f"{PROMPTS},{MIXTURES}"),
         (2, 3, f"{PARTITIONED},simcse_kept_options,clear_mean_guided"),
         (2, 0, f"{FEW},muon"),
         (2, 2, FEW),
