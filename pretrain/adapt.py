@@ -22,11 +22,11 @@ from typing import Any
 
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import pretrained, require_source, require_weights
+from pretrain.api import load, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, to_json
-from pretrain.common.processes import finish
 from pretrain.common.run_folder import export_of
 from pretrain.config import recipe as recipes
 from pretrain.config.data import Source
@@ -39,7 +39,6 @@ _OURS = (
     *("data.prepare.sources", "data.prepare.tokenizer", "data.prepare.new_words"),
 )
 """Keys of a run that follow from the flags of this command."""
-_CONTINUES = "The same command continues"
 
 
 def main(
@@ -81,15 +80,14 @@ def main(
     claim(out, settings)
     try:
         _step(1, f"prepare {text} with the tokenizer of {init}")
-        _prepare(settings, out / "data")
+        data = prepare(out=out / "data", **settings.data.prepare.model_dump(exclude_unset=True))
         if _steps_done(out) < settings.train.steps:
             _step(2, f"train {init} on it")
-            _train(config, init, out, eval_data, overrides)
+            changes = overrides | {"init": init} | ({"eval_data": eval_data} if eval_data else {})
+            train(config, data=data, run=out, resume="auto", **changes)
     except KeyboardInterrupt:
-        print(f"\n{out} is stopped. {_CONTINUES}", file=sys.stderr)
+        print(f"\n{out} is stopped. The same command continues", file=sys.stderr)
         return 130
-    if _steps_done(out) < settings.train.steps:
-        raise UserError(f"{out} stopped before its last step. {_CONTINUES}")
     _step(3, "compare with the start")
     report(init, text, out, settings.model.pooling, eval_data or os.environ.get("CLEAR_DATA", ""))
     return 0
@@ -161,19 +159,6 @@ def _at_most(longest: int, config: str, overrides: dict[str, str]) -> str:
     return str(min(longest, recipes.load_config(config, dict(overrides)).data.prepare.max_length))
 
 
-def _prepare(settings: Config, data: Path) -> None:
-    chosen = settings.data.prepare.model_dump(mode="json", exclude_unset=True)
-    recipe = data.parent / "data.yaml"
-    replace_durably(recipe, to_json(chosen))
-    finish("pretrain.prepare", [f"--config={recipe}", f"--out={data}"], _CONTINUES)
-
-
-def _train(config: str, init: str, out: Path, eval_data: str, overrides: dict[str, str]) -> None:
-    words = {"config": config, "init": init, "data": out / "data", "run": out, "resume": "auto"}
-    words |= {"eval_data": eval_data} if eval_data else {}
-    finish("pretrain.main", [f"--{key}={value}" for key, value in (words | overrides).items()], _CONTINUES)
-
-
 def _steps_done(out: Path) -> int:
     path = out / "report" / "summary.json"
     return json.loads(path.read_text("utf-8"))["steps"] if path.is_file() else 0
@@ -223,14 +208,13 @@ def _sts(init: str, out: Path, pooling: str, eval_data: str) -> dict[str, Any]:
     The mean alone where all seven tasks are there; nothing where none is.
     """
     from finetune.compare.differences import AVERAGE, model_pairs, sts_differences
-    from finetune.encoders.models import open_model
     from finetune.sts.scores import StsEvaluator
 
     evaluator = StsEvaluator(eval_data)
     if not evaluator.available():
         print(f"  {eval_data} has no SentEval/STS: no evaluation by STS")
         return {}
-    models = {"start": open_model(init, pooling), "adapted": open_model(out, pooling)}
+    models = {"start": load(init, pooling=pooling), "adapted": load(out, pooling=pooling)}
     found = sts_differences({name: model_pairs(model, evaluator) for name, model in models.items()})
     tasks: Iterable[str] = [AVERAGE] if AVERAGE in found["start"] else found["start"]
     return {task: (found["start"][task], found["adapted"][task]) for task in tasks}

@@ -218,7 +218,7 @@ def prepare(
     words = [f"--out={os.fspath(out)}", f"--overwrite={_as_flag(overwrite)}"]
     words += [] if workers is None else [f"--workers={workers}"]
     with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as recipe:
-        finish("pretrain.prepare", [f"--config={recipe}", *words], "The same call continues")
+        finish("pretrain.prepare", [f"--config={recipe}", *words], "Start it again: it continues")
     return Path(out)
 
 
@@ -321,7 +321,7 @@ def load(
     return opened.stored() if quantized else opened
 
 
-_CONTINUE = "Call train again with resume='auto': it continues from the newest checkpoint"
+_CONTINUE = "Start it again, from Python with resume='auto': it continues from the newest checkpoint"
 
 
 def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:

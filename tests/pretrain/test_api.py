@@ -148,7 +148,7 @@ def test_a_run_that_something_else_stops_is_an_error(forked, tiny_data, tmp_path
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "stop").touch()
     with pytest.raises(
-        UserError, match=r"stopped before its last step\. Call train again with resume='auto'"
+        UserError, match=r"stopped before its last step\. Start it again, from Python with resume='auto'"
     ):
         api.train("clear_micro", data=tiny_data, run=tmp_path / "run", **TINY)
 
