@@ -390,8 +390,9 @@ def sha256_of(path: Path) -> str:
 def require_writable(place: str | Path, name: str = "--out") -> None:
     """Refuse a folder that cannot be made or written to, before the work whose results go there.
 
-    The folder is not made: what is refused later would leave it behind. place: "" is a flag that was not
-    given. name: what the message calls it.
+    The folder is not made: what is refused later would leave it behind. A file is made and removed in the
+    nearest folder that is there: for root, and on some file systems, access bits say nothing. place: "" is a
+    flag that was not given. name: what the message calls it.
 
     Raises:
         UserError: the place, or what it would lie in, is no folder, or is not writable.
@@ -401,12 +402,22 @@ def require_writable(place: str | Path, name: str = "--out") -> None:
     path = Path(place).absolute()
     try:
         nearest = next(part for part in (path, *path.parents) if part.exists())
-        fault = "is not a folder" if not nearest.is_dir() else "is not writable"
-        if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-            return
+        fault = _fault_of_writing(nearest) if nearest.is_dir() else "is not a folder"
     except OSError as error:  # a name that is too long, a folder that cannot be looked into
         nearest, fault = path, f"cannot be used ({error.strerror})"
-    raise UserError(f"{name} {place}: {nearest} {fault}; name another place")
+    if fault:
+        raise UserError(f"{name} {place}: {nearest} {fault}; name another place")
+
+
+def _fault_of_writing(folder: Path) -> str:
+    """Return why no file can be made in a folder; "" if one can."""
+    trial = folder / f".{uuid.uuid4().hex}.partial"
+    try:
+        os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    except OSError as error:
+        return f"is not writable ({error.strerror})"
+    discard(trial)
+    return ""
 
 
 def require_writable_file(place: str | Path, name: str = "--out") -> None:

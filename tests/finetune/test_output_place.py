@@ -79,7 +79,7 @@ def test_a_file_may_be_replaced_but_not_a_folder(tmp_path):
 def test_what_can_be_made_is_taken_and_not_made_yet(tmp_path):
     require_writable(tmp_path / "a" / "b")
     require_writable("")
-    assert not (tmp_path / "a").exists()
+    assert not list(tmp_path.iterdir())
     with pytest.raises(UserError, match="cannot be used"):
         require_writable(tmp_path / ("x" * 300))
     if os.geteuid():
@@ -87,6 +87,12 @@ def test_what_can_be_made_is_taken_and_not_made_yet(tmp_path):
         with pytest.raises(UserError, match="is not writable"):
             require_writable(tmp_path / "a")
         tmp_path.chmod(0o700)
+
+
+def test_a_folder_whose_access_bits_promise_too_much_is_refused():
+    """Root may write to /proc by its bits, and no file can be made there."""
+    with pytest.raises(UserError, match=r"--out /proc/x: /proc is not writable \(.+\); name another place"):
+        require_writable("/proc/x")
 
 
 def test_a_result_that_cannot_be_written_is_one_message(tmp_path):
