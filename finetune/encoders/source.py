@@ -12,6 +12,7 @@ from typing import Any
 
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import require_source
+from finetune.hub import hub_fault
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import describe_export, export_of
 from pretrain.export.evaluations import weights_identity
@@ -55,16 +56,7 @@ class ModelSource:
         """The folder of its files on this machine, in the hub's cache for a hub name; None: there is none."""
         if self.folder is not None:
             return self.folder
-        from transformers.utils import cached_file
-
-        for file in ("modules.json", "config.json"):
-            with contextlib.suppress(OSError, ValueError):
-                found = cached_file(
-                    self.location, file, local_files_only=True, _raise_exceptions_for_missing_entries=False
-                )
-                if found is not None:
-                    return Path(found).parent
-        return None
+        return _cached(self.location)
 
 
 def names_function(text: str) -> bool:
@@ -100,7 +92,8 @@ def kind_of(location: str) -> str:
     A folder of the first three has a clear.json, a modules.json or a config.json.
 
     Raises:
-        UserError: no model there.
+        UserError: no model there; or it is a hub's name, the hub does not answer, and its cache on this
+            machine does not hold the model.
     """
     folder = Path(location)
     for mark, kind in (
@@ -118,7 +111,27 @@ def kind_of(location: str) -> str:
         require_source(location)
     except CannotLoad as error:
         raise UserError(f"{location}: {error}") from None
+    # asked once: the hub's own library tries for half a minute for each file
+    if _cached(location) is None and (fault := hub_fault()):
+        raise UserError(
+            f"there is no run or folder {location} here, and as a model of the hub it cannot be loaded: "
+            f"{fault}"
+        )
     return "hub" if not _hub_has_modules(location) else "sentence-transformers"
+
+
+def _cached(name: str) -> Path | None:
+    """Return the folder of a hub model's files in the hub's cache on this machine; None: it holds none."""
+    from transformers.utils import cached_file
+
+    for file in ("modules.json", "config.json"):
+        with contextlib.suppress(OSError, ValueError):
+            found = cached_file(
+                name, file, local_files_only=True, _raise_exceptions_for_missing_entries=False
+            )
+            if found is not None:
+                return Path(found).parent
+    return None
 
 
 def _hub_has_modules(name: str) -> bool:

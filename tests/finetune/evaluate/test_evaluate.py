@@ -212,6 +212,19 @@ def test_a_name_that_is_no_model_is_refused_once(data, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+def test_without_a_network_the_hub_is_asked_once(data, tmp_path):
+    """Nothing listens at the hub's address; its own library would try for half a minute a file."""
+    words = [sys.executable, "-m", "finetune.evaluate", "nobody/nothing", "--eval-data", str(data)]
+    own = {"HF_ENDPOINT": "http://127.0.0.1:9", "PYTHONPATH": str(Path(__file__).parents[3])}
+    own |= {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": "", "HF_HOME": str(tmp_path / "hub")}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 2 and done.stderr.count("error:") == 1 and "Retry" not in done.stderr
+    assert "there is no run or folder nobody/nothing here, and as a model of the hub it" in done.stderr
+    assert "cannot be loaded: http://127.0.0.1:9 does not answer (" in done.stderr
+
+
 # -- the parts ---------------------------------------------------------
 
 
