@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import csv
 import difflib
-import gzip
 import json
 import os
-import zlib
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from pretrain.common.errors import UserError, not_utf8
+from pretrain.common.errors import UNPACKERS, UserError, not_utf8
+from pretrain.prepare.sources.readers import naming_damage, open_file
 
 Example = TypeVar("Example")
 
@@ -192,18 +192,28 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 _NO_LINES_OF_TEXT = {
-    **dict.fromkeys(
-        (".jsonl", ".ndjson", ".json", ".parquet", ".zst", ".bz2", ".xz", ".zip"),
-        "zstd -dc logs.jsonl.zst | jq -r .text",
-    ),
-    ".csv": """python -c 'import csv, sys; [print(r["text"]) for r in csv.DictReader(sys.stdin)]' <my.csv""",
-    ".tsv": "cut -f 1 my.tsv",
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jq -r .text"),
+    ".csv": """python -c 'import csv, sys; [print(r["text"]) for r in csv.DictReader(sys.stdin)]'""",
+    ".tsv": "cut -f 1",
+    ".parquet": "python -c 'import pyarrow.parquet as p, sys; "
+    """print(*p.read_table(sys.stdin.buffer)["text"], sep="\\n")'""",
+    ".zip": "funzip",
 }
-"""End of a file's name -> a command that writes the sentences of such a file."""
+"""End of a file's name -> a command that writes the sentences of such a file, which it gets unpacked."""
+
+
+def _kind(path: Path) -> str:
+    """Return the end of a file's name that tells its form, whatever it is compressed by."""
+    return path.with_suffix("").suffix if path.suffix in UNPACKERS else path.suffix
+
+
+def is_file_of_lines(path: Path) -> bool:
+    """Return whether a file's name may be that of a text with a sentence a line, compressed or not."""
+    return _kind(path) not in _NO_LINES_OF_TEXT
 
 
 def read_sentences(path: Path, flag: str) -> list[str]:
-    """Read the different sentences of a text file, one a line (.gz too), for the flag that named it.
+    """Read the different sentences of a text file, one a line (compressed too), for the flag that named it.
 
     Raises:
         UserError: no such file, no text, or fewer than 10 sentences.
@@ -215,7 +225,7 @@ def read_sentences(path: Path, flag: str) -> list[str]:
 
 
 def read_queries(path: Path) -> list[str]:
-    """Read the queries of the text file that --queries names, one a line (.gz too).
+    """Read the queries of the text file that --queries names, one a line (compressed too).
 
     Raises:
         UserError: no such file, no text, or no query.
@@ -232,23 +242,25 @@ def _text_lines(path: Path, flag: str) -> list[str]:
         raise UserError(f"--{flag} {path} is a folder: name one file of it, or join them: cat {path}/*.txt")
     if not path.is_file():
         raise UserError(f"--{flag} {path}: there is no such file")
-    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    if kind in _NO_LINES_OF_TEXT:
+    if not is_file_of_lines(path):
+        command, quoted = _NO_LINES_OF_TEXT[_kind(path)], shlex.quote(str(path))
+        unpacker = UNPACKERS.get(path.suffix)
+        command = f"{unpacker} -dc {quoted} | {command}" if unpacker else f"{command} <{quoted}"
         raise UserError(
-            f"--{flag} {path}: a file of sentences is wanted, one a line (.txt or .txt.gz), and this is "
-            f"{kind}. Write its texts into one, as by: {_NO_LINES_OF_TEXT[kind]} >sentences.txt"
+            f"--{flag} {path}: a file of sentences is wanted, one a line (as .txt or .txt.gz), and this is "
+            f"{_kind(path)}. Write its texts into one, as by: {command} >sentences.txt"
         )
     found: list[str] = []
     first, number = b"", 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        with naming_damage(str(path)), open_file(path) as file:
             for number, line in enumerate(file, 1):
                 first = first or line
                 found.append(line.decode("utf-8-sig" if number == 1 else "utf-8").strip())
     except UnicodeDecodeError as error:
         raise UserError(f"--{flag} {not_utf8(path, first + error.object, f'line {number}')}") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"--{flag} {path}: cannot be read as text: {error}") from error
+    except UserError as error:
+        raise UserError(f"--{flag}: {error}") from error
     return [line for line in found if line]
 
 

@@ -242,12 +242,10 @@ def _notes(out: Path, summary: dict[str, Any], sts: dict[str, Any]) -> list[str]
 
 
 def _next(out: Path, text: str, eval_data: str) -> list[str]:
-    run, data, benchmarks = (shlex.quote(str(word)) for word in (out, out / "data", eval_data or "DIR"))
-    is_lines = Path(text).is_file() and text.endswith((".txt", ".txt.gz"))
-    sentences = shlex.quote(text) if is_lines else "sentences.txt"
+    run, texts, data, benchmarks = map(shlex.quote, map(str, (out, text, out / "data", eval_data or "DIR")))
     return [
         f'  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained',
-        f'  search     clearly search {run} --text {sentences} "what to look for"',
+        f'  search     clearly search {run} --text {texts} --split "what to look for"',
         f"  evaluate   python -m finetune.sts {run} --eval-data {benchmarks}",
         f"  train on   clearly train --config simcse_micro --init {run} --data {data}",
     ]

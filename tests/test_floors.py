@@ -71,7 +71,7 @@ MAY_IMPORT = {
     "pretrain.clearly": "",
     "pretrain.doctor": "augment.text pretrain.telemetry pretrain.model finetune.data",
     "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "
-    "finetune",
+    "pretrain.prepare finetune",
 }
 EVERYONE_MAY_IMPORT = {
     "augment": ("augment.core",),

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,10 @@ class EmbeddingModel:
     encoder: SentenceEncoder | None = None
     """The packed encoder, its tokenizer beside it; None for models that run otherwise."""
     tokenizer: Any = None
+    longest: int | None = None
+    """Most tokens of a text, special ones included: `encode` cuts off the rest. None: no limit is known."""
+    token_counts: Callable[[Sequence[str]], Sequence[int]] | None = None
+    """Texts -> their tokens before they are cut, special ones included; where `longest` is known."""
 
     precision: str = "fp32"
     """In which its matrix products are computed: "fp32" or "bf16"."""
@@ -123,6 +128,21 @@ class EmbeddingModel:
     def identity(self) -> str:
         """What tells these weights from others of the same name (`ModelSource.identity`)."""
         return self.source.identity if self.source else self.name
+
+    def count_cut(self, texts: Sequence[str]) -> int:
+        """Return how many texts are longer than `longest` tokens, so that `encode` leaves their ends out.
+
+        0 where no limit is known.
+        """
+        if self.token_counts is None or self.longest is None:
+            return 0
+        prompt = self.prompts.get("query", "")
+        # a token has a byte at least: what is this short need not be tokenised
+        few = [one for text in texts if len((one := prompt + text).encode()) + 2 > self.longest]
+        cut = 0
+        for start in range(0, len(few), 4096):
+            cut += sum(count > self.longest for count in self.token_counts(few[start : start + 4096]))
+        return cut
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -412,8 +432,15 @@ def _packed(
         None if chosen == POOLER else several,
         encoder,
         tokenizer,
+        longest=None if encoder is None else min(max_length or encoder.max_positions, encoder.max_positions),
+        token_counts=None if encoder is None else partial(_token_counts, tokenizer),
         batch=f"{batch_size:,} sentences" if encoder is None else f"{token_budget:,} tokens",
     )
+
+
+def _token_counts(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+    ids = tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
+    return [len(row) for row in ids]
 
 
 def _padded(source: ModelSource, pooling: str, batch_size: int, max_length: int | None) -> EmbedFunction:
@@ -476,12 +503,15 @@ def _sentence_transformers(
     def encode(sentences: list[str]) -> np.ndarray:
         return model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
 
-    cut = _cut_at(model, max_length)
+    cut, longest = _cut_at(model, max_length), model.max_seq_length
+    limited = longest is not None and not math.isinf(longest)
     return EmbeddingModel(
         source.name,
         "own modules",
         lambda sentences: distinct(encode, sentences, source.name),
         source,
         cut,
+        longest=longest if limited else None,
+        token_counts=partial(_token_counts, model.tokenizer) if limited else None,
         batch=f"{batch_size:,} sentences",
     )

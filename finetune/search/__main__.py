@@ -1,12 +1,14 @@
 """Find the sentences of a text that mean most nearly what a query means.
 
     clearly search runs/demo --text corpus.txt "a storm at sea"
+    clearly search runs/demo --text 'my/*.jsonl' --split "a storm at sea"          # documents, by sentences
     clearly search runs/demo --text corpus.txt --queries queries.txt --out found.jsonl
     clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
     clearly search runs/demo --text corpus.txt --quantize int8 "a storm at sea"    # a quarter of the memory
     clearly search runs/demo --text corpus.txt --serve                              # a page at localhost:8421
 
-A text is sentences, one a line (.gz too). Its vectors are kept in RUN/search (or results/MODEL/search), so
+A text is sentences, one a line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
+split into sentences as there. Its vectors are kept in RUN/search (or results/MODEL/search), so
 that a second search of the same text by the same weights encodes the query alone.
 """
 
@@ -18,11 +20,12 @@ from functools import partial
 from pathlib import Path
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import read_queries, read_sentences
+from finetune.files import read_queries
 from finetune.flags import Model, Pooling, VectorPrecision
 from finetune.search.index import Hit, SentenceIndex, open_index
 from finetune.search.server import Searcher, listen, serve_until_interrupted
 from finetune.search.stored import Storage
+from finetune.search.texts import read_lines, read_split
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
@@ -35,6 +38,7 @@ def search(
     query: str = "",
     *,
     text: Path,
+    split: bool = False,
     top: cli.Count = 5,
     queries: Path | None = None,
     beside: str = "",
@@ -49,7 +53,9 @@ def search(
 
     Args:
         query: what to look for.
-        text: sentences, one a line.
+        text: sentences, one a line; with --split any text, jsonl, csv or parquet files, between commas, a
+            folder or a glob.
+        split: split the texts into sentences, as `clearly prepare` does.
         top: how many sentences to show.
         queries: a file with a query a line, in place of one.
         beside: another model, whose sentences are shown too.
@@ -62,9 +68,9 @@ def search(
     asked = _asked(query, queries, serve)
     if serve:
         listen(port).server_close()  # a port that is taken is said before anything is encoded
-    sentences = read_sentences(text, "text")
+    sentences = read_split(str(text)) if split else read_lines(text)
     opened = [open_model(name, pooling, precision=precision) for name in filter(None, [model, beside])]
-    searchers = [Searcher(one.name, one.encode, _index(one, sentences, quantize)) for one in opened]
+    searchers = [Searcher(one.name, one.encode, _index(one, sentences, quantize, split)) for one in opened]
     if serve:
         serve_until_interrupted(searchers, text, top, port, partial(print, flush=True))
         return
@@ -93,9 +99,20 @@ def _asked(query: str, queries: Path | None, serve: bool) -> list[str]:
     return [query] if queries is None else read_queries(queries)
 
 
-def _index(model: EmbeddingModel, sentences: list[str], quantize: Storage) -> SentenceIndex:
+def _index(model: EmbeddingModel, sentences: list[str], quantize: Storage, split: bool) -> SentenceIndex:
     place = model.run if model.run is not None else Path("results") / Path(model.name).name
-    return open_index(model, sentences, place / "search", lambda line: print(line, file=sys.stderr), quantize)
+    index = open_index(model, sentences, place / "search", _say, quantize)
+    if index.cut:
+        remedy = "" if split else "; --split splits lines into sentences"
+        _say(
+            f"note: {index.cut:,} of {len(sentences):,} {'sentences' if split else 'lines'} are longer than "
+            f"{model.longest} tokens, at which {model.name} cuts them: their ends are not searched{remedy}"
+        )
+    return index
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _show(hits: list[Hit]) -> None:

@@ -35,10 +35,11 @@ class SentenceIndex:
     Args:
         vectors: N of length 1, or their signs.
         sentences: N of them.
+        cut: how many of them are longer than the model takes, and are known by their beginnings.
     """
 
-    def __init__(self, vectors: Floats | Signs, sentences: Sequence[str]):
-        self._vectors, self._sentences = vectors, sentences
+    def __init__(self, vectors: Floats | Signs, sentences: Sequence[str], cut: int = 0):
+        self._vectors, self._sentences, self.cut = vectors, sentences, cut
 
     def nearest(self, queries: np.ndarray, count: int) -> list[list[Hit]]:
         """Return for each query, float32[Q, d], the nearest sentences, the nearest first."""
@@ -91,11 +92,13 @@ def open_index(
             vectors = _built(model, sentences, say, quantize)
             about = {"model": model.name, "pooling": model.pooling, "sentences": len(sentences)}
             about |= {} if quantize == "none" else {"quantize": quantize}
+            about |= {"cut": (cut := model.count_cut(sentences))}
             replace_durably(place / "index.json", (json.dumps(about, indent=2) + "\n").encode())
             replace_durably(path, vectors.serialized())  # last: it says that all is there
         else:
             vectors = (Signs if quantize == "binary" else Floats).read(str(path))
-    return SentenceIndex(vectors, sentences)
+            cut = json.loads((place / "index.json").read_text()).get("cut", 0)  # absent in earlier ones
+    return SentenceIndex(vectors, sentences, cut)
 
 
 def build_index(
@@ -110,7 +113,7 @@ def build_index(
         UserError: faiss is not installed.
     """
     load_faiss()
-    return SentenceIndex(_built(model, sentences, say, quantize), sentences)
+    return SentenceIndex(_built(model, sentences, say, quantize), sentences, model.count_cut(sentences))
 
 
 def _built(

@@ -2,17 +2,20 @@
 
 import json
 import re
+import shlex
 import signal
 from pathlib import Path
 
 import pytest
 import torch
+from commands import call
 from forked_python import ForkedPython, run_python
 from published_folders import write_published
 from run_helpers import ROOT, TINY, environment, records, wait_for, write_corpus
 from transformers import AutoModelForMaskedLM, AutoTokenizer, T5Config
 
 from finetune.encoders.models import open_model
+from finetune.search.__main__ import search
 from pretrain.adapt import claim, heldout_rows
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
@@ -57,6 +60,10 @@ def test_a_published_type_from_its_folder_to_an_export_with_new_words(tmp_path, 
     own, extended = load_tokenizer(start), load_tokenizer(out / "data")
     added = manifest["counts"]["new_tokens"]
     assert len(extended) == len(own) + 1 + added >= len(own) + 4
+    # what to type next
+    (line,) = (line for line in output.splitlines() if line.startswith("  search "))
+    assert line == f'  search     clearly search {out} --text {text} --split "what to look for"'
+    call(search, *shlex.split(line)[3:])
     # the table: start and best of the run's own evaluations
     summary = json.loads((out / "report" / "summary.json").read_text())
     assert summary["best_by"] == "heldout_mlm_loss" and summary["steps"] == 6

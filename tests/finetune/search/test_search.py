@@ -1,8 +1,10 @@
 """`clearly search`: what is found is what cosines say, an index is used again, the page answers."""
 
+import bz2
 import errno
 import gzip
 import json
+import lzma
 import socket
 import threading
 import urllib.error
@@ -11,9 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from commands import call
 from model_folders import save_bert
 
+from finetune.encoders.models import open_model
 from finetune.files import read_queries, read_sentences
 from finetune.search import __main__ as command
 from finetune.search import index, stored
@@ -44,6 +48,9 @@ class Model:
         self.encoded += len(sentences)
         return random_vectors(sentences)
 
+    def count_cut(self, sentences):
+        return sum(len(sentence) > 23 for sentence in sentences)
+
 
 @pytest.mark.parametrize("exact", [stored.EXACT, 5])
 def test_the_nearest_are_those_of_the_largest_cosines(tmp_path, monkeypatch, exact):
@@ -64,6 +71,7 @@ def test_the_nearest_are_those_of_the_largest_cosines(tmp_path, monkeypatch, exa
     before = model.encoded
     again = index.open_index(model, SENTENCES, tmp_path, said.append)
     assert model.encoded == before and again.nearest(queries, 3) == found.nearest(queries, 3)
+    assert again.cut == found.cut == model.count_cut(SENTENCES) > 0
     index.open_index(model, SENTENCES[:-1], tmp_path, said.append)  # another text
     assert model.encoded == before + len(SENTENCES) - 1
 
@@ -123,6 +131,69 @@ def test_the_command_finds_a_sentence_by_itself(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1].endswith(SENTENCES[5])
 
 
+def test_lines_that_are_cut_are_counted_once_and_a_split_finds_their_ends(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = save_bert(tmp_path / "model")
+    documents = [" ".join(f"{one[0].upper()}{one[1:]}." for one in SENTENCES), *SENTENCES]
+    Path("my").mkdir()
+    Path("my/text.txt").write_text("\n".join(documents))
+    Path("my/one.jsonl").write_text(json.dumps({"text": documents[0]}))
+    longest = open_model(model, "mean").longest
+    words = [str(model), "--pooling", "mean", "--top", "1"]
+    for _ in range(2):  # the second time from the kept index
+        call(command.search, *words, "--text", "my/text.txt", SENTENCES[-1])
+        note = (
+            f"note: 1 of 19 lines are longer than {longest} tokens, at which {model} cuts them: their ends "
+        )
+        note += "are not searched; --split splits lines into sentences\n"
+        assert capsys.readouterr().err.count(note) == 1
+    for text in ("my/text.txt", "my/one.jsonl", "my", "my/one.jsonl,my/text.txt"):
+        call(command.search, *words, "--text", text, "--split", SENTENCES[-1])
+        said = capsys.readouterr()
+        assert "are longer than" not in said.err
+        assert said.out.splitlines()[-1].lower().rstrip(".").endswith(SENTENCES[-1])
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [("gz", gzip.compress), ("zst", zstandard.compress), ("bz2", bz2.compress), ("xz", lzma.compress)],
+)
+def test_what_is_compressed_is_read_and_damage_is_named(tmp_path, ending, pack):
+    path = tmp_path / f"text.txt.{ending}"
+    data = pack("\n".join(SENTENCES).encode())
+    path.write_bytes(data)
+    assert read_sentences(path, "text") == SENTENCES
+    path.write_bytes(data[:-9])
+    with pytest.raises(UserError, match=r"--text: source .*text\.txt\.\w+ is cut short or damaged"):
+        read_sentences(path, "text")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["folder"], "--text folder is a folder: add --split, which reads text, jsonl, csv and parquet"),
+        (["rows.jsonl.zst"], "--text rows.jsonl.zst is no file of sentences, one a line: add --split"),
+        (["rows.zip"], "Write its texts into one, as by: funzip <rows.zip >sentences.txt"),
+        (
+            ["prepared", "--split"],
+            "--text prepared is prepared data, which holds tokens and no text: name the",
+        ),
+        (["prepared"], "--text prepared is prepared data, which holds tokens and no text: name the"),
+        (["nowhere.txt", "--split"], "--text nowhere.txt: source nowhere.txt: no such file, folder or glob"),
+        (["nowhere.txt"], "--text nowhere.txt: there is no such file"),
+    ],
+)
+def test_a_text_of_another_form_is_one_message(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder", "prepared"):
+        Path(folder).mkdir()
+    for file in ("rows.jsonl.zst", "rows.zip", "prepared/manifest.json"):
+        Path(file).touch()
+    with pytest.raises(UserError) as raised:
+        call(command.search, "model", "a query", "--text", *words)
+    assert said in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -152,7 +223,7 @@ def test_sentences_and_queries_are_read_alike_plain_or_packed(tmp_path):
         (tmp_path / name).write_bytes(data)
         assert read_queries(tmp_path / name) == ["a \u2028 cat", "a dog\x0c sleeps"]
         (tmp_path / name).write_bytes(data[:-9])
-    with pytest.raises(UserError, match=r"--queries .*a\.txt\.gz: cannot be read as text"):
+    with pytest.raises(UserError, match=r"--queries: source .*a\.txt\.gz is cut short or damaged"):
         read_queries(tmp_path / "a.txt.gz")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress("schläft".encode("utf-16")))
     for name in ("a.csv", "a.tsv", "a.jsonl.gz"):
