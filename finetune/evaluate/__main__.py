@@ -24,11 +24,12 @@ from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model
 from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
-from finetune.evaluate.costs import Costs, choose, seconds_of, shape_of
+from finetune.evaluate.costs import Costs, seconds_of, shape_of
 from finetune.evaluate.obstacles import lines_of_left_out, none_left, obstacle
+from finetune.evaluate.plan import Choice, Plan, choose
 from finetune.evaluate.results import Record
-from finetune.evaluate.running import SECONDS_TO_END, run_units
-from finetune.evaluate.suites import FINE_TUNED, Unit, suite_named
+from finetune.evaluate.running import SECONDS_TO_END, Running, run_units
+from finetune.evaluate.suites import FINE_TUNED, Unit, suite_named, with_own_sets, with_tasks
 from finetune.files import data_root
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import figure_text, folder_for, table
@@ -45,6 +46,7 @@ def main(
     model: Model,
     *,
     suite: str = "quick",
+    tasks: cli.Names = (),
     budget: str = "",
     jobs: cli.Count = 1,
     eval_data: EvalData = "",
@@ -60,6 +62,8 @@ def main(
     Args:
         suite: quick, sts, senteval, clustering, intents, nanobeir, cola_probe, nli_distance, zh_sts,
             geometry, glue, anli, mteb-eng, or all (of them but quick).
+        tasks: names of the suite's tasks, by commas, as RTE or a set of your own in DIR/NanoBEIR: only the
+            units that do them. Without it, all.
         budget: time to keep to, as 90s, 10m or 1h30m: units that do not fit are left out, and named; what
             still runs when it is over is ended, and taken up again next time. Without it, all are done.
         jobs: units at a time, each in a process with its share of the cores, or with a GPU of its own.
@@ -72,6 +76,7 @@ def main(
     started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
     units, seconds = suite_named(suite), seconds_of(budget)
     root = data_root(eval_data) if any(unit.reads_folder for unit in units) else Path.cwd()
+    units = with_tasks(with_own_sets(units, root), tasks, suite)
     vectors_folder = _vectors_folder(vectors)
     source, pooled = _resolve(model, pooling, precision)
     folder = folder_for(source, out)
@@ -92,23 +97,26 @@ def main(
         f"{shape_of(source)}, {precision}, {usable_cores()} cores, {jobs} jobs",
         root,
     )
-    chosen = left
+    choice = Choice(left, {})
     if budget and left:
         left.sort(key=lambda unit: unit.name in record.ended)  # lest they take all the time each time
         opened = model if names_function(model) else source
         spare = seconds - (time.monotonic() - started)
         try:
-            chosen = _choose(left, costs, spare, jobs, opened, pooled, precision, record.ended)
+            choice = _choose(left, costs, spare, jobs, opened, pooled, precision, record.ended)
         except UserError:
             _print_figures(record, done)  # of earlier calls
             raise
         grace = f"within {SECONDS_TO_END:.0f} s"
         print(f"what still runs after {budget} is ended, {grace}, and is taken up again next time")
     work = _Work(model, source, pooled, precision, root, folder, vectors_folder, costs, record, jobs)
-    code = work.run(chosen, started + seconds, shutdown)
+    plan = Plan(
+        choice.chosen, list(choice.left_out), costs, started + seconds, jobs, partial(print, flush=True)
+    )
+    code = work.run(plan, shutdown)
     if vectors_folder is not None:
         remove_oldest(vectors_folder, vectors_gb * 10**9)
-    _print_figures(record, [unit for unit in units if unit in done or unit in chosen])
+    _print_figures(record, [unit for unit in units if unit in done or unit in plan.started])
     print(f"{format_seconds(time.monotonic() - started)} in all; figures: {folder}")
     if code:
         print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
@@ -136,30 +144,25 @@ class _Work:
     costs: Costs
     record: Record
     jobs: int
-    count: int = 0
     failed: list[Unit] = field(default_factory=list)
     ended: list[Unit] = field(default_factory=list)
     """By the deadline."""
 
-    def run(self, units: Sequence[Unit], deadline: float, shutdown: Shutdown) -> int:
-        """Run units until the deadline; return the exit status of a request to stop, or 0."""
+    def run(self, plan: Plan, shutdown: Shutdown) -> int:
+        """Run the units of a plan until its deadline; return the exit status of a request to stop, or 0."""
         environment = {name: value for name, value in os.environ.items() if name != KEPT_VECTORS}
         if self.vectors is not None:
             environment[KEPT_VECTORS] = str(self.vectors)
 
-        def may_start(unit: Unit) -> bool:
-            self.count += 1
-            number = f"[{self.count}/{len(units)}] {unit.name}"
-            left = deadline - time.monotonic()
-            if left < float("inf") and self.costs.estimate(unit) > left and self.count > 1:
-                print(f"{number}: left out, the units before took longer than estimated", flush=True)
-                return False
-            known = self.costs.known(unit)
-            about = f": about {format_seconds(known)}" if known is not None else ""
-            print(f"{number}{about}", flush=True)
-            return True
+        def take(running: Sequence[Running]) -> Unit | None:
+            if (unit := plan.take(running)) is not None:
+                known = self.costs.known(unit)
+                about = f": about {format_seconds(known)}" if known is not None else ""
+                print(f"[{len(plan.started)}/{plan.count}] {unit.name}{about}", flush=True)
+            return unit
 
         def finished(unit: Unit, code: int, seconds: float, said: str) -> None:
+            plan.one_has_ended()
             figures = self.record.written(unit) if code == 0 else None
             if shutdown.requested() and code:
                 return
@@ -176,21 +179,21 @@ class _Work:
             print(f"  {unit.name}: {headlines} ({format_seconds(seconds)})", flush=True)
 
         def ended(unit: Unit, seconds: float) -> None:
+            plan.one_has_ended()
             self.ended.append(unit)
             self.record.add_ended(unit, seconds)
             after = f"after {format_seconds(seconds)}"
             print(f"  {unit.name}: ended at the budget {after}, and is taken up again next time", flush=True)
 
         request = run_units(
-            units,
+            take,
             self.words,
             self.folder / "eval",
             environment,
             self.jobs,
-            may_start=may_start,
             finished=finished,
             ended=ended,
-            deadline=deadline,
+            deadline=plan.deadline,
             shutdown=shutdown,
             print_line=partial(print, flush=True),
         )
@@ -263,8 +266,8 @@ def _choose(
     pooling: str,
     precision: str,
     ended: Mapping[str, float],
-) -> list[Unit]:
-    """Return the units that fit the budget, and say what is chosen, what not, and why.
+) -> Choice:
+    """Choose the units that fit the budget, and say what is chosen, what not, and why.
 
     ended: unit -> seconds after which a budget has ended it before.
 
@@ -272,11 +275,17 @@ def _choose(
         UserError: none does.
     """
     clock = time.monotonic()
-    if any(costs.known(unit) is None for unit in units):
+    unknown = [unit for unit in units if costs.known(unit) is None]
+    if training := [unit for unit in unknown if unit.evaluation in FINE_TUNED]:
+        from finetune.evaluate.training_costs import training_seconds  # imports torch
+
+        assert isinstance(model, ModelSource), "a function cannot be trained"
+        costs.of_training = training_seconds(training, model, costs.root, jobs)
+    if len(training) < len(unknown):
         os.environ.pop(KEPT_VECTORS, None)  # what is there already would look fast
         own = pooling in ("function", "own modules")
         costs.measure(open_model(model, "" if own else pooling, precision=precision), jobs)
-    choice = choose(units, costs, seconds - (time.monotonic() - clock), jobs)
+    choice = choose(units, costs, seconds - (time.monotonic() - clock), [0.0] * jobs)
     for unit in units:
         how = "estimated" if costs.known(unit) is None else "as before"
         if unit.name in ended:
@@ -290,7 +299,7 @@ def _choose(
             f"--budget: nothing fits; the cheapest unit takes about {format_seconds(least)}, and the choice "
             f"itself took {format_seconds(time.monotonic() - clock)}"
         )
-    return choice.chosen
+    return choice
 
 
 def _print_figures(record: Record, units: Sequence[Unit]) -> None:

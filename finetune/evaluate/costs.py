@@ -1,4 +1,4 @@
-"""What units cost, as measured earlier on this machine or else estimated, and which fit a budget."""
+"""What units cost, as measured earlier on this machine or else estimated; how long a budget is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +59,8 @@ class Costs:
     characters_a_second: float = 0.0
     """Of encoding, in one of the processes; 0: not measured."""
     width: int = _WIDTH
+    of_training: Mapping[Unit, float] = field(default_factory=dict)
+    """Seconds of units that train the weights (`training_costs`)."""
     measured: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,6 +76,8 @@ class Costs:
         """Return the seconds that the unit takes, as measured or else estimated."""
         if (known := self.known(unit)) is not None:
             return known
+        if unit in self.of_training:
+            return START_SECONDS + self.of_training[unit]
         beside = unit.seconds * max(1.0, self.width / _WIDTH)
         return START_SECONDS + beside + 1e6 * unit.million_characters(self.root) / self.characters_a_second
 
@@ -104,31 +108,3 @@ def shape_of(source: ModelSource) -> str:
     if folder is None or not (folder / "config.json").is_file():
         return source.name
     return sha256_of(folder / "config.json")[:12]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Units to do, and those left out with the reason; each with its cost in seconds."""
-
-    chosen: list[Unit]
-    left_out: dict[Unit, str]
-
-
-def choose(units: Sequence[Unit], costs: Costs, seconds: float, processes: int) -> Choice:
-    """Return those of `units` that `processes` finish within so many seconds, the first ones first.
-
-    Each goes to the process that is free first; what would end too late is left out, and cheaper ones behind
-    it may still fit.
-    """
-    ends = [0.0] * processes
-    choice = Choice([], {})
-    for unit in units:
-        cost = costs.estimate(unit)
-        first = min(range(processes), key=ends.__getitem__)
-        if ends[first] + cost <= seconds:
-            ends[first] += cost
-            choice.chosen.append(unit)
-        else:
-            alone = cost > seconds
-            choice.left_out[unit] = "longer than the budget" if alone else "no time left beside the others"
-    return choice

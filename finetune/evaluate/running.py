@@ -53,49 +53,47 @@ class Running:
 
 
 def run_units(
-    units: Sequence[Unit],
+    take: Callable[[Sequence[Running]], Unit | None],
     words_of: Callable[[Unit], list[str]],
     logs: Path,
     environment: dict[str, str],
     jobs: int,
     *,
-    may_start: Callable[[Unit], bool],
     finished: Callable[[Unit, int, float, str], None],
     ended: Callable[[Unit, float], None],
     deadline: float,
     shutdown: Shutdown,
     print_line: Callable[[str], None],
 ) -> int:
-    """Run units in order, `jobs` at a time; return the request to stop (`pretrain.common.shutdown`), or 0.
+    """Run the units that `take` gives, `jobs` at a time; return the request to stop, or 0 (`shutdown`).
 
     Where there are GPUs, each process sees one of them; without one, each has its share of the cores. After a
     request to stop nothing is started, what runs gets the signal, and is waited for: it saves what it can. So
     it does at the deadline, after which it has SECONDS_TO_END.
 
     Args:
+        take: what runs -> the next unit to start; None: there is none.
         words_of: unit -> what follows `python -m`.
         logs: folder, which gets a file for each unit with all that it prints.
-        may_start: says no where a unit no longer fits the budget.
         finished: is told of a unit's exit status, seconds and log's last line, or its error.
         ended: is told of a unit that the deadline has ended, and its seconds, in place of `finished`.
         deadline: as `time.monotonic` has it.
         print_line: takes a line of progress of a unit, now and then.
     """
     make_folder(logs)
-    gpus, waiting, running = _gpus(), list(units), list[Running]()
+    gpus, running = _gpus(), list[Running]()
     stopping, said = False, time.monotonic()
-    while waiting or running:
+    while True:
         if shutdown.requested() and not stopping:
             stopping = True
-            waiting.clear()
             for one in running:
                 one.signal(signal.SIGINT)
-        while waiting and len(running) < jobs:
-            unit = waiting.pop(0)
-            if may_start(unit):
-                slot = min(set(range(jobs)) - {one.slot for one in running})
-                own = environment | _share(jobs, slot, gpus)
-                running.append(_start(unit, words_of(unit), logs, own, slot))
+        while not stopping and len(running) < jobs and (unit := take(running)) is not None:
+            slot = min(set(range(jobs)) - {one.slot for one in running})
+            own = environment | _share(jobs, slot, gpus)
+            running.append(_start(unit, words_of(unit), logs, own, slot))
+        if not running:
+            return shutdown.requested()
         time.sleep(_LOOK_SECONDS)
         for one in list(running):
             if not stopping:
@@ -115,7 +113,6 @@ def run_units(
                 if line and line != one.said:
                     one.said = line
                     print_line(f"  {one.unit.name}: {line}")
-    return shutdown.requested()
 
 
 def _start(unit: Unit, words: Sequence[str], logs: Path, environment: dict[str, str], slot: int) -> Running:

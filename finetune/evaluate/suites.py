@@ -2,11 +2,12 @@
 
 A unit is what is chosen by a budget, done by one process, and kept when it is done. Its cost is known from
 the published files: characters that go through the encoder, and seconds of everything else (classifiers,
-k-means), measured in one thread for vectors 256 wide.
+k-means), measured in one thread for vectors 256 wide. That of training is measured (`training_costs`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,10 +30,6 @@ _GEOMETRY = {  # measure: its figures, of which another text or augmentation has
     "isomorphism": ("isomorphism/NLI A-E", "isomorphism/NLI A-C", "isomorphism/NLI E-C"),
     "augmentation": ("augmentation/reorder", "projection"),
 }
-_TRAINING = 3.5
-"""What a training step costs beside a pass without gradients."""
-_GLUE_RUNS = 10 * 5 * _TRAINING  # epochs, seeds
-_ANLI_CHARACTERS = 560.0  # million an epoch, of all its training sets
 _COSTS: dict[str, dict[str, tuple[float, float]]] = {
     "senteval": {
         "TREC": (0.29, 6),
@@ -61,16 +58,7 @@ _COSTS: dict[str, dict[str, tuple[float, float]]] = {
         "isomorphism": (0.35, 4),
         "augmentation": (2.0, 25),
     },
-    "glue": {  # million characters a pass over the training set
-        "CoLA": (0.35 * _GLUE_RUNS, 0),
-        "STS-B": (0.75 * _GLUE_RUNS, 0),
-        "RTE": (0.8 * _GLUE_RUNS, 0),
-        "MRPC": (0.9 * _GLUE_RUNS, 0),
-        "SST-2": (3.7 * _GLUE_RUNS, 0),
-        "QNLI": (25.5 * _GLUE_RUNS, 0),
-        "QQP": (43.5 * _GLUE_RUNS, 0),
-        "MNLI": (68.0 * _GLUE_RUNS, 0),
-    },
+    "glue": dict.fromkeys(("CoLA", "STS-B", "RTE", "MRPC", "SST-2", "QNLI", "QQP", "MNLI"), (0, 0)),
 }
 """Evaluation -> task -> (`Unit.characters`, `Unit.seconds`), in the order in which a budget takes them."""
 
@@ -83,8 +71,8 @@ class Unit:
     """`python -m finetune.EVALUATION`, whose figures are in EVALUATION-POOLING.json."""
     tasks: tuple[str, ...]
     characters: float
-    """Million characters that go through the encoder; a training step counts as _TRAINING passes. 0: as many
-    as the files have bytes."""
+    """Million characters that go through the encoder; 0: as many as the files have bytes. Not of those that
+    train the weights, whose cost `training_costs` measures."""
     seconds: float = 0.0
     """Of everything but encoding, in one thread, vectors 256 wide."""
     label: str = ""
@@ -202,7 +190,7 @@ SUITES: dict[str, tuple[Unit, ...]] = {
     "zh_sts": (Unit("zh_sts", tuple(zh_sts.TASKS), 0.5, 1),),  # a Chinese character is a token or more
     "geometry": _units("geometry"),
     "glue": _units("glue"),
-    "anli": (Unit("anli", ("R1", "R2", "R3"), 2 * _TRAINING * _ANLI_CHARACTERS),),
+    "anli": (Unit("anli", ("R1", "R2", "R3"), 0),),
 }
 """Name -> units, those first that a budget takes first."""
 MTEB = "mteb-eng"
@@ -220,6 +208,29 @@ def suite_named(name: str) -> tuple[Unit, ...]:
     units = SUITES.get(known, ())
     wanted = known == MTEB or (known == "all" and find_spec("mteb") is not None)
     return (*units, *_mteb()) if wanted else units
+
+
+def with_own_sets(units: Sequence[Unit], root: Path) -> tuple[Unit, ...]:
+    """Return units and, behind those of NanoBEIR's thirteen, one for each other set beside these."""
+    ends = [number for number, unit in enumerate(units, 1) if unit.evaluation == "nanobeir"]
+    if not ends or not (root / nanobeir.FOLDER).is_dir():
+        return tuple(units)
+    own = [name for name in nanobeir.available(root) if name not in nanobeir.THIRTEEN]
+    added = [Unit("nanobeir", (name,), 0, 1) for name in own]
+    return (*units[: ends[-1]], *added, *units[ends[-1] :])
+
+
+def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple[Unit, ...]:
+    """Return the units that do any of these tasks, in their order; all, where no task is named.
+
+    Raises:
+        UserError: the suite has no such task (the message names the nearest).
+    """
+    if not tasks:
+        return tuple(units)
+    there = [task for unit in units for task in unit.tasks]
+    named = {known_name(name, there, f"task of --suite {suite}") for name in tasks}
+    return tuple(unit for unit in units if named & set(unit.tasks))
 
 
 def _mteb() -> list[Unit]:

@@ -160,7 +160,7 @@ class FineTuning:
                 order = self.rows(self.seed, epoch)
             started = time.monotonic()
             position = self.step % self.steps_per_epoch * self.recipe.batch_size
-            losses += self._train_step(order[position : position + self.recipe.batch_size])
+            losses += self.update(order[position : position + self.recipe.batch_size])
             if self.device.type == "cpu":
                 memory.after_step()
             self.training_seconds += time.monotonic() - started
@@ -193,7 +193,7 @@ class FineTuning:
         """Put `Outcome.weights` back into the model, for `logits`."""
         self.model.load_state_dict(weights)
 
-    def _train_step(self, rows: np.ndarray) -> Tensor:
+    def update(self, rows: np.ndarray) -> Tensor:
         """Update the model on these examples; return their mean loss, on the device."""
         recipe = self.recipe
         for group in self.optimizer.param_groups:

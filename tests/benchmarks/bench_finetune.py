@@ -111,7 +111,7 @@ def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: 
         tokens, start = 0, 0.0
         for number in range(steps + 1):
             chosen = order[number * batch : (number + 1) * batch]
-            training._train_step(chosen)
+            training.update(chosen)
             if number == 0:
                 start = time.process_time()
             else:

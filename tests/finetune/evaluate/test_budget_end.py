@@ -58,13 +58,13 @@ def run_until(deadline, codes, jobs, tmp_path, shutdown):
     def ended(unit, seconds):
         told[unit] = ("ended", seconds)
 
+    waiting = list(units)
     request = running.run_units(
-        units,
+        lambda _: waiting.pop(0) if waiting and time.monotonic() < deadline else None,
         words.__getitem__,
         tmp_path / "eval",
         dict(os.environ),
         jobs,
-        may_start=lambda unit: time.monotonic() < deadline,
         finished=finished,
         ended=ended,
         deadline=deadline,

@@ -20,9 +20,10 @@ from sts_layout import write_layout
 from suite_command import evaluate
 
 from finetune.evaluate import obstacles, suites
-from finetune.evaluate.costs import Costs, choose, seconds_of
+from finetune.evaluate.costs import Costs, seconds_of
+from finetune.evaluate.plan import Plan, choose
 from finetune.evaluate.results import Record
-from finetune.evaluate.suites import SUITES, Unit
+from finetune.evaluate.suites import FINE_TUNED, SUITES, Unit
 from finetune.intents.__main__ import main as intents
 from finetune.results import Evaluation, read, write
 from finetune.sts.__main__ import main as sts
@@ -247,7 +248,7 @@ def test_chosen_units_fit_whatever_they_cost():
         units = [Unit("intents", (str(n),), 1, drawn.randint(0, 50)) for n in range(8)]
         costs = Costs(None, "", Path("data"), characters_a_second=1e6)
         seconds, processes = drawn.randint(1, 200), drawn.randint(1, 3)
-        choice = choose(units, costs, seconds, processes)
+        choice = choose(units, costs, seconds, [0.0] * processes)
         each = {unit: costs.estimate(unit) for unit in units}
         assert set(choice.chosen) | set(choice.left_out) == set(units)
         assert sum(each[unit] for unit in choice.chosen) <= seconds * processes
@@ -257,12 +258,37 @@ def test_chosen_units_fit_whatever_they_cost():
             assert all(each[unit] > spare for unit in choice.left_out)
 
 
+def test_time_that_is_left_over_goes_to_units_that_were_left_out():
+    """Moving the deadline stands for units that take less, or more, than their estimates."""
+    units = [Unit("intents", (str(n),), 1, seconds) for n, seconds in enumerate((0, 25, 5, 1))]
+    costs = Costs(None, "", Path("data"), characters_a_second=1e9)  # 10, 35, 15 and 11 seconds
+    first = choose(units, costs, 38, [0.0])
+    assert first.chosen == [units[0], units[2], units[3]]
+    said: list[str] = []
+    plan = Plan(first.chosen, list(first.left_out), costs, time.monotonic() + 38, 1, said.append)
+    assert plan.take([]) == units[0] and plan.count == 3
+    plan.deadline += 26
+    plan.one_has_ended()
+    assert plan.take([]) == units[2] and plan.count == 4  # what was chosen first goes first
+    fits = "+ intents 1: about 00:35, fits now, the units before took less than estimated"
+    assert said == [fits]
+    plan.deadline -= 25
+    plan.one_has_ended()
+    assert plan.take([]) == units[3] and plan.count == 3
+    assert said == [fits, "- intents 1: left out, the units before took longer than estimated"]
+    plan.one_has_ended()
+    assert plan.take([]) == units[1] and said[2:] == [fits]
+    plan.one_has_ended()
+    assert plan.take([]) is None
+
+
 def test_every_unit_of_every_suite_is_a_command_with_known_files():
     for units in SUITES.values():
         assert len({unit.name for unit in units}) == len(units)
         for unit in units:
             assert unit.files(Path("data")), unit.name
-            assert unit.characters > 0 or unit.evaluation in ("nanobeir", "nli_distance")
+            by_size = ("nanobeir", "nli_distance", *FINE_TUNED)
+            assert unit.characters > 0 or unit.evaluation in by_size
     names = [unit.name for unit in SUITES["all"]]
     assert {unit.name for name in SUITES if name != "quick" for unit in SUITES[name]} == set(names)
 

@@ -1,0 +1,191 @@
+"""Estimate the time of evaluations that train the weights: GLUE and ANLI.
+
+A few steps of the model itself are timed, at two lengths. A step costs a part that does not depend on its
+tokens (the optimizer, the calls of kernels) and a part for each token. How many steps and tokens there are
+follows from the data that is there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from augment.core.ragged import Ragged, offsets_of
+from finetune import anli
+from finetune.encoders.source import ModelSource
+from finetune.evaluate.suites import Unit
+from finetune.glue.command import SEEDS
+from finetune.glue.runs import EPOCHS, FAIRSEQ, MAX_LENGTH
+from finetune.glue.side_by_side import choose_processes
+from finetune.tuning.classifier import choose_precision, logits_of
+from finetune.tuning.finetuning import FineTuning
+from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
+from finetune.tuning.recipe import Recipe
+from finetune.tuning.tasks import Examples, load
+from pretrain.common.cores import usable_cores
+
+_ROWS = 16
+_SHORT, _LONG = 8, 64  # tokens of an example
+_SECONDS = 1.0  # of a measurement, at least one step
+_SAMPLE = 256  # examples of a set that are tokenised, to know the length of the others
+
+
+@dataclass(frozen=True)
+class TrainingSpeed:
+    """What training and evaluation of a model cost in one process."""
+
+    step: float
+    """Seconds of a step beside those of its tokens."""
+    token: float
+    """Seconds of a token in a step."""
+    evaluated: float
+    """Seconds of a token without gradients."""
+
+    def seconds(self, steps: float, tokens: float, evaluated: float) -> float:
+        """Return the seconds of so many steps with so many tokens together, and evaluated tokens."""
+        return self.step * steps + self.token * tokens + self.evaluated * evaluated
+
+
+def measure_training(source: Source, threads: int) -> TrainingSpeed:
+    """Train on a few random batches, with so many threads; the weights of `source` stay as they are."""
+    draw = np.random.default_rng(0)
+    lengths = np.repeat([_SHORT, min(_LONG, source.encoder.max_positions)], _ROWS)
+    offsets = offsets_of(lengths)
+    ids = draw.integers(0, source.encoder.lm.config.vocab_size, offsets[-1]).astype(np.int32)
+    types = Ragged(np.zeros_like(ids), offsets) if source.encoder.has_token_types else None
+    rows = Encoded(Ragged(ids, offsets), types, np.zeros(len(lengths), np.int64), 0)
+    precision = choose_precision("auto")
+    with _threads(threads):
+        training = FineTuning(
+            source, rows, 2, Recipe(1e-5, _ROWS, 1, 0.0), 0, lambda logits: (0.0, {}, np.empty(0)),
+            precision=precision,
+        )  # fmt: skip
+        short, long = np.arange(_ROWS), np.arange(_ROWS, 2 * _ROWS)
+        training.update(short)  # the first step makes the optimizer's state
+        seconds = [_mean_of(partial(_step, training, rows)) for rows in (short, long)]
+        few, many = int(lengths[short].sum()), int(lengths[long].sum())
+        passed = _mean_of(lambda: logits_of(training.model, rows, many, precision))
+    token = max(0.0, (seconds[1] - seconds[0]) / (many - few))
+    return TrainingSpeed(max(0.0, seconds[0] - token * few), token, passed / (few + many))
+
+
+def training_seconds(
+    units: Sequence[Unit], model: ModelSource, root: Path, jobs: int
+) -> Mapping[Unit, float]:
+    """Return the seconds of units that train the weights, beside those of starting a process.
+
+    Args:
+        root: the folder of evaluation data.
+        jobs: units that run side by side, each with its share of the cores.
+
+    Raises:
+        UserError: the model cannot be trained, or a set is damaged.
+    """
+    source = open_source(model.location)
+    parameters = sum(part.numel() for part in source.encoder.parameters())
+    cores = max(1, usable_cores() // jobs)
+    found, speeds = {}, dict[int, TrainingSpeed]()
+    for unit in units:
+        processes = 1 if jobs > 1 or unit.evaluation != "glue" else choose_processes(SEEDS, parameters)
+        threads = 1 if processes > 1 else cores
+        if threads not in speeds:
+            speeds[threads] = measure_training(source, threads)
+        size = _glue(source, unit.tasks[0], root) if unit.evaluation == "glue" else _anli(source, root)
+        runs = math.ceil(SEEDS / processes) if unit.evaluation == "glue" else 1
+        work = speeds[threads].seconds(size.steps, size.tokens, size.evaluated)
+        found[unit] = runs * work + size.reading
+    return found
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Steps, their tokens, and evaluated tokens of a run; seconds of reading and tokenising the data."""
+
+    steps: float
+    tokens: float
+    evaluated: float
+    reading: float
+
+
+def _glue(source: Source, task: str, root: Path) -> _Size:
+    started = time.perf_counter()
+    splits = load(task, str(root)).splits
+    reading = time.perf_counter() - started
+    train = splits["train"]
+    tokens, tokenising = _tokens(source, train, MAX_LENGTH)
+    evaluated = 0.0
+    for name, rows in splits.items():
+        if name.startswith("dev"):
+            some, seconds = _tokens(source, rows, MAX_LENGTH)
+            evaluated, tokenising = evaluated + some, tokenising + seconds
+    steps = math.ceil(len(train) / FAIRSEQ[task][1])
+    return _Size(EPOCHS * steps, EPOCHS * tokens, EPOCHS * evaluated, reading + tokenising)
+
+
+def _anli(source: Source, root: Path) -> _Size:
+    started = time.perf_counter()
+    sets = anli.load_sets(str(root))
+    reading = time.perf_counter() - started
+    weights = {corpus.name: corpus.weight for corpus in anli.TRAINING}
+    examples = tokens = evaluated = 0.0
+    for name, rows in sets.train.items():
+        some, seconds = _tokens(source, rows, anli.MAX_LENGTH)
+        examples, tokens = examples + weights[name] * len(rows), tokens + weights[name] * some
+        reading += seconds
+    for rows in sets.evaluation.values():
+        some, seconds = _tokens(source, rows, anli.MAX_LENGTH)
+        evaluated, reading = evaluated + some, reading + seconds
+    epochs = anli.RECIPE.epochs
+    steps = epochs * math.ceil(examples / anli.RECIPE.batch_size)
+    times = epochs + steps // anli.EVALUATE_EVERY
+    return _Size(steps, epochs * tokens, times * evaluated, reading)
+
+
+def _tokens(source: Source, rows: Examples, max_length: int) -> tuple[float, float]:
+    """Return how many tokens a set has, and the seconds of tokenising it, both from a sample of it."""
+    some = rows.sample(_SAMPLE)
+    started = time.perf_counter()
+    encoded = encode_examples(source, some.first, some.second, some.targets, max_length)
+    times = len(rows) / len(some)
+    return times * int(encoded.tokens.lengths.sum()), times * (time.perf_counter() - started)
+
+
+def _step(training: FineTuning, rows: np.ndarray) -> float:
+    return float(training.update(rows))  # waits for the device
+
+
+def _mean_of(work: Callable[[], object]) -> float:
+    """Return the mean seconds of several calls: what others take of the cores is in it.
+
+    The first call, which is slower, counts only where it takes all of the time.
+    """
+    seconds, calls = _timed(work), 1
+    if seconds < _SECONDS:
+        seconds, calls = _timed(work), 1
+    while seconds < _SECONDS:
+        seconds, calls = seconds + _timed(work), calls + 1
+    return seconds / calls
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
