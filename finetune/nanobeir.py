@@ -93,7 +93,8 @@ def read(folder: Path) -> Retrieval:
 def available(data: str | Path | None) -> list[str]:
     """Return the names of the sets that are there, NanoBEIR's own first."""
     folder = find(data, FOLDER)
-    there = {path.name for path in folder.iterdir() if path.is_dir() and path.name not in PARTS}
+    folders = {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    there = folders - set(PARTS)  # what is hidden is the hub's own record of a download
     there |= {path.name.rsplit("-", 3)[0] for path in (folder / "corpus").glob("*-*-of-*.parquet")}
     return [name for name in THIRTEEN if name in there] + sorted(there - set(THIRTEEN))
 
@@ -109,6 +110,17 @@ def files(folder: Path, part: str) -> list[Path]:
         if found:
             return found
     return []
+
+
+def lacking(folder: Path) -> str:
+    """Return which part a set lacks, and how it is written; "" if all are there."""
+    for part in PARTS:
+        if not files(folder, part):
+            return (
+                f"{folder} has no {part}: expected {part}/*.parquet, {part}.parquet or {part}.jsonl, as in "
+                "zeta-alpha-ai's sets on the hub"
+            )
+    return ""
 
 
 def _texts(folder: Path, part: str) -> dict[str, str]:
@@ -127,10 +139,7 @@ def _rows(folder: Path, part: str) -> list[tuple[Path, dict]]:
     """Return the rows of a part, each with its file."""
     found = files(folder, part)
     if not found:
-        raise UserError(
-            f"{folder} has no {part}: expected {part}/*.parquet, {part}.parquet or {part}.jsonl, as in "
-            "zeta-alpha-ai's sets on the hub"
-        )
+        raise UserError(lacking(folder))
     return [(path, row) for path in found for row in _read_rows(path)]
 
 

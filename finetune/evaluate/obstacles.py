@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from augment.core.pretrained import pretrained
-from finetune import zh_sts
+from finetune import nanobeir, zh_sts
 from finetune.encoders.source import ModelSource, kind_of, names_function
 from finetune.evaluate.suites import FINE_TUNED, Unit
 from finetune.hub import reach_hub
@@ -16,6 +16,7 @@ from pretrain.common.errors import UserError
 _MOST_UNKNOWN = 0.5
 """Share of unknown tokens above which a tokenizer does not know a language."""
 _PAIRS_READ = 200
+_NOT_THERE = " is not there"
 
 
 def obstacle(unit: Unit, root: Path, source: ModelSource, suite: str) -> str:
@@ -26,10 +27,15 @@ def obstacle(unit: Unit, root: Path, source: ModelSource, suite: str) -> str:
 
 
 def lines_of_left_out(reasons: Mapping[Unit, str]) -> list[str]:
-    """Return a line for each evaluation with units that are left out, with the first one's reason."""
+    """Return a line for each evaluation with units that are left out, with the first one's reason.
+
+    Units whose data are not there at all have a line apart from others.
+    """
+    groups: dict[tuple[str, bool], list[Unit]] = {}
+    for unit, reason in reasons.items():
+        groups.setdefault((unit.evaluation, reason.endswith(_NOT_THERE)), []).append(unit)
     lines = []
-    for evaluation in dict.fromkeys(unit.evaluation for unit in reasons):
-        first, *others = [unit for unit in reasons if unit.evaluation == evaluation]
+    for first, *others in groups.values():
         more = f" and {len(others)} more" if others else ""
         lines.append(f"left out: {first.name}{more}: {reasons[first]}")
     return lines
@@ -39,15 +45,20 @@ def none_left(units: Sequence[Unit], reasons: Mapping[Unit, str]) -> UserError:
     """Return the error of a suite of which nothing can be done."""
     more = "; `python -m finetune.data check DIR` says what is missing and where to get it"
     first = reasons[units[0]]
-    return UserError(f"nothing of this suite can be done: {first}{more if units[0].reads_folder else ''}")
+    absent = units[0].reads_folder and first.endswith(_NOT_THERE)
+    return UserError(f"nothing of this suite can be done: {first}{more if absent else ''}")
 
 
 def lacking(unit: Unit, root: Path) -> str:
     """Return why a unit cannot be done with the data that is there; "" if it can."""
     if not unit.reads_folder:
         return _hub_fault()
+    if unit.evaluation == "nanobeir":
+        folder = root / nanobeir.FOLDER / unit.tasks[0]
+        if folder.is_dir() and (fault := nanobeir.lacking(folder)):
+            return fault
     absent = [path for path in unit.files(root) if not path.is_file()]
-    return f"{absent[0]} is not there" if absent else ""
+    return f"{absent[0]}{_NOT_THERE}" if absent else ""
 
 
 @cache

@@ -1,6 +1,7 @@
 """The suites of nli_distance, cola_probe, zh_sts and geometry: their figures are those of the commands."""
 
 import csv
+import json
 import shutil
 
 import pytest
@@ -17,6 +18,7 @@ from finetune.evaluate.results import Record
 from finetune.evaluate.suites import SUITES, Unit
 from finetune.geometry.__main__ import MEASURES, geometry
 from finetune.results import Evaluation, read, write
+from pretrain.common.errors import UserError
 
 FROZEN = ("cola_probe", "nli_distance", "zh_sts", "geometry")
 
@@ -72,6 +74,31 @@ def test_figures_are_those_of_their_commands(run, data, tmp_path, monkeypatch):
     assert said.count("done before: geometry ") == len(SUITES["geometry"]) and "[1/" not in said
     evaluate(*words, "cola_probe", "--again")
     assert ": 30 kept from before, 0 encoded" in (out / "eval" / "cola_probe-CoLA.txt").read_text()
+
+
+def test_a_retrieval_set_of_ones_own_is_a_unit_of_nanobeir(run, tmp_path):
+    folder, words = tmp_path / "NanoBEIR", [run, "--suite", "nanobeir", "--vectors=none", "--eval-data"]
+    words += [tmp_path, "--out", tmp_path / "out"]
+    rows = {
+        "corpus": [{"_id": n, "text": text} for n, text in enumerate(SENTENCES)],
+        "queries": [{"_id": 0, "text": SENTENCES[0]}],
+        "qrels": [{"query-id": 0, "corpus-id": 0}],
+    }
+    for name in ("Mine", "Bad", ".cache"):
+        (folder / name).mkdir(parents=True)
+    for part, lines in rows.items():
+        (folder / "Mine" / f"{part}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (folder / "Bad" / "corpus.jsonl").write_text("{}")
+    said = evaluate(*words, "--tasks", "mine")
+    assert "[1/1] nanobeir Mine" in said and "left out" not in said
+    assert read(tmp_path / "out" / "nanobeir-mean.json").tasks["Mine"].value == pytest.approx(100)
+    said = evaluate(*words)
+    assert "done before: nanobeir Mine" in said and "left out: nanobeir NanoArguAna and 12 more: " in said
+    assert "left out: nanobeir Bad: " in said and ".cache" not in said
+    with pytest.raises(UserError, match=r"can be done: \S+/Bad has no queries: expected .* on the hub$"):
+        evaluate(*words, "--tasks", "Bad")
+    with pytest.raises(UserError, match="unknown task of --suite nanobeir 'min'; did you mean 'Mine'"):
+        evaluate(*words, "--tasks", "min")
 
 
 def test_units_do_with_what_their_commands_do_with(data, tmp_path):
