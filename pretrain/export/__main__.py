@@ -3,6 +3,7 @@
     python -m pretrain.export RUN [--step latest|best|N] [--out FOLDER]
     python -m pretrain.export RUN --quantize int8 [--sentences FILE]
     python -m pretrain.export RUN --push OWNER/NAME [--dry-run]
+    python -m pretrain.export EXPORT --push OWNER/NAME [--dry-run]
     python -m pretrain.export RUN --format deepspeed-universal [--out FOLDER]
 
 Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The folder holds
@@ -17,7 +18,8 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
     README.md                         the model card, filled from the run
 
 With --push the export is also uploaded to the Hugging Face hub, where it is private unless --public is given.
-Its card there has the evaluations in RUN/report that are of these weights; --dry-run shows all that would go.
+Its card there has the evaluations in RUN/report that are of these weights. --dry-run shows all that would go,
+and writes nothing. A folder that is an export already is uploaded as it is.
 
 --format deepspeed-universal writes weights and AdamW's state for DeepSpeed's own `load_checkpoint`
 (`pretrain.export.universal`).
@@ -46,7 +48,7 @@ def main(
     """Write a trained encoder as a folder that transformers and sentence-transformers load.
 
     Args:
-        run: run folder.
+        run: run folder; for --push also the folder of an export, which is uploaded as it is.
         step: checkpoint: latest, best, or the number of its step.
         out: folder to write; default: RUN/export, or RUN/best for the best.
         quantize: say that vectors are stored as int8, uint8, binary or ubinary; the weights stay as they are.
@@ -54,7 +56,7 @@ def main(
             the run.
         push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
         public: a model that the push makes is for everybody; otherwise it is private.
-        dry_run: of the push show the card and the files, and send nothing.
+        dry_run: of the push show the card and the files; write and send nothing.
         format: transformers; or deepspeed-universal: all that DeepSpeed needs to continue training, by
             default in RUN/deepspeed-universal.
     """
@@ -64,8 +66,8 @@ def main(
         return _universal(run, out, step)
     if format != "transformers":
         raise UserError(f"--format {format} is unknown: transformers, or deepspeed-universal")
-    from pretrain.export.folder import export, read_policy
-    from pretrain.export.quantization import check_precision, read_quantization
+    from pretrain.export.folder import export, is_export, trial_export
+    from pretrain.export.quantization import check_precision
 
     if push is None and (public or dry_run):
         raise UserError(f"--{'public' if public else 'dry-run'} says how to --push: name OWNER/NAME with it")
@@ -77,17 +79,38 @@ def main(
         from pretrain.export.push import require_repository
 
         require_repository(push)
+        if is_export(Path(run)):
+            if step != "latest" or out is not None or quantize:
+                raise UserError(
+                    f"{run} is an export, which is pushed as it is: --step, --out and --quantize go with a "
+                    "run"
+                )
+            _push(Path(run), push, Path(run).parent, public, dry_run)
+            return 0
+        if dry_run:
+            with trial_export(run, out, step, quantize, sentences) as (made, target):
+                _describe(made, target, run, "would export")
+                _push(made, push, Path(run), public, dry_run)
+            return 0
     folder = export(run, out, step, quantize, sentences)
-    policy = read_policy(folder)
-    assert policy is not None  # of the export just written
-    kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
-    print(f"exported step {policy['step']:,} of {run} to {folder} (pooling {policy['pooling']}{kept})")
-    print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
-    if (stored := read_quantization(folder)) is not None:
-        print(f"  vectors as {stored.precision}: {stored.describe(policy['hidden_size'])}")
+    _describe(folder, folder, run, "exported")
     if push is not None:
         _push(folder, push, Path(run), public, dry_run)
     return 0
+
+
+def _describe(made: Path, target: Path, run: str, did: str) -> None:
+    """Print what is in the export `made`, by the name `target`, and how to open it."""
+    from pretrain.export.folder import read_policy
+    from pretrain.export.quantization import read_quantization
+
+    policy = read_policy(made)
+    assert policy is not None  # of the export just written
+    kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
+    print(f"{did} step {policy['step']:,} of {run} to {target} (pooling {policy['pooling']}{kept})")
+    print(f"  AutoModel.from_pretrained({str(target)!r})\n  SentenceTransformer({str(target)!r})")
+    if (stored := read_quantization(made)) is not None:
+        print(f"  vectors as {stored.precision}: {stored.describe(policy['hidden_size'])}")
 
 
 def _universal(run: str, out: str | None, step: str) -> int:
@@ -107,7 +130,7 @@ def _push(folder: Path, repo: str, run: Path, public: bool, dry_run: bool) -> No
     if upload.other_evaluations:
         print(f"  not in the card, because of other weights: {', '.join(upload.other_evaluations)}")
     if dry_run:
-        print(f"\n{upload.card}\n{upload.listing()}\n\nnothing was sent (--dry-run)")
+        print(f"\n{upload.card}\n{upload.listing()}\n\nnothing was written or sent (--dry-run)")
     else:
         print(f"  sent: {upload.send(public)}")
 

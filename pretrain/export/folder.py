@@ -5,7 +5,9 @@ from __future__ import annotations
 import filecmp
 import json
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +78,9 @@ def export(
         UserError: there is nothing to export, the checkpoint is damaged, its tokenizer is missing, or `out`
             holds something else.
     """
-    run, chosen = find_source(Path(source), str(step))
-    if out is None and (chosen / MARK).is_file():
-        if not quantize:
-            return chosen
-        raise UserError(f"{chosen} stays as it is: name a folder for the quantised one with --out")
-    out = Path(out) if out is not None else run / "export"
-    _check_replaceable(out)
+    run, chosen, out = _find_both(source, out, step, quantize)
+    if out == chosen:
+        return out
     hidden = out.with_name(f".{out.name}.tmp")
     try:
         make_folder(out.parent)
@@ -121,11 +119,59 @@ def export(
     return out
 
 
+@contextmanager
+def trial_export(
+    source: str | Path,
+    out: str | Path | None = None,
+    step: int | str = "latest",
+    quantize: str = "",
+    sentences: Path | None = None,
+) -> Iterator[tuple[Path, Path]]:
+    """Make an export in a temporary folder, and remove it at the end of the block.
+
+    Args: those of `export`.
+
+    Yields:
+        The folder made, and the one that `export` would write.
+
+    Raises:
+        UserError: as `export`.
+    """
+    _, chosen, out = _find_both(source, out, step, quantize)
+    if out == chosen:
+        yield out, out
+        return
+    with tempfile.TemporaryDirectory(prefix="export-") as made:
+        yield export(source, Path(made) / out.name, step, quantize, sentences), out
+
+
 # -- finding -----------------------------------------------------------
+
+
+def _find_both(
+    source: str | Path, out: str | Path | None, step: int | str, quantize: str
+) -> tuple[Path, Path, Path]:
+    """Return the run folder, the checkpoint or finished export to take, and the folder to write.
+
+    The last two are the same where the best export is taken as it is.
+    """
+    run, chosen = find_source(Path(source), str(step))
+    if out is None and (chosen / MARK).is_file():
+        if not quantize:
+            return run, chosen, chosen
+        raise UserError(f"{chosen} stays as it is: name a folder for the quantised one with --out")
+    out = Path(out) if out is not None else run / "export"
+    _check_replaceable(out)
+    return run, chosen, out
 
 
 def find_source(source: Path, step: str) -> tuple[Path, Path]:
     """Return the run folder, and the checkpoint or finished export to take."""
+    if is_export(source):
+        raise UserError(
+            f"{source} is an export already: send it to the hub as it is with --push OWNER/NAME alone, or "
+            "give the folder of its run to export that again"
+        )
     if STEP_FOLDER.fullmatch(source.name) and source.is_dir():
         if (problem := problem_with(source)) is not None:
             raise UserError(f"checkpoint {source} {problem}. Export another: python -m pretrain.export RUN")

@@ -16,6 +16,7 @@ CITATION = """@article{wu2020clear,
 }"""
 
 PAPERS = {
+    "mlm": "Devlin et al. 2019, BERT (masked language modelling), arXiv:1810.04805",
     "simcse": "Gao, Yao and Chen 2021, SimCSE, arXiv:2104.08821",
     "vascl": "Zhang et al. 2022, Virtual Augmentation Supported Contrastive Learning, arXiv:2110.08552",
     "augcse": "Tang et al. 2022, AugCSE, arXiv:2210.13749",
@@ -90,28 +91,31 @@ def _parts(recipe: dict[str, Any]) -> list[str]:
 def _objective(recipe: dict[str, Any]) -> str:
     init = recipe["model"].get("init")
     start = f"from {Path(init).name if Path(init).is_absolute() else init}" if init else "from random weights"
-    masked = recipe["objective"]["mlm"]["weight"] > 0 and recipe["objective"]["mlm"]["copies"] > 0
     others = [part for part in _parts(recipe) if part != "mlm"]
     if not others:
         return f"{start} by masked language modelling"
     views = recipe["augment"]
     first, second = views.get("anchor") or views["spec"], views.get("positive") or views["spec"]
     named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
-    first_of_two = "masked language modelling and " if masked else ""
+    first_of_two = "masked language modelling and " if _is_masked(recipe) else ""
     return (
         f"{start} by {first_of_two}a contrastive loss between views of a sentence (objective "
         f"`{'+'.join(others)}`, augmentation {named})"
     )
 
 
+def _is_masked(recipe: dict[str, Any]) -> bool:
+    """Return whether the masked-language loss was trained, alone or beside others."""
+    return recipe["objective"]["mlm"]["weight"] > 0 and recipe["objective"]["mlm"]["copies"] > 0
+
+
 def _citation(recipe: dict[str, Any]) -> str:
-    known = [f"- {PAPERS[part]}" for part in _parts(recipe) if part in PAPERS]
-    bibtex = f"```bibtex\n{CITATION}\n```" if {"clear", "mlm"} & set(_parts(recipe)) else ""
-    return (
-        "\n\n".join(["## Citation\n\nThe method:", *filter(None, [bibtex, "\n".join(known)])])
-        if known or bibtex
-        else ""
-    )
+    """Name the paper of every loss that was trained."""
+    parts = dict.fromkeys([*_parts(recipe), *(["mlm"] if _is_masked(recipe) else [])])
+    bibtex = [f"```bibtex\n{CITATION}\n```"] if "clear" in parts else []
+    known = "\n".join(f"- {PAPERS[part]}" for part in parts if part in PAPERS)
+    methods = [*bibtex, *([known] if known else [])]
+    return "\n\n".join(["## Citation\n\nThe method:", *methods]) if methods else ""
 
 
 def _pooling(pooling: str) -> str:

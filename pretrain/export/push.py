@@ -13,7 +13,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError
 
 from pretrain.common.errors import UserError
-from pretrain.export.evaluations import evaluations_of
+from pretrain.export.evaluations import WEIGHTS, evaluations_of
 from pretrain.export.folder import MARK, read_policy
 from pretrain.export.hub_card import hub_card
 
@@ -33,7 +33,7 @@ class Upload:
     Of local paths in the recipe only the last name goes: a folder may name a person.
 
     Raises:
-        UserError: `repo` is not OWNER/NAME.
+        UserError: `repo` is not OWNER/NAME, or the folder lacks a file of an export.
     """
 
     def __init__(self, export: Path, repo: str, report: Path) -> None:
@@ -44,6 +44,11 @@ class Upload:
             report: the run's folder of evaluations; those of these weights are in the card.
         """
         require_repository(repo)
+        if missing := [name for name in ("README.md", RECIPE, WEIGHTS) if not (export / name).is_file()]:
+            raise UserError(
+                f"--push {repo}: the export {export} lacks {' and '.join(missing)}; export its run into this "
+                f"folder again: clearly export RUN --out {export}"
+            )
         policy = read_policy(export)
         assert policy is not None  # of an export of ours
         self.repo = repo

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.__main__ import main
 from pretrain.export.folder import export, read_policy
+from pretrain.export.model_card import _citation
 from pretrain.export.sentence_transformers import layer_weights
 from pretrain.model.encoder import load_encoder
 from pretrain.model.pooling import SECOND_STATE
@@ -276,6 +278,22 @@ def test_an_export_names_its_dimensions_and_is_cut_to_one(tmp_path):
     assert "trained at 16, 8, 4 dimensions" in card and "truncate_dim=4" in card
     cut = SentenceTransformer(str(out), device="cpu", truncate_dim=8).encode(SENTENCES)
     assert worst(cut, embed(encoder, tokenizer)[:, :8]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("objective", "cited"),
+    [
+        ({"name": "mlm"}, {"1810.04805"}),
+        ({"name": "clear"}, {"wu2020clear", "1810.04805"}),
+        ({"name": "clear", "mlm": {"weight": 0.0}}, {"wu2020clear"}),
+        ({"name": "simcse", "mlm": {"copies": 0}}, {"2104.08821"}),
+        ({"name": "mlm+simcse"}, {"2104.08821", "1810.04805"}),
+        ({"name": "own.py:Own", "mlm": {"weight": 0.0}}, set()),
+    ],
+)
+def test_the_card_cites_the_losses_that_were_trained(objective, cited):
+    recipe = validate_config({"objective": objective}, "test").model_dump(mode="json")
+    assert set(re.findall(r"wu2020clear|(?<=arXiv:)\d{4}\.\d{5}$", _citation(recipe), re.M)) == cited
 
 
 def test_card_of_a_run_without_metrics(tmp_path):

@@ -1,6 +1,7 @@
 """Uploads to a hub on this machine, by the real library: what is sent, shown, refused."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from run_helpers import ROOT, environment
 
 from pretrain.common.errors import UserError
 from pretrain.common.program import own_version
+from pretrain.export.__main__ import main
 from pretrain.export.evaluations import evaluations_of, weights_identity
 from pretrain.export.folder import export
 from pretrain.export.push import Upload
@@ -21,14 +23,20 @@ from pretrain.export.push import Upload
 REPO = "jane/small-encoder"
 
 
-def pushed(run: Path, *flags: str, code: int = 0, **variables: str) -> str:
+def pushed(source: Path, *flags: str, code: int = 0, **variables: str) -> str:
     """What the command prints."""
     inherited = {key: value for key, value in environment().items() if not key.startswith(("HF_", "HUGGING"))}
-    surroundings = inherited | {"HF_HOME": str(run / "no token"), "HF_HUB_DISABLE_XET": "1"} | variables
-    words = [sys.executable, "-m", "pretrain.export", str(run), "--push", REPO, *flags]
+    home = str(source.parent / "no token")
+    surroundings = inherited | {"HF_HOME": home, "HF_HUB_DISABLE_XET": "1"} | variables
+    words = [sys.executable, "-m", "pretrain.export", str(source), "--push", REPO, *flags]
     done = subprocess.run(words, env=surroundings, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    """When each file and folder below one was last written."""
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
 def write_evaluation(run: Path, folder: Path, name: str, complete: bool, value: float | None = 71.25) -> None:
@@ -85,10 +93,46 @@ def test_what_is_pushed_is_the_export_with_its_evaluations(run):
 
 
 def test_a_dry_run_shows_the_card_and_the_files_and_sends_nothing(run):
+    before = stamps(run)
     output = pushed(run, "--dry-run", HF_ENDPOINT="http://127.0.0.1:9")
+    assert stamps(run) == before
+    assert f"would export step 7 of {run} to {run / 'export'}" in output
     assert "model-index:" in output and f'SentenceTransformer("{REPO}")' in output
     size = (run / "export" / "model.safetensors").stat().st_size
-    assert f"{size:,}  model.safetensors" in output and "nothing was sent" in output
+    assert f"{size:,}  model.safetensors" in output and "nothing was written or sent" in output
+    shutil.rmtree(run / "export")
+    assert main(str(run), push=REPO, dry_run=True) == 0 and not (run / "export").exists()
+    (run / "export").write_text("a file of the user's")
+    with pytest.raises(UserError, match="is not an export of this program"):
+        main(str(run), push=REPO, dry_run=True)
+
+
+def test_an_export_is_pushed_as_it_is(run, capsys):
+    """With what its owner wrote into its card, and with the evaluations of its run."""
+    made = run / "export"
+    with (made / "README.md").open("a") as card:
+        card.write("\n## Licence\n\nAs the data allows.\n")
+    before = stamps(run)
+    with Hub() as hub:
+        output = pushed(made, HF_ENDPOINT=hub.endpoint, HF_TOKEN=TOKEN)
+        sent = hub.files[REPO]
+    assert "sent:" in output and stamps(run) == before
+    assert sent["model.safetensors"] == (made / "model.safetensors").read_bytes()
+    assert b"As the data allows." in sent["README.md"] and b"model-index:" in sent["README.md"]
+    assert main(str(made), push=REPO, dry_run=True) == 0 and stamps(run) == before
+    assert "## Licence" in capsys.readouterr().out
+
+
+def test_what_does_not_go_with_an_export_is_refused(run):
+    made = run / "export"
+    for flags in ({"step": "7"}, {"out": str(run / "other")}, {"quantize": "int8"}):
+        with pytest.raises(UserError, match="is an export, which is pushed as it is: --step, --out"):
+            main(str(made), push=REPO, **flags)
+    with pytest.raises(UserError, match="export already: send it to the hub as it is with --push"):
+        export(made)
+    (made / "README.md").unlink()
+    with pytest.raises(UserError, match=r"lacks README\.md; export its run into this folder again"):
+        main(str(made), push=REPO, dry_run=True)
 
 
 def test_what_cannot_be_pushed_is_one_clear_error(run):
