@@ -68,6 +68,8 @@ class FalseNegativesConfig(Section):
     )
     margin: float = Field(
         0.0,
+        gt=-2,  # cosines differ by 2 at most: beyond, all negatives are left out, or none
+        lt=2,
         description="a candidate is left out where its similarity exceeds that of the positive minus the "
         "margin; below 0: only where it exceeds it by so much",
     )
@@ -80,6 +82,15 @@ class FalseNegativesConfig(Section):
     def _export(cls, guide: str) -> str:
         named = named_model("objective.false_negatives.guide", guide)
         return guide if guide in ("none", "self") or named is None else named
+
+    @model_validator(mode="after")
+    def _a_margin_needs_a_guide(self) -> FalseNegativesConfig:
+        if self.margin and self.guide == "none":
+            raise ValueError(
+                f"objective.false_negatives.margin={self.margin:g} changes nothing without a guide: set "
+                "objective.false_negatives.guide, as self, or leave it out"
+            )
+        return self
 
     @property
     def model(self) -> str | None:

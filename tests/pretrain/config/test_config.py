@@ -61,6 +61,20 @@ def test_flags_are_raw_strings_and_win_over_the_recipe():
     assert config.deepspeed == {"zero_optimization": {"reduce_bucket_size": 500000}}
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"objective.mlm.later_rates": "{999: 0.2}"},
+        {"objective.mlm.later_rates": "{998: 0.2, 1500: 0.1}", "objective.mlm.rate_change": "linear"},
+        {"objective.mlm.later_rates": "{5000: 0.2}", "objective.mlm.rate_change": "linear"},
+        {"train.optimizer": "muon", "train.zero": "0", "train.muon_scale": "original"},
+        {"objective.false_negatives.guide": "self", "objective.false_negatives.margin": "-0.1"},
+    ],
+)
+def test_what_changes_something_is_taken(overrides):
+    load_config(None, overrides)
+
+
 def test_none_is_an_augmentation():
     assert load_config(None, {"aug": "none"}).augment.of_role("positive") == "none"
 
@@ -93,7 +107,27 @@ def test_none_is_an_augmentation():
         ({"train.batch_start": "208", "train.batch_warmup_steps": "9"}, ["208", "at most", "192"]),
         ({"train.decay_steps": "10"}, ["train.decay_steps=10", "train.schedule wsd"]),
         ({"train.schedule": "wsd", "train.decay_steps": "950"}, ["warmup_steps=100", "950", "steps=1000"]),
+        ({"train.muon_scale": "original"}, ["muon_scale=original", "train.optimizer muon"]),
         ({"objective.mlm.weight": "0", "objective.contrastive.weight": "0"}, ["switched off"]),
+        ({"objective.mlm.later_rates": "{2000: 0.2}"}, ["later_rates", "step 2000", "train.steps=1000"]),
+        ({"objective.mlm.later_rates": "{900: 0.2, 1000: 0.1}"}, ["later_rates", "step 1000 on"]),
+        (
+            {"objective.mlm.later_rates": "{999: 0.2, 1500: 0.1}", "objective.mlm.rate_change": "linear"},
+            ["later_rates", "step 1500 on"],
+        ),
+        (
+            {"objective": "simcse", "objective.mlm.weight": "0", "objective.mlm.later_rates": "{500: 0.2}"},
+            ["later_rates", "without the masked-language loss", "objective.mlm.weight"],
+        ),
+        ({"objective.false_negatives.margin": "0.1"}, ["margin=0.1", "objective.false_negatives.guide"]),
+        (
+            {"objective.false_negatives.margin": "5", "objective.false_negatives.guide": "self"},
+            ["objective.false_negatives.margin", "less than 2", "got '5'"],
+        ),
+        (
+            {"objective.false_negatives.margin": "-2", "objective.false_negatives.guide": "self"},
+            ["objective.false_negatives.margin", "greater than -2"],
+        ),
         ({"objective.simcse.temperature": "inf"}, ["objective.simcse.temperature", "finite"]),
         ({"objective.augcse.alpha": "nan"}, ["objective.augcse.alpha", "finite"]),
         ({"train.lr": "inf"}, ["train.lr", "finite"]),
