@@ -136,7 +136,7 @@ def info_nce(
 ) -> Tensor:
     """Compute InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5).
 
-    Every positive, and every vector of `negatives`, is a candidate of every anchor.
+    Every positive, and every vector of `negatives` that is present, is a candidate of every anchor.
 
     Args:
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.

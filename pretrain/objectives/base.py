@@ -221,6 +221,10 @@ class Objective(nn.Module):
         """Return how many negatives an anchor has in a batch of so many sequences, for display; 0: none."""
         return 0
 
+    def given_negatives(self, batch: int) -> int:
+        """Return how many of `negatives` are views of role "negative": none where the data lacks them."""
+        return 0
+
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """Return what `sequence_loss` is conditioned on: role -> [N, c].
 

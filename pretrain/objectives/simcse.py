@@ -35,9 +35,9 @@ class Simcse(Objective):
     negative the contradicting one.
 
     Equation 1 and, with hard negatives, 5: as the public code has it, every row sees all hard negatives, and
-    only its own has `hard_negative_logit` added. The MLP head is trained only, and the vector in use is the
-    one before it, unless `keep_head`: the public code drops it at test after unsupervised training
-    (`cls_before_pooler`) and keeps it after supervised.
+    only its own has `hard_negative_logit` added. A record without a hard negative adds none. The MLP head is
+    trained only, and the vector in use is the one before it, unless `keep_head`: the public code drops it at
+    test after unsupervised training (`cls_before_pooler`) and keeps it after supervised.
     """
 
     @classmethod
@@ -63,6 +63,9 @@ class Simcse(Objective):
             if self.settings.form == "2n-2"
             else (2 * batch if self.settings.hard_negatives else batch) - 1
         )
+
+    def given_negatives(self, batch: int) -> int:
+        return batch if self.settings.hard_negatives else 0
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, head = self.settings, self.head
@@ -120,6 +123,9 @@ class Sda(Objective):
 
     def negatives(self, batch: int) -> int:
         return batch if self.settings.negatives else batch - 1
+
+    def given_negatives(self, batch: int) -> int:
+        return 1 if self.settings.negatives else 0
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings = self.settings

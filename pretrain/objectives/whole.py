@@ -147,9 +147,18 @@ class WholeObjective(nn.Module):
         """
         return global_batch // (world if self.is_local else 1)
 
-    def negatives(self, batch: int) -> int:
-        """Return the most negatives that any term has for an anchor; 0 where none has any."""
-        return max((term.negatives(batch) for term in self.terms.values()), default=0)
+    def negatives(self, batch: int, present: float = 1.0) -> float:
+        """Return the most negatives that any term has for an anchor; 0 where none has any.
+
+        present: share of the batch that has a view of role "negative" (`BatchContext.present`).
+        """
+        return max(
+            (
+                term.negatives(batch) - (1 - present) * term.given_negatives(batch)
+                for term in self.terms.values()
+            ),
+            default=0,
+        )
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """Return every term's losses by name.

@@ -23,6 +23,7 @@ from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
 from pretrain.config.run import Config, TrainConfig
 from pretrain.data import idle_augmentations
+from pretrain.data.batch import NEGATIVE
 from pretrain.data.damage import first_sound
 from pretrain.data.masking import Masking
 from pretrain.data.pipelines import build_for
@@ -131,7 +132,7 @@ def print_summary(
         f"{train.steps:,} steps" + _decay(train),
         *_optimizer_lines(train, encoder),
         *_encoder_lines(config, encoder),
-        *_objective_lines(config, objective, lengths, encoder.hidden_size),
+        *_objective_lines(config, data.train, objective, lengths, encoder.hidden_size),
         f"batch      {train.global_batch:,} sequences a step{_growth(config)}, up to "
         f"{train.micro_batch_tokens:,} tokens in one pass",
     ]
@@ -227,7 +228,11 @@ def _encoder_lines(config: Config, encoder: SentenceEncoder) -> list[str]:
 
 
 def _objective_lines(
-    config: Config, objective: WholeObjective, lengths: LengthShortcut | None, hidden_size: int
+    config: Config,
+    reader: ShardReader,
+    objective: WholeObjective,
+    lengths: LengthShortcut | None,
+    hidden_size: int,
 ) -> list[str]:
     if not objective.roles:
         maskings = f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence"
@@ -238,7 +243,11 @@ def _objective_lines(
     specs = "; ".join(f"{', '.join(roles)}: {spec}" for spec, roles in by_spec.items())
     pool = objective.pool(config.train.global_batch, dist.get_world_size())
     count = objective.negatives(pool)
-    negatives = f"{count:,} negatives per anchor" if count else "no negatives"
+    negatives = f"{count:,.0f} negatives per anchor" if count else "no negatives"
+    lacking = [part for part in reader.parts if NEGATIVE in reader.columns and NEGATIVE not in part.columns]
+    if lacking and (fewer := objective.negatives(pool, present=0.0)) < count:
+        # of a set without the column; one that has it may have records without a negative, too
+        negatives += f", {fewer:,.0f} in {' and '.join(str(part.folder) for part in lacking)}"
     if count and config.batch_sizes.growth_steps:
         negatives += " at the full batch"
     lines = [

@@ -32,7 +32,7 @@ from torch import Tensor
 from pretrain.common.ranks import gathered
 from pretrain.common.transfer import send
 from pretrain.config.run import Balance
-from pretrain.data.batch import RankBatch
+from pretrain.data.batch import NEGATIVE, RankBatch
 from pretrain.data.lanes import lanes_of_rank, most_lanes
 from pretrain.data.microbatches import MicroBatch, send_all
 from pretrain.losses.sharing import shared_over
@@ -72,6 +72,7 @@ class StepResult:
     substitutions: of all ranks (`RankBatch.substitutions`).
     sums: by which the ledger knows the global batch (`pretrain.ledger.chain.extend`).
     busy: what each rank gave to `WholeBatch.compute`.
+    present: share of the global batch that has a view of role "negative"; 1 where there is no such role.
     """
 
     losses: dict[str, Tensor]
@@ -85,6 +86,7 @@ class StepResult:
     substitutions: list[dict]
     sums: tuple[int, ...]
     busy: tuple[int, ...]
+    present: float
 
 
 class WholeBatch:
@@ -144,7 +146,7 @@ class WholeBatch:
         mine = StepPlan.of_rank(batch, self.objective, passes, request, busy)
         plan = mine.merge(self._gather(mine.to_tensor(self._most(len(batch))), self.hosts))
         passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
-        lengths = plan.sequences["length"]
+        lengths, present = plan.sequences["length"], plan.sequences.get(f"present {NEGATIVE}")
         rows, sequences = send_all(
             {name: part.micro_batches(counts[name]) for name, part in passes.items()},
             plan.sequences,
@@ -182,6 +184,7 @@ class WholeBatch:
             self._substitutions(batch) if plan.substitutions else [],
             plan.sums,
             plan.busy,
+            1.0 if present is None else present.double().mean().item(),
         )
 
     # ---- sentence level: embed, relate, backpropagate

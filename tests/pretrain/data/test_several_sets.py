@@ -150,6 +150,31 @@ def of_sets(words: list[str], sets: str) -> list[str]:
     return [*words[:place], *words[place + 2 :], "--data.sets", sets]
 
 
+def test_negatives_are_counted_set_by_set(tiny_data, tmp_path):
+    """Of triples N - 1 and N hard ones, less what records lack; of sentences N - 1."""
+    reader = ShardReader(tiny_data)
+    sentences = Ragged.concatenate([reader.read(number).sequences for number in range(reader.num_chunks)])
+    third, rows = len(sentences) // 3, np.arange(len(sentences) // 3 * 3)
+    rows[2::12] = len(sentences)  # every fourth record has no negative
+    empty = Ragged(np.empty(0, np.int32), np.zeros(2, np.int64))
+    triples = Ragged.concatenate([sentences, empty]).take(rows)
+    write_folder(
+        tmp_path / "nli", {"train": triples}, 512, 48, "record", reader.tokenizer_hash,
+        columns=("text", "positive", "negative"),
+    )  # fmt: skip
+    more = {"train__log_every": 1, "objective__name": "simcse", "objective__simcse__hard_negatives": "true"}
+    words = of_sets(command(tiny_data, tmp_path / "run", **more), f"{tiny_data}@1,{tmp_path / 'nli'}@1")
+    assert third > 32 and f"31 negatives per anchor, 15 in {tiny_data}" in finish(start(words))
+    found, before = {"nli": set(), tiny_data.name: set()}, {"nli": 0, tiny_data.name: 0}
+    for row in records(tmp_path / "run"):
+        if "loss" in row:
+            (name,) = (name for name, count in row["sets"].items() if count > before[name])
+            found[name].add(row["effective_negatives"])
+            before = row["sets"]
+    assert found[tiny_data.name] == {15.0} and len(found["nli"]) > 1
+    assert all(15 < count < 31 and count == int(count) for count in found["nli"])
+
+
 def test_a_resumed_run_of_several_sets_is_the_same_run(tiny_data, tmp_path):
     reader = ShardReader(tiny_data)
     sentences = Ragged.concatenate([reader.read(number).sequences for number in range(reader.num_chunks)])

@@ -1,9 +1,11 @@
 """Masked false negatives and Matryoshka widths, against sentence-transformers on the same vectors."""
 
+import math
+
 import pytest
 import torch
 from exactness_worker import FakeTokenizer
-from objective_helpers import SIZES
+from objective_helpers import SIZES, term_and_encoder
 from sentence_transformers.sentence_transformer import losses
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -51,6 +53,21 @@ def equal(ours, theirs, inputs):
     gradients = torch.autograd.grad(ours, inputs, retain_graph=True)
     for mine, expected in zip(gradients, torch.autograd.grad(theirs, inputs)):
         torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("absent", [0, 3, 8])
+def test_an_absent_hard_negative_is_no_negative(absent):
+    """Where all vectors are equal, the loss is the log of the number of candidates."""
+    count = 8
+    term, _ = term_and_encoder("simcse", hard_negatives=True, head="none", hard_negative_logit=0.0)
+    views = {role: torch.ones(count, WIDTH, dtype=torch.double) for role in term.roles}
+    numbers = torch.arange(count)
+    present = {"negative": numbers >= absent}
+    for identities in (None, {role: numbers + 100 * i for i, role in enumerate(term.roles)}):
+        context = BatchContext(0, 0.0, numbers * 0, identities, present, None, 5)
+        loss = term.relate(views, context)["simcse"].item()
+        candidates = term.negatives(count) - absent / count * term.given_negatives(count) + 1
+        assert loss == pytest.approx(math.log(candidates), rel=1e-6) and candidates == 2 * count - absent
 
 
 @pytest.mark.parametrize("strategy, margin", RULES)
