@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from augment.core.errors import AugmentationError
 from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
@@ -28,6 +30,8 @@ def make_once(
     find: returns the manifest of a finished result, or None. plan: returns the jobs to run; it gets the work
     folder when the folder is locked.
 
+    Where the input is refused before a task has ended, the work folder is removed, and `out` if it is new.
+
     Returns: the manifest; {} where the jobs were submitted to Slurm and are not waited for.
     Raises: UserError for a folder that is taken or cannot be made, a full disk, or failed tasks.
     """
@@ -38,21 +42,35 @@ def make_once(
                 if (out / MANIFEST).is_file():
                     files.discard(work)
         return manifest
-    began = time.time()
+    began, is_new = time.time(), not out.exists()
     make_folder(out)
-    with folder_lock(out):
+    with contextlib.ExitStack() as held:
+        if is_new:
+            held.callback(_remove_if_empty, out)  # of what was refused; when the lock's file is gone
+        held.enter_context(folder_lock(out))
         if (manifest := find()) is not None:  # made by another process before the lock was ours
             return manifest
         make_folder(work)
-        jobs = plan(work)
-        quiet = contextlib.nullcontext() if options.executor == "slurm" else quiet_tasks()
-        with quiet, Display(work, jobs, enabled=progress):
-            try:
-                finished = run_jobs(jobs, work, options)
-            except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks
-                raise_if_disk_full(error, work)
-                raise
+        try:
+            jobs = plan(work)
+            quiet = contextlib.nullcontext() if options.executor == "slurm" else quiet_tasks()
+            with quiet, Display(work, jobs, enabled=progress):
+                try:
+                    finished = run_jobs(jobs, work, options)
+                except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks
+                    raise_if_disk_full(error, work)
+                    raise
+        except (UserError, AugmentationError):
+            ended = itertools.chain(work.glob("logs/*/completions/*"), work.glob("counts/**/*.json"))
+            if options.executor == "local" and not any(ended):
+                files.discard(work)  # refused before any task ended: there is nothing to resume
+            raise
         return _finish(out, work, began, options) if finished else {}
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def make_folder(folder: Path) -> None:

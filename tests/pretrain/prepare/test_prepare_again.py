@@ -253,6 +253,22 @@ def test_another_tokenizer_in_the_folder_is_refused_and_moved_away_the_work_cont
     assert digest(out) == digest(tmp_path / "fresh")
 
 
+def test_a_refused_input_leaves_nothing_and_finished_tasks_stay(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"body": "a text under another name"}\n')
+    make_corpus(tmp_path / "corpus.txt", documents=40)
+    (tmp_path / "mine").mkdir()
+    for out in (tmp_path / "new", tmp_path / "mine"):
+        for source in ("rows.jsonl", "no.txt"):
+            with pytest.raises(UserError):
+                prepare(config(tmp_path / source), out, **QUIETLY)
+    assert not (tmp_path / "new").exists() and not list((tmp_path / "mine").iterdir())
+    both = config(tmp_path / "corpus.txt")
+    both = both.model_copy(update={"tokenizer": str(tmp_path / "no tokenizer")})
+    with pytest.raises(UserError, match="no tokenizer"):  # when the text has been read
+        prepare(both, tmp_path / "new", **QUIETLY)
+    assert list((tmp_path / "new" / ".work").glob("logs/*/completions/*"))
+
+
 def test_another_config_is_refused_only_where_a_task_has_ended(corpus, tmp_path, monkeypatch):
     """The first mistake in a flag must not make the corrected command fail."""
     wrong, right, out = config(corpus, max_length=8), config(corpus), tmp_path / "out"
