@@ -162,7 +162,10 @@ class TrainConfig(Section):
         192, ge=2, description="sequences a step over all ranks; also the pool of negatives"
     )
     batch_warmup_steps: int = Field(
-        0, ge=0, description="steps over which the batch grows evenly from batch_start to global_batch"
+        0,
+        ge=0,
+        description="steps over which the batch grows evenly from batch_start to global_batch; not with "
+        "data.sets",
     )
     batch_start: int | None = Field(
         None, ge=2, description="sequences of the first step of a batch that grows; none: data.lanes"

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pretrain.common.errors import UserError
+from pretrain.common.typed_values import nearest
 from pretrain.config.data import Source
+from pretrain.config.named_data import NAMED_DATA
 from pretrain.data.manifest import MANIFEST
 from pretrain.prepare.sources.readers import COMPRESSIONS, detect_layout
 from pretrain.prepare.tasks import Task
@@ -80,7 +82,8 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
         while not parent.exists():
             parent = parent.parent
         raise UserError(
-            f"source {name}: no such file, folder or glob match (nothing there below {parent}). A Hugging "
+            f"source {name}: no such file, folder or glob match (nothing there below {parent})"
+            f"{nearest(name, ['embedded', *NAMED_DATA]) or '.'} A Hugging "
             "Face dataset is written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
         )
     tasks = []

@@ -90,6 +90,17 @@ def test_without_a_network_the_error_says_what_to_do(name, offline):
         plan_tasks([Source.model_validate(name)])
 
 
+def test_a_misspelt_name_is_refused_with_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for typed, near in (("simcse-wiki", "simcse-wiki1m"), ("wikpedia", "wikipedia"), ("embeded", "embedded")):
+        with pytest.raises(
+            UserError, match=rf"source {typed}: no such file.*; did you mean {near}\? A Hugging"
+        ):
+            plan_tasks([Source.model_validate(typed)])
+    with pytest.raises(UserError, match=r"below .*\)\. A Hugging"):
+        plan_tasks([Source.model_validate("texts/mine.txt")])
+
+
 @pytest.mark.parametrize(("given", "said"), [({}, True), ({"source": "embedded"}, False)])
 def test_who_names_no_source_is_told_what_is_prepared(tmp_path, monkeypatch, capsys, given, said):
     monkeypatch.setattr("pretrain.prepare.run.prepare", lambda *_, **__: {})
