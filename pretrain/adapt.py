@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.errors import CannotLoad
-from augment.core.pretrained import pretrained, require_source, require_weights
+from augment.core.pretrained import has_tokenizer, pretrained, require_source, require_weights
 from pretrain.api import load, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
@@ -111,6 +111,11 @@ def check_start(init: str) -> tuple[int, str | None]:
         require_weights(location)
         config = pretrained(AutoConfig, location)
         longest = family_of(config.model_type).usable_positions(config)
+        if not has_tokenizer(location):
+            raise CannotLoad(
+                "the folder has no tokenizer.json. Put the one that belongs to the model into it: texts are "
+                "read with the encoder's own tokenizer"
+            )
         adopt_tokenizer(location, longest)
     except (CannotLoad, UserError) as error:
         raise UserError(f"--init {init}: {error}") from None

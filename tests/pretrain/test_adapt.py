@@ -128,7 +128,7 @@ def test_a_folder_in_which_nothing_was_made_takes_the_corrected_text(tmp_path):
     [
         ("t5", "model type 't5' is not supported; choose one of bert, roberta"),
         ("none", "there is no folder"),
-        ("tokenizer", "cannot be opened"),
+        ("tokenizer", "has no tokenizer.json. Put the one that belongs to the model into it"),
         ("taken", "holds something else; choose another --out"),
         ("flag", "--data follows from --init, --text"),
     ],
