@@ -248,9 +248,9 @@ def train(
         The finished run.
 
     Raises:
-        UserError: an unknown recipe or key (the nearest is named), a wrong value, data that is not there, a
-            run folder that is taken, a run that something else stopped before its last step, or one that
-            failed.
+        UserError: an unknown recipe or key (the nearest is named), a wrong value, two different values of one
+            key, data that is not there, a run folder that is taken, a run that something else stopped before
+            its last step, or one that failed.
         KeyboardInterrupt: after Ctrl-C; the run has saved, and `resume="auto"` continues it. After a second
             Ctrl-C it has not waited, and continues from the newest checkpoint.
     """
@@ -331,15 +331,25 @@ def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:
     {'train.lr': 0.1, 'model.layers': 2, 'aug': 'none'}
 
     Raises:
-        UserError: a key that no recipe has.
+        UserError: a key that no recipe has, or one that is given two different values.
     """
     flat: dict[str, Any] = {}
+    given: dict[str, tuple[str, Any]] = {}  # key -> the name that it was given by, and its value
     for name, change in changes.items():
         parts = leaves({name: change}) if isinstance(change, Mapping) and change else [(name, change)]
-        flat.update((key, value) for key, value in parts if value != {})
-    for key in flat:
-        if type_at(Config, SHORT_FLAGS.get(key, key)) is None:
-            raise UserError(unknown_key(key))
+        for part, value in parts:
+            if value == {}:
+                continue
+            key = SHORT_FLAGS.get(part, part)
+            if type_at(Config, key) is None:
+                raise UserError(unknown_key(part))
+            before, other = given.setdefault(key, (part, value))
+            if other != value:
+                raise UserError(
+                    f"{key} is given two values, {before}={other!r} and {part}={value!r}: leave one of them "
+                    "out"
+                )
+            flat[part] = value
     return _plain(flat)
 
 

@@ -158,6 +158,7 @@ def test_sections_and_dotted_keys_and_short_flags_are_one_recipe():
     flat = {"objective.mlm.rate": 0.2, "objective.contrastive.weight": 0.5, "aug": "none"}
     overrides = api._overrides(changes | {"train": {}, "data.folder": Path("d")})
     assert overrides == flat | {"data.folder": "d"}
+    assert api._overrides({"steps": 3, "train": {"steps": 3}}) == {"steps": 3, "train.steps": 3}
     assert load_config("clear_micro", overrides) == load_config("clear_micro", flat | {"data": "d"})
 
 
@@ -168,6 +169,14 @@ def test_sections_and_dotted_keys_and_short_flags_are_one_recipe():
         (lambda: api.train("no/such.yaml"), r"no recipe no/such\.yaml"),
         (lambda: api.train(train={"stepz": 1}), r"unknown key train\.stepz; did you mean train\.steps\?"),
         (lambda: api.train(**{"train.lr": "fast"}), r"train\.lr: Input should be a valid number"),
+        (
+            lambda: api.train(steps=3, **{"train.steps": 4}),
+            r"train\.steps is given two values, steps=3 and train\.steps=4: leave one of them out",
+        ),
+        (
+            lambda: api.train(train={"lr": 0.1}, **{"train.lr": 0.2}),
+            r"train\.lr is given two values, train\.lr=0\.1 and train\.lr=0\.2",
+        ),
         (lambda: api.train(data="nowhere"), "nowhere is not a prepared data folder: it has no manifest"),
         (
             lambda: api.prepare("a.txt", "d", vocabulry=300),
