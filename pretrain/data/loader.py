@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from augment.spec.grammar import parse
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
-from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, label_names
+from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, label_names
 from pretrain.data.damage import substitution_key
 from pretrain.data.lanes import AnyLanes, Lanes, MixedLanes
 from pretrain.data.processes import WorkerProcesses
@@ -102,6 +103,22 @@ class Position:
         return [(first, stop) for first, stop in zip(clipped[::2], clipped[1::2]) if first < stop]
 
 
+def require_negatives(reader: ShardReader, views: Sequence[ViewSpec]) -> None:
+    """Raise UserError where a negative view would be the text itself, in every record."""
+    for view in views:
+        if (
+            view.column == NEGATIVE
+            and NEGATIVE not in reader.columns
+            and parse(view.augmentation).is_identity
+        ):
+            raise UserError(
+                f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and the "
+                "augmentation of the negative view is 'none': every text would be its own negative. "
+                "Prepare records that have one (--unit record), or give the view an augmentation that "
+                "changes the meaning (--augment.negative)"
+            )
+
+
 class Loader:
     """This rank's batches for the steps start_step, ..., stop_step - 1, but for those that are jumped over.
 
@@ -148,14 +165,7 @@ class Loader:
             int(largest * chunks_a_lane * 1.1) + 2,
             position.replaying,
         )
-        for view, pipeline in zip(spec.views, self.maker.pipelines):
-            if view.column == NEGATIVE and NEGATIVE not in reader.columns and pipeline.is_identity:
-                raise UserError(
-                    f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and the "
-                    "augmentation of the negative view is 'none': every text would be its own negative. "
-                    "Prepare records that have one (--unit record), or give the view an augmentation that "
-                    "changes the meaning"
-                )
+        require_negatives(reader, spec.views)
 
     def counts(self, step: int) -> dict[str, dict[str, int]]:
         """Return, as `sets`, how many sequences of each set `step` steps have had; nothing of one set.

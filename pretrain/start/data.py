@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from pretrain.config.data import DataConfig
 from pretrain.config.run import Config
 from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.damage import describe_record
+from pretrain.data.loader import require_negatives
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
 from pretrain.data.pipelines import build_for, synonyms_for
 from pretrain.data.shards import SeveralSets, ShardReader
@@ -71,19 +73,14 @@ def open_data(config: Config) -> Data:
     Raises:
         UserError: it cannot be prepared, is damaged, or its tokenizer or columns do not fit the run.
     """
-    _check_prompts(config)
+    on_rank_zero(lambda: _check_prompts(config))
     on_rank_zero(lambda: find_data(config))
     config = cached_views.trains_on(config)
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
     on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
-    if tokenizer_hash(folder) != train.tokenizer_hash:
-        raise UserError(
-            f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put "
-            "that one back, or prepare the data again with it (--data.prepare.tokenizer FOLDER) in another "
-            "folder"
-        )
+    on_rank_zero(lambda: _check_fit(config, train))
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     specs = [view.augmentation for view in view_specs(config)]
     synonyms = synonyms_for(specs, config.augment.synonyms, tokenizer, vocabulary)
@@ -91,6 +88,18 @@ def open_data(config: Config) -> Data:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
     hashes = inputs.collect(config, train, heldout)
     return Data(config, train, heldout, tokenizer, vocabulary, synonyms, hashes)
+
+
+def _check_fit(config: Config, train: ShardReader) -> None:
+    """Check that the data has its own tokenizer, and the columns that the run needs."""
+    folder = config.data_folder
+    if tokenizer_hash(folder) != train.tokenizer_hash:
+        raise UserError(
+            f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put "
+            "that one back, or prepare the data again with it (--data.prepare.tokenizer FOLDER) in another "
+            "folder"
+        )
+    require_negatives(train, view_specs(config))
 
 
 def _check_prompts(config: Config) -> None:
@@ -152,8 +161,9 @@ def find_data(config: Config) -> None:
         and "sources" not in recipe.model_fields_set
     ):
         raise UserError(
-            f"{folder} holds no prepared data. Prepare it: python -m pretrain.prepare --source ... --out "
-            f"{folder}; or name what to prepare it from: --data.prepare.sources 'wiki.txt.gz,books/*.txt'"
+            f"--data {folder} holds no prepared data{_prepared_near(folder)}. Name a folder that does; or "
+            f"prepare your text into this one first: clearly prepare --source FILES --out {folder}; or let "
+            "this run do it, and add --data.prepare.sources 'wiki.txt.gz,books/*.txt'"
         )
     if config.data.folder is None and config.data.remote is None:
         _refuse_other_sources(folder, recipe)
@@ -163,6 +173,13 @@ def find_data(config: Config) -> None:
     find_or_prepare(folder, recipe)
     if config.data.cache:
         cached_views.make(config)
+
+
+def _prepared_near(folder: Path) -> str:
+    """Return what to say of prepared data whose folder is nearly named so; "" where there is none."""
+    there = [manifest.parent.name for manifest in folder.absolute().parent.glob(f"*/{MANIFEST}")]
+    near = difflib.get_close_matches(folder.name, there, 1, 0.6)
+    return f"; did you mean {folder.parent / near[0]}?" if near else ""
 
 
 def _refuse_other_sources(folder: Path, recipe: DataConfig) -> None:

@@ -56,6 +56,23 @@ def test_missing_corpus(tmp_path):
     assert str(tmp_path / "no.txt") in output
 
 
+def test_data_that_is_not_there_names_the_nearest_and_the_command(tiny_data, tmp_path):
+    near = tiny_data.parent / f"{tiny_data.name}s"
+    refused(
+        command(near, tmp_path / "run"),
+        f"--data {near} holds no prepared data; did you mean {tiny_data}?",
+        f"clearly prepare --source FILES --out {near}",
+    )
+
+
+def test_a_column_that_is_missing_is_one_error_of_one_rank(tiny_data, tmp_path):
+    flags = {"objective__name": "simcse", "objective__simcse__hard_negatives": "true"}
+    processes = start(command(tiny_data, tmp_path / "run", **flags), ranks=2)
+    outputs = outputs_of(processes, 240)
+    assert [process.returncode for process in processes] == [2, 2]
+    assert "".join(outputs).count("has no column 'negative'") == 1 and "Traceback" not in "".join(outputs)
+
+
 def test_data_of_the_recipes_name_that_is_of_other_sources(tiny_data, tmp_path, monkeypatch):
     """Without --data a run's data is in data/NAME, and may be of what was asked for before."""
     monkeypatch.chdir(tmp_path)
