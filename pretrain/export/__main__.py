@@ -18,8 +18,9 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
     README.md                         the model card, filled from the run
 
 With --push the export is also uploaded to the Hugging Face hub, where it is private unless --public is given.
-Its card there has the evaluations in RUN/report that are of these weights. --dry-run shows all that would go,
-and writes nothing. A folder that is an export already is uploaded as it is.
+Its card there has the evaluations in RUN/report (of an export: report beside it) that are of these weights.
+--dry-run shows all that would go, and writes nothing. A folder that is an export already is uploaded as it
+is.
 
 --format deepspeed-universal writes weights and AdamW's state for DeepSpeed's own `load_checkpoint`
 (`pretrain.export.universal`).
@@ -85,7 +86,7 @@ def main(
                     f"{run} is an export, which is pushed as it is: --step, --out and --quantize go with a "
                     "run"
                 )
-            _push(Path(run), push, Path(run).parent, public, dry_run)
+            _push(Path(run), push, Path(run).resolve().parent, public, dry_run)
             return 0
         if dry_run:
             with trial_export(run, out, step, quantize, sentences) as (made, target):
@@ -129,6 +130,8 @@ def _push(folder: Path, repo: str, run: Path, public: bool, dry_run: bool) -> No
     upload = Upload(folder, repo, run / "report")
     if upload.other_evaluations:
         print(f"  not in the card, because of other weights: {', '.join(upload.other_evaluations)}")
+    if not upload.evaluations:
+        print(f"  the card has no evaluations: {run / 'report'} has none of these weights")
     if dry_run:
         print(f"\n{upload.card}\n{upload.listing()}\n\nnothing was written or sent (--dry-run)")
     else:

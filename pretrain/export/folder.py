@@ -78,9 +78,14 @@ def export(
         UserError: there is nothing to export, the checkpoint is damaged, its tokenizer is missing, or `out`
             holds something else.
     """
-    run, chosen, out = _find_both(source, out, step, quantize)
-    if out == chosen:
-        return out
+    run, chosen, target = _find_both(source, out, step, quantize)
+    if target is None:
+        return chosen
+    return _make(run, chosen, target, quantize, sentences, "name another folder with --out")
+
+
+def _make(run: Path, chosen: Path, out: Path, quantize: str, sentences: Path | None, elsewhere: str) -> Path:
+    """Write the export `out` of a checkpoint or finished export; elsewhere: what to do where it is full."""
     hidden = out.with_name(f".{out.name}.tmp")
     try:
         make_folder(out.parent)
@@ -113,8 +118,7 @@ def export(
         if isinstance(error, CheckpointError):
             raise
         raise UserError(
-            f"cannot write the export {out}: {error.strerror or error}. Free some space, or name another "
-            "folder with --out."
+            f"cannot write the export {out}: {error.strerror or error}. Free some space, or {elsewhere}."
         ) from error
     return out
 
@@ -137,12 +141,19 @@ def trial_export(
     Raises:
         UserError: as `export`.
     """
-    _, chosen, out = _find_both(source, out, step, quantize)
-    if out == chosen:
-        yield out, out
+    run, chosen, target = _find_both(source, out, step, quantize)
+    if target is None:
+        yield chosen, chosen
         return
-    with tempfile.TemporaryDirectory(prefix="export-") as made:
-        yield export(source, Path(made) / out.name, step, quantize, sentences), out
+    elsewhere = "name another temporary folder by the environment variable TMPDIR"
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="export-")
+    except OSError as error:
+        raise UserError(
+            f"cannot make a trial export: {error.strerror or error}. Free some space, or {elsewhere}."
+        ) from error
+    with temporary as made:
+        yield _make(run, chosen, Path(made) / target.name, quantize, sentences, elsewhere), target
 
 
 # -- finding -----------------------------------------------------------
@@ -150,15 +161,15 @@ def trial_export(
 
 def _find_both(
     source: str | Path, out: str | Path | None, step: int | str, quantize: str
-) -> tuple[Path, Path, Path]:
+) -> tuple[Path, Path, Path | None]:
     """Return the run folder, the checkpoint or finished export to take, and the folder to write.
 
-    The last two are the same where the best export is taken as it is.
+    The last is None where the best export is taken as it is.
     """
     run, chosen = find_source(Path(source), str(step))
     if out is None and (chosen / MARK).is_file():
         if not quantize:
-            return run, chosen, chosen
+            return run, chosen, None
         raise UserError(f"{chosen} stays as it is: name a folder for the quantised one with --out")
     out = Path(out) if out is not None else run / "export"
     _check_replaceable(out)

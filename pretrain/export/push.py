@@ -52,8 +52,8 @@ class Upload:
         policy = read_policy(export)
         assert policy is not None  # of an export of ours
         self.repo = repo
-        evaluations, self.other_evaluations = evaluations_of(export, report)
-        self.card = hub_card(export, repo, policy, evaluations)
+        self.evaluations, self.other_evaluations = evaluations_of(export, report)
+        self.card = hub_card(export, repo, policy, self.evaluations)
         recipe = yaml.safe_load((export / RECIPE).read_text("utf-8"))
         rewritten = {
             "README.md": str(self.card),

@@ -48,6 +48,11 @@ def export_universal(source: str | Path, out: str | Path | None = None, step: in
         UserError: there is no such checkpoint, it is damaged, its optimizer is not AdamW or has not stepped
             yet, or `out` holds something.
     """
+    if is_export(Path(source)):
+        raise UserError(
+            f"{source} is an export, without the optimizer's state: give the folder of its run, or of a "
+            "checkpoint"
+        )
     run, checkpoint = find_source(Path(source), str(step))
     if is_export(checkpoint):
         raise UserError(

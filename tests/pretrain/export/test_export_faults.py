@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from write_faults import State, Subject, require_all, state_of
 
 from pretrain.common.errors import UserError
 from pretrain.export import universal
-from pretrain.export.folder import export
+from pretrain.export.folder import export, trial_export
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,10 @@ def test_a_library_that_cannot_write_is_one_error(run, tmp_path):
             return what in str(raised)
         return False
 
+    def trial() -> None:
+        with trial_export(run):
+            pass
+
     weights = {"param": torch.zeros(5000)}
     if (child := os.fork()) == 0:
         told = False
@@ -85,6 +90,10 @@ def test_a_library_that_cannot_write_is_one_error(run, tmp_path):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
             told = raises(UserError, "cannot write the export", lambda: export(run, tmp_path / "export", 7))
+            os.environ["TMPDIR"], tempfile.tempdir = str(tmp_path), None
+            told &= raises(
+                UserError, "or name another temporary folder by the environment variable TMPDIR", trial
+            )
             told &= raises(OSError, "File too large", lambda: universal._save(weights, tmp_path / "x.lock"))
         finally:
             os._exit(0 if told else 1)

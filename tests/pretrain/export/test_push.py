@@ -123,6 +123,18 @@ def test_an_export_is_pushed_as_it_is(run, capsys):
     assert "## Licence" in capsys.readouterr().out
 
 
+def test_evaluations_of_an_export_are_looked_for_beside_it(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(run / "export")
+    assert main(".", push=REPO, dry_run=True) == 0
+    said = capsys.readouterr().out
+    assert "model-index:" in said and "no evaluations" not in said
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(run / "export", elsewhere / "export")
+    assert main(str(elsewhere / "export"), push=REPO, dry_run=True) == 0
+    said = capsys.readouterr().out
+    assert f"the card has no evaluations: {elsewhere / 'report'} has none of these weights" in said
+
+
 def test_what_does_not_go_with_an_export_is_refused(run):
     made = run / "export"
     for flags in ({"step": "7"}, {"out": str(run / "other")}, {"quantize": "int8"}):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -110,6 +111,18 @@ def test_mistakes_are_one_message(run, tmp_path):
     (out / "quantization.json").write_text('{"precision": "int8", "ranges": null, "calibrated_on": null}')
     with pytest.raises(UserError, match=r"quantization.json is damaged \(no ranges\)"):
         api.load(out)
+
+
+def test_the_best_is_quantised_in_place_where_its_own_folder_is_named(run, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    best = export(folder, folder / "best")
+    words = {"step": "best", "out": best, "quantize": "binary"}
+    call(main, folder, push="jane/x", dry_run=True, **words)
+    assert "vectors as binary" in capsys.readouterr().out and not (best / "quantization.json").exists()
+    call(main, folder, **words)
+    assert "vectors as binary" in capsys.readouterr().out
+    assert api.load(best).encode(TEXTS).dtype == np.int8
 
 
 def test_ranges_are_of_sentences_with_their_prompt(tmp_path):

@@ -63,6 +63,8 @@ def test_a_whole_run_is_exported_by_the_command(tiny_data, tmp_path, capsys):
         export_universal(run, tmp_path / "out")
     with pytest.raises(UserError, match="is an export, without the optimizer's state"):
         export_universal(run, tmp_path / "other", step="best")
+    with pytest.raises(UserError, match=r"best is an export, .* state: give the folder of its run"):
+        main(str(run / "best"), format="deepspeed-universal")
     assert not list(tmp_path.glob(".*"))
 
 
