@@ -48,9 +48,9 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
 
     Raises:
         UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of
-            its type or contradicts another; an override is of an objective that is not in the sum. (A recipe
-            may have sections of
-            others: the config.yaml of a run has them all.)
+            its type or contradicts another; an override is of an objective that is not in the sum, or changes
+            nothing without another setting. (A recipe may have such settings: the config.yaml of a run has
+            all.)
     """
     tree: dict[str, Any] = {}
     where = "flags"
@@ -73,7 +73,32 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
             f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. "
             f"Leave it out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)"
         )
+    _refuse_idle(config, flags)
     return config
+
+
+def _refuse_idle(config: Config, flags: set[str]) -> None:
+    """Raise UserError if a flag changes nothing without a setting that is not there."""
+    train, objective = config.train, config.objective
+    margin, later_rates = objective.false_negatives.margin, objective.mlm.later_rates
+    idle = {
+        "train.muon_scale": train.muon_scale != "match_rms_adamw"
+        and train.optimizer != "muon"
+        and f"={train.muon_scale} changes nothing under train.optimizer={train.optimizer}: set "
+        "train.optimizer muon",
+        "objective.false_negatives.margin": margin
+        and objective.false_negatives.guide == "none"
+        and f"={margin:g} changes nothing without a guide: set objective.false_negatives.guide, as self",
+        "objective.mlm.later_rates": later_rates
+        and not objective.masked_copies
+        and " changes nothing without the masked-language loss: set objective.mlm.weight and "
+        "objective.mlm.copies",
+    }
+    for key, why in idle.items():
+        # a flag may be the key, a section that holds it, or an entry of it
+        given = any(f"{key}.".startswith(f"{flag}.") or flag.startswith(f"{key}.") for flag in flags)
+        if why and given:
+            raise UserError(f"{key}{why}, or leave it out")
 
 
 def find_recipe(path: Path) -> Path:

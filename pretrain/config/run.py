@@ -399,11 +399,6 @@ class Config(Section):
                 f"train.decay_steps={train.decay_steps} changes nothing under train.schedule="
                 f"{train.schedule}: set train.schedule wsd, or leave it out"
             )
-        if train.muon_scale != "match_rms_adamw" and train.optimizer != "muon":
-            raise ValueError(
-                f"train.muon_scale={train.muon_scale} changes nothing under train.optimizer="
-                f"{train.optimizer}: set train.optimizer muon, or leave it out"
-            )
         if train.schedule == "wsd" and train.warmup_steps > train.decay_begins and train.steps > 2:
             raise ValueError(
                 f"train.warmup_steps={train.warmup_steps} and a decay of "
@@ -443,24 +438,6 @@ class Config(Section):
             raise ValueError(
                 f"train.optimizer=muon is torch's, and train.optimizer_code={train.optimizer_code} has none: "
                 "leave it at torch"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _later_rates_are_reached(self) -> Config:
-        mlm, last = self.objective.mlm, self.train.steps - 1
-        if mlm.later_rates and not self.objective.masked_copies:
-            raise ValueError(
-                "objective.mlm.later_rates changes nothing without the masked-language loss: set "
-                "objective.mlm.weight and objective.mlm.copies, or leave it out"
-            )
-        begins = sorted(mlm.later_rates)
-        # a rate that is reached evenly moves the steps before it, back to the rate before
-        moved_from = [step + 1 for step in (0, *begins)] if mlm.rate_change == "linear" else begins
-        if idle := [step for step, first in zip(begins, moved_from) if first > last]:
-            raise ValueError(
-                f"objective.mlm.later_rates changes nothing from step {idle[0]} on, since the run ends with "
-                f"train.steps={self.train.steps}: leave out the rates from there on, or train longer"
             )
         return self
 

@@ -83,15 +83,6 @@ class FalseNegativesConfig(Section):
         named = named_model("objective.false_negatives.guide", guide)
         return guide if guide in ("none", "self") or named is None else named
 
-    @model_validator(mode="after")
-    def _a_margin_needs_a_guide(self) -> FalseNegativesConfig:
-        if self.margin and self.guide == "none":
-            raise ValueError(
-                f"objective.false_negatives.margin={self.margin:g} changes nothing without a guide: set "
-                "objective.false_negatives.guide, as self, or leave it out"
-            )
-        return self
-
     @property
     def model(self) -> str | None:
         """The encoder that guides, where it is another than the trained one."""

@@ -279,9 +279,12 @@ def _masking_lines(config: Config, objective: WholeObjective) -> list[str]:
         f"{way}{rate:.3g} {'at' if way else 'from'} step {step:,}"
         for step, rate in sorted(mlm.later_rates.items())
     ]
-    return [
+    line = (
         f"masking    {', '.join([f'{mlm.rate:.3g} of the tokens', *later])}; held-out loss at {heldout:.3g}"
-    ]
+    )
+    if unreached := [step for step in sorted(mlm.later_rates) if step >= config.train.steps]:
+        line += f"; the rate from step {unreached[0]:,} on is not reached"
+    return [line]
 
 
 def _option_lines(config: Config, hidden_size: int) -> list[str]:
