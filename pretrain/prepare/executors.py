@@ -75,6 +75,10 @@ class Job(Stage):
         return len(self.sizes)
 
 
+class Unfinished(UserError):
+    """Tasks of a stage that ran have no result; the message names their logs, in the work folder."""
+
+
 def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
     """Run the stages one after another; skip what was finished before a kill (datatrove's completion files).
 
@@ -183,7 +187,7 @@ def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:
 def _check_complete(executor: Any, job: Job, work: Path) -> None:
     missing = executor.get_incomplete_ranks(skip_completed=True)
     if missing:
-        raise UserError(
+        raise Unfinished(
             f"Stage {job.name}: {len(missing)} of {job.tasks} tasks did not finish (the first is "
             f"{missing[0]}). Their logs: {work / 'logs' / job.name}. Run the same command again: finished "
             "tasks are not redone."

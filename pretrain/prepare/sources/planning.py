@@ -81,9 +81,11 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
         parent = path.parent
         while not parent.exists():
             parent = parent.parent
+        is_word = "/" not in name and not path.suffix  # else a file that is not there
+        hint = nearest(name, ["embedded", *NAMED_DATA]) if is_word else ""
         raise UserError(
-            f"source {name}: no such file, folder or glob match (nothing there below {parent})"
-            f"{nearest(name, ['embedded', *NAMED_DATA]) or '.'} A Hugging "
+            f"source {name}: no such file, folder or glob match (nothing there below {parent}){hint or '.'} "
+            "A Hugging "
             "Face dataset is written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
         )
     tasks = []

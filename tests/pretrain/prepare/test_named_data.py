@@ -97,8 +97,10 @@ def test_a_misspelt_name_is_refused_with_the_nearest(tmp_path, monkeypatch):
             UserError, match=rf"source {typed}: no such file.*; did you mean {near}\? A Hugging"
         ):
             plan_tasks([Source.model_validate(typed)])
-    with pytest.raises(UserError, match=r"below .*\)\. A Hugging"):
-        plan_tasks([Source.model_validate("texts/mine.txt")])
+    (tmp_path / "data").mkdir()
+    for typed in ("texts/mine.txt", "data/wikipedia", "wikipedia.txt", "bookcorpus.txt"):
+        with pytest.raises(UserError, match=rf"source {typed}: no such file.* below .*\)\. A Hugging"):
+            plan_tasks([Source.model_validate(typed)])
 
 
 @pytest.mark.parametrize(("given", "said"), [({}, True), ({"source": "embedded"}, False)])

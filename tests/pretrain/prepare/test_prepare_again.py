@@ -21,6 +21,8 @@ from pretrain.data.manifest import PREPARATION, outdated, read_manifest
 from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import ShardReader
 from pretrain.prepare import output
+from pretrain.prepare.executors import ExecutorOptions, Unfinished
+from pretrain.prepare.output import make_once
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.work_folder import SentenceCounts
@@ -267,6 +269,18 @@ def test_a_refused_input_leaves_nothing_and_finished_tasks_stay(tmp_path):
     with pytest.raises(UserError, match="no tokenizer"):  # when the text has been read
         prepare(both, tmp_path / "new", **QUIETLY)
     assert list((tmp_path / "new" / ".work").glob("logs/*/completions/*"))
+
+
+def test_logs_that_an_error_names_stay(tmp_path):
+    """Where no task has ended, too."""
+
+    def plan(work):
+        (work / "logs" / "read").mkdir(parents=True)
+        raise Unfinished(f"Stage read: 1 of 1 tasks did not finish. Their logs: {work / 'logs' / 'read'}")
+
+    with pytest.raises(Unfinished):
+        make_once(tmp_path / "out", ExecutorOptions(), lambda: None, plan)
+    assert (tmp_path / "out" / ".work" / "logs" / "read").is_dir()
 
 
 def test_another_config_is_refused_only_where_a_task_has_ended(corpus, tmp_path, monkeypatch):
