@@ -152,9 +152,10 @@ def load_batch(
     world_size: int,
 ) -> RankBatch:
     """Return the rank's batch of a step, from the Loader that training uses."""
-    from pretrain.data.loader import Loader, LoaderSettings, Position
+    from pretrain.data.loader import Loader, LoaderSettings, Position, require_negatives
     from pretrain.data.tokenizer import prompt_tokens
 
+    require_negatives(reader, views)
     synonyms = synonyms_for(
         [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
     )

@@ -130,10 +130,9 @@ class Loader:
         spec: what to make of each sequence.
 
     Raises:
-        UserError: lanes, batch and world size do not fit; two views are labelled; there is nothing to make
-            negatives of; an augmentation works on text, and the data has none; the corpus is smaller than a
-            batch; its longest sequence is longer than max_length. Raised by a worker, it arrives here as it
-            was.
+        UserError: lanes, batch and world size do not fit; two views are labelled; an augmentation works on
+            text, and the data has none; the corpus is smaller than a batch; its longest sequence is longer
+            than max_length. Raised by a worker, it arrives here as it was.
         AugmentationError: a specification is wrong, or that of a labelled view no list of alternatives.
     """
 
@@ -165,7 +164,6 @@ class Loader:
             int(largest * chunks_a_lane * 1.1) + 2,
             position.replaying,
         )
-        require_negatives(reader, spec.views)
 
     def counts(self, step: int) -> dict[str, dict[str, int]]:
         """Return, as `sets`, how many sequences of each set `step` steps have had; nothing of one set.

@@ -8,7 +8,7 @@ from typing import Any
 from augment.core.vocabulary import Vocabulary
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec, RankBatch
-from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.loader import Loader, LoaderSettings, Position, require_negatives
 from pretrain.data.masking import Masking
 from pretrain.data.pipelines import synonyms_for
 from pretrain.data.shards import ShardReader
@@ -54,6 +54,7 @@ def sampled_batch(config: Config, reader: ShardReader, tokenizer: Any) -> BatchS
     sample = config.model_copy(deep=True)
     sample.train.global_batch = min(config.train.global_batch, lanes * max(1, SAMPLE // lanes))
     views = view_specs(sample)
+    require_negatives(reader, views)
     synonyms = synonyms_for(
         [view.augmentation for view in views], sample.augment.synonyms, tokenizer, vocabulary
     )

@@ -17,6 +17,7 @@ from augment.spec.build import build
 from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
 from pretrain.data.batch import ViewSpec, number_of_labels
+from pretrain.data.loader import require_negatives
 from pretrain.data.masking import mask_tokens
 from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import DamagedShard, ShardReader
@@ -166,7 +167,7 @@ def test_negatives_made_of_the_text(tmp_path):
         present.append(view.present)
     assert 0.5 < np.mean(present) < 1
     with pytest.raises(UserError, match=r"no column 'negative' \(it has text\).*would be its own negative"):
-        helpers.make_loader(tmp_path, views=helpers.views("none", "none", "none"))
+        require_negatives(ShardReader(tmp_path, "train"), helpers.views("none", "none", "none"))
 
 
 def test_a_column_longer_than_the_manifest_says(tmp_path):
