@@ -171,7 +171,9 @@ def _open(
         )
     environment = _environment(data, flags.jobs)
     folder = flags.out.resolve()
-    judging_column(sweep, columns_of(sweep))  # a column that is not there is an error before any training
+    # an evaluation or a column that is not there is an error before any training
+    _choose(flags.evaluations, sweep)
+    judging_column(sweep, columns_of(sweep))
     entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes, flags.readings)
     if flags.rows:
         wanted = set(rows_named(flags.rows, list(dict.fromkeys(entry.name for entry in entries))))
@@ -423,7 +425,10 @@ def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:
     known = sweep.evaluations | sweep.of_start
     names = list(known) if words == ("all",) else words
     if unknown := [name for name in names if name not in known]:
-        raise UserError(f"--evaluations {unknown[0]!r}: this sweep has {', '.join(known) or 'none'}")
+        raise UserError(
+            f"--evaluations {unknown[0]!r}: this sweep has {', '.join(known) or 'none'}, beside "
+            f"{' and '.join(LIGHT)}, which are always evaluated"
+        )
     return {name: known[name] for name in names}
 
 

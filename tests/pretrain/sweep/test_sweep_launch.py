@@ -108,6 +108,14 @@ def test_a_folder_of_benchmarks_that_is_not_there_is_said_before_any_run(monkeyp
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["sts", "no-such"])
+def test_an_evaluation_that_the_sweep_does_not_have_is_said_before_any_run(tmp_path, name):
+    flags = SweepFlags(out=tmp_path / "out", evaluations=(name,))
+    with pytest.raises(UserError, match=rf"'{name}': this sweep has .*, beside sts and geometry, .* always"):
+        sweep(str(write_sweep(tmp_path)), flags=flags)
+    assert not (tmp_path / "out").exists()
+
+
 def test_slurm_is_given_the_same_words(monkeypatch, tmp_path):
     started = []
     monkeypatch.setattr("os.execvp", lambda program, words: started.append(words))
