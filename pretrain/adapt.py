@@ -22,7 +22,7 @@ from typing import Any
 
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import has_tokenizer, pretrained, require_source, require_weights
-from pretrain.api import load, prepare, train
+from pretrain.api import load, overrides_of, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
@@ -66,6 +66,8 @@ def main(
     """
     if taken := sorted(set(_OURS) & set(overrides)):
         raise UserError(f"--{taken[0]} follows from --init, --text, --new-words and --out: leave it out")
+    given = {"init": init} | ({"eval_data": eval_data} if eval_data else {})
+    overrides_of(overrides | given)  # what `train` would refuse, before the text is prepared
     choose_accelerator()  # children inherit it
     longest, pooling = check_start(init)
     overrides.setdefault("data.prepare.max_length", _at_most(longest, config, overrides))
@@ -83,8 +85,7 @@ def main(
         data = prepare(out=out / "data", **settings.data.prepare.model_dump(exclude_unset=True))
         if _steps_done(out) < settings.train.steps:
             _step(2, f"train {init} on it")
-            changes = overrides | {"init": init} | ({"eval_data": eval_data} if eval_data else {})
-            train(config, data=data, run=out, resume="auto", **changes)
+            train(config, data=data, run=out, resume="auto", **(overrides | given))
     except KeyboardInterrupt:
         print(f"\n{out} is stopped. The same command continues", file=sys.stderr)
         return 130

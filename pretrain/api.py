@@ -254,7 +254,7 @@ def train(
         KeyboardInterrupt: after Ctrl-C; the run has saved, and `resume="auto"` continues it. After a second
             Ctrl-C it has not waited, and continues from the newest checkpoint.
     """
-    overrides = _overrides(changes) | {"checkpoint.resume": resume}
+    overrides = overrides_of(changes) | {"checkpoint.resume": resume}
     if data is not None:
         read_manifest(Path(data))
         overrides["data.folder"] = os.fspath(data)
@@ -321,13 +321,13 @@ def load(
     return opened.stored() if quantized else opened
 
 
-_CONTINUE = "Start it again, from Python with resume='auto': it continues from the newest checkpoint"
+_CONTINUE = "Start it again (in Python: with resume='auto'); it continues from the newest checkpoint"
 
 
-def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:
+def overrides_of(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes as dotted keys or short flags; a section is taken apart.
 
-    >>> _overrides({"train": {"lr": 0.1}, "model.layers": 2, "aug": "none"})
+    >>> overrides_of({"train": {"lr": 0.1}, "model.layers": 2, "aug": "none"})
     {'train.lr': 0.1, 'model.layers': 2, 'aug': 'none'}
 
     Raises:

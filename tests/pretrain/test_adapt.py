@@ -130,6 +130,7 @@ def test_a_folder_in_which_nothing_was_made_takes_the_corrected_text(tmp_path):
         ("none", "there is no folder"),
         ("tokenizer", "has no tokenizer.json. Put the one that belongs to the model into it"),
         ("taken", "holds something else; choose another --out"),
+        ("twice", "train.steps is given two values, train.steps='6' and steps='100': leave one of"),
         ("flag", "--data follows from --init, --text"),
     ],
 )
@@ -145,6 +146,8 @@ def test_what_cannot_be_adapted_is_one_error_before_anything_is_written(tmp_path
     if what == "taken":
         out.mkdir()
         (out / "mine.txt").write_text("keep")
+    if what == "twice":
+        flags["steps"] = 100
     if what == "flag":
         flags["data"] = tmp_path
     output = adapt(start, text, out, expect=2, **flags)

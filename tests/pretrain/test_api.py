@@ -148,7 +148,8 @@ def test_a_run_that_something_else_stops_is_an_error(forked, tiny_data, tmp_path
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "stop").touch()
     with pytest.raises(
-        UserError, match=r"stopped before its last step\. Start it again, from Python with resume='auto'"
+        UserError,
+        match=r"stopped before its last step\. Start it again \(in Python: with resume='auto'\); it",
     ):
         api.train("clear_micro", data=tiny_data, run=tmp_path / "run", **TINY)
 
@@ -156,9 +157,9 @@ def test_a_run_that_something_else_stops_is_an_error(forked, tiny_data, tmp_path
 def test_sections_and_dotted_keys_and_short_flags_are_one_recipe():
     changes = {"objective": {"mlm": {"rate": 0.2}}, "objective.contrastive": {"weight": 0.5}, "aug": "none"}
     flat = {"objective.mlm.rate": 0.2, "objective.contrastive.weight": 0.5, "aug": "none"}
-    overrides = api._overrides(changes | {"train": {}, "data.folder": Path("d")})
+    overrides = api.overrides_of(changes | {"train": {}, "data.folder": Path("d")})
     assert overrides == flat | {"data.folder": "d"}
-    assert api._overrides({"steps": 3, "train": {"steps": 3}}) == {"steps": 3, "train.steps": 3}
+    assert api.overrides_of({"steps": 3, "train": {"steps": 3}}) == {"steps": 3, "train.steps": 3}
     assert load_config("clear_micro", overrides) == load_config("clear_micro", flat | {"data": "d"})
 
 
@@ -208,8 +209,8 @@ def test_mistakes_about_an_opened_run(example, monkeypatch):
 
 def test_a_process_that_is_killed_says_so(monkeypatch):
     monkeypatch.setattr(processes, "pass_on", lambda module, words: (-signal.SIGKILL, ""))
-    with pytest.raises(UserError, match=r"pretrain\.main was killed by SIGKILL\. Call train again"):
+    with pytest.raises(UserError, match=r"pretrain\.main was killed by SIGKILL\. Start it again \(in Python"):
         api.train()
     monkeypatch.setattr(processes, "pass_on", lambda module, words: (143, ""))
-    with pytest.raises(UserError, match=r"was stopped by a signal\. Call train again"):
+    with pytest.raises(UserError, match=r"was stopped by a signal\. Start it again \(in Python"):
         api.train()
