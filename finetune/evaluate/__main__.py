@@ -107,6 +107,8 @@ def main(
         except UserError:
             _print_figures(record, done)  # of earlier calls
             raise
+        if not choice.chosen and not done:
+            raise none_left(list(choice.refused), choice.refused)
         grace = f"within {SECONDS_TO_END:.0f} s"
         print(f"what still runs after {budget} is ended, {grace}, and is taken up again next time")
     work = _Work(model, source, pooled, precision, root, folder, vectors_folder, costs, record, jobs)
@@ -272,15 +274,21 @@ def _choose(
     ended: unit -> seconds after which a budget has ended it before.
 
     Raises:
-        UserError: none does.
+        UserError: none does, of those that can be done.
     """
     clock = time.monotonic()
+    refused: dict[Unit, str] = {}
     unknown = [unit for unit in units if costs.known(unit) is None]
     if training := [unit for unit in unknown if unit.evaluation in FINE_TUNED]:
-        from finetune.evaluate.training_costs import training_seconds  # imports torch
+        from finetune.evaluate.training_costs import training_costs  # imports torch
 
         assert isinstance(model, ModelSource), "a function cannot be trained"
-        costs.of_training = training_seconds(training, model, costs.root, jobs)
+        found = training_costs(training, model, costs.root, jobs)
+        costs.of_training, refused = found.seconds, found.refused
+        for reason in dict.fromkeys(refused.values()):
+            for line in lines_of_left_out({unit: why for unit, why in refused.items() if why == reason}):
+                print(line)
+        units = [unit for unit in units if unit not in refused]
     if len(training) < len(unknown):
         os.environ.pop(KEPT_VECTORS, None)  # what is there already would look fast
         own = pooling in ("function", "own modules")
@@ -293,7 +301,8 @@ def _choose(
         about = f"{unit.name}: about {format_seconds(costs.estimate(unit))}, {how}"
         why = f"; left out: {choice.left_out[unit]}" if unit in choice.left_out else ""
         print(f"{'-' if why else '+'} {about}{why}")
-    if not choice.chosen:
+    choice.refused.update(refused)
+    if units and not choice.chosen:
         least = min(costs.estimate(unit) for unit in units)
         raise UserError(
             f"--budget: nothing fits; the cheapest unit takes about {format_seconds(least)}, and the choice "

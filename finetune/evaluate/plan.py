@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from finetune.evaluate.costs import Costs
 from finetune.evaluate.running import Running
@@ -18,6 +18,9 @@ class Choice:
 
     chosen: list[Unit]
     left_out: dict[Unit, str]
+    """Units that do not fit, and may once others have ended."""
+    refused: dict[Unit, str] = field(default_factory=dict)
+    """Units that cannot be done."""
 
 
 def choose(units: Sequence[Unit], costs: Costs, seconds: float, busy: Sequence[float]) -> Choice:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from finetune.tuning.labelled import Encoded, Source, encode_examples, open_sour
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.tasks import Examples, load
 from pretrain.common.cores import usable_cores
+from pretrain.common.errors import UserError
 
 _ROWS = 16
 _SHORT, _LONG = 8, 64  # tokens of an example
@@ -77,32 +78,47 @@ def measure_training(source: Source, threads: int) -> TrainingSpeed:
     return TrainingSpeed(max(0.0, seconds[0] - token * few), token, passed / (few + many))
 
 
-def training_seconds(
-    units: Sequence[Unit], model: ModelSource, root: Path, jobs: int
-) -> Mapping[Unit, float]:
-    """Return the seconds of units that train the weights, beside those of starting a process.
+@dataclass
+class TrainingCosts:
+    """What units that train the weights cost."""
+
+    seconds: dict[Unit, float] = field(default_factory=dict)
+    """Beside those of starting a process."""
+    refused: dict[Unit, str] = field(default_factory=dict)
+    """Units that cannot be done, with the reason."""
+
+
+def training_costs(units: Sequence[Unit], model: ModelSource, root: Path, jobs: int) -> TrainingCosts:
+    """Return the costs of units that train the weights.
+
+    A model that cannot be trained refuses all of them, and a damaged set its own unit.
 
     Args:
         root: the folder of evaluation data.
         jobs: units that run side by side, each with its share of the cores.
-
-    Raises:
-        UserError: the model cannot be trained, or a set is damaged.
     """
-    source = open_source(model.location)
+    costs, speeds = TrainingCosts(), dict[int, TrainingSpeed]()
+    try:
+        source = open_source(model.location)
+    except UserError as error:
+        costs.refused = dict.fromkeys(units, str(error))
+        return costs
     parameters = sum(part.numel() for part in source.encoder.parameters())
     cores = max(1, usable_cores() // jobs)
-    found, speeds = {}, dict[int, TrainingSpeed]()
     for unit in units:
         processes = 1 if jobs > 1 or unit.evaluation != "glue" else choose_processes(SEEDS, parameters)
         threads = 1 if processes > 1 else cores
-        if threads not in speeds:
-            speeds[threads] = measure_training(source, threads)
-        size = _glue(source, unit.tasks[0], root) if unit.evaluation == "glue" else _anli(source, root)
+        try:
+            if threads not in speeds:
+                speeds[threads] = measure_training(source, threads)
+            size = _glue(source, unit.tasks[0], root) if unit.evaluation == "glue" else _anli(source, root)
+        except UserError as error:
+            costs.refused[unit] = str(error)
+            continue
         runs = math.ceil(SEEDS / processes) if unit.evaluation == "glue" else 1
         work = speeds[threads].seconds(size.steps, size.tokens, size.evaluated)
-        found[unit] = runs * work + size.reading
-    return found
+        costs.seconds[unit] = runs * work + size.reading
+    return costs
 
 
 @dataclass(frozen=True)

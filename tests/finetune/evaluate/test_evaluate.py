@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from commands import call
+from glue_files import write_glue
 from intent_files import layout
-from model_folders import save_bert, save_run
+from model_folders import albert, save_bert, save_run
 from sts_layout import write_layout
 from suite_command import evaluate
 
@@ -170,6 +171,15 @@ def test_a_unit_that_fails_does_not_keep_others_from_being_done(run_folder, data
     said = evaluate(*words, "--vectors=none", code=1)
     assert "FAILED: intents SNIPS: error: " in said and "sts STS-B, SICK-R: STS-B-dev" in said
     assert not (tmp_path / "vectors").exists()
+
+
+def test_a_budget_leaves_out_what_cannot_be_fine_tuned(data, tmp_path):
+    other, model = write_glue(shutil.copytree(data, tmp_path / "data"), train=4), albert(tmp_path / "model")
+    words = (model, "--eval-data", other, "--out", tmp_path / "out", "--vectors=none", "--budget", "1h")
+    said = evaluate(*words, "--suite", "all", "--tasks", "SNIPS,RTE")
+    assert "left out: glue RTE: " in said and "albert" in said and "[1/1] intents SNIPS" in said
+    with pytest.raises(UserError, match=r"nothing of this suite can be done: .*albert"):
+        evaluate(*words, "--suite", "glue")
 
 
 def test_a_function_is_evaluated_each_time(data, tmp_path, monkeypatch):

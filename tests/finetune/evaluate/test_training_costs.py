@@ -9,6 +9,8 @@ from finetuning_helpers import save_model
 from glue_files import write_glue
 
 from finetune.evaluate import training_costs
+from finetune.evaluate.__main__ import _choose
+from finetune.evaluate.costs import Costs
 from finetune.evaluate.suites import SUITES
 from finetune.glue.runs import MAX_LENGTH, Options
 from finetune.glue.store import RunStore
@@ -41,9 +43,19 @@ def test_steps_and_tokens_are_those_of_the_files(source, tmp_path):
     assert large.evaluated == pytest.approx(size.evaluated, rel=0.2)
     matched = training_costs._glue(source, "MNLI", few)
     assert matched.evaluated == pytest.approx(2 * size.evaluated, rel=0.3)  # two dev sets
-    seconds = [training_costs.training_seconds([UNITS["RTE"]], source.model.source, root, 1)
-               for root in (few, many)]  # fmt: skip
-    assert seconds[1][UNITS["RTE"]] > 4 * seconds[0][UNITS["RTE"]]
+
+
+def test_a_damaged_set_is_left_out_and_others_are_chosen(source, tmp_path, capsys):
+    data = write_glue(tmp_path)
+    (data / "GLUE" / "RTE" / "train.tsv").write_text("index\tsentence1\n")
+    units = [UNITS["RTE"], UNITS["MRPC"], SUITES["anli"][0]]  # ANLI has no files at all
+    costs = Costs(None, "", data)
+    choice = _choose(units, costs, 1e6, 1, source.model.source, "mean", "fp32", {})
+    assert choice.chosen == [UNITS["MRPC"]] and not choice.left_out
+    assert "no column 'sentence2'" in choice.refused[UNITS["RTE"]]
+    said = capsys.readouterr().out
+    assert "left out: glue RTE: " in said and "left out: anli R1,R2,R3: " in said
+    assert "+ glue MRPC: about " in said
 
 
 def test_an_estimate_is_within_a_factor_of_two(source, tmp_path):
