@@ -34,7 +34,7 @@ from finetune.files import data_root
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import figure_text, folder_for, table
 from pretrain.common import cli
-from pretrain.common.cores import usable_cores
+from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
 from pretrain.common.processes import seconds_running
@@ -92,9 +92,10 @@ def main(
     for unit in done:
         print(f"done before: {unit.name}")
     shutdown = Shutdown(folder, watch_file=False)
+    threads = f", {own} threads each" if (own := threads_of_user()) else ""
     costs = Costs(
         vectors_folder / "costs.json" if vectors_folder else None,
-        f"{shape_of(source)}, {precision}, {usable_cores()} cores, {jobs} jobs",
+        f"{shape_of(source)}, {precision}, {usable_cores()} cores, {jobs} jobs{threads}",
         root,
     )
     choice = Choice(left, {})

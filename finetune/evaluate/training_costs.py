@@ -30,7 +30,7 @@ from finetune.tuning.finetuning import FineTuning
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.tasks import Examples, load
-from pretrain.common.cores import usable_cores
+from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.errors import UserError
 
 _ROWS = 16
@@ -95,7 +95,8 @@ def training_costs(units: Sequence[Unit], model: ModelSource, root: Path, jobs: 
 
     Args:
         root: the folder of evaluation data.
-        jobs: units that run side by side, each with its share of the cores.
+        jobs: units that run side by side, each with its share of the cores, or with as many threads as the
+            user's OMP_NUM_THREADS says.
     """
     costs, speeds = TrainingCosts(), dict[int, TrainingSpeed]()
     try:
@@ -107,7 +108,7 @@ def training_costs(units: Sequence[Unit], model: ModelSource, root: Path, jobs: 
     cores = max(1, usable_cores() // jobs)
     for unit in units:
         processes = 1 if jobs > 1 or unit.evaluation != "glue" else choose_processes(SEEDS, parameters)
-        threads = 1 if processes > 1 else cores
+        threads = threads_of_user() or (1 if processes > 1 else cores)
         try:
             if threads not in speeds:
                 speeds[threads] = measure_training(source, threads)

@@ -58,6 +58,22 @@ def test_a_damaged_set_is_left_out_and_others_are_chosen(source, tmp_path, capsy
     assert "+ glue MRPC: about " in said
 
 
+@pytest.mark.parametrize(("own", "threads"), [("3", {3}), ("", {1, 5})])
+def test_a_model_is_timed_with_the_threads_of_its_units(source, tmp_path, monkeypatch, own, threads):
+    """Seeds side by side have one each; ANLI has all cores; what the user sets holds for both."""
+    monkeypatch.setenv("OMP_NUM_THREADS", own)
+    monkeypatch.setattr(training_costs, "usable_cores", lambda: 5)
+    monkeypatch.setattr(training_costs, "choose_processes", lambda *_: 1 if own else 5)
+    monkeypatch.setattr(training_costs, "_SECONDS", 0.0)
+    used, step = set(), training_costs._step
+    monkeypatch.setattr(
+        training_costs, "_step", lambda *words: used.add(torch.get_num_threads()) or step(*words)
+    )
+    units = [UNITS["RTE"], SUITES["anli"][0]]
+    training_costs.training_costs(units, source.model.source, write_glue(tmp_path), 1)
+    assert used == threads
+
+
 def test_an_estimate_is_within_a_factor_of_two(source, tmp_path):
     """Other work on this machine may slow down either side: one of a few attempts counts."""
     data = write_glue(tmp_path, train=320)
