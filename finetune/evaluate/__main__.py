@@ -12,6 +12,7 @@ continues after an interruption, and a larger suite does only what is new. OUT/e
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -294,6 +295,8 @@ def _choose(
         os.environ.pop(KEPT_VECTORS, None)  # what is there already would look fast
         own = pooling in ("function", "own modules")
         costs.measure(open_model(model, "" if own else pooling, precision=precision), jobs)
+    if unknown:
+        _free_gpu()
     choice = choose(units, costs, seconds - (time.monotonic() - clock), [0.0] * jobs)
     for unit in units:
         how = "estimated" if costs.known(unit) is None else "as before"
@@ -310,6 +313,15 @@ def _choose(
             f"itself took {format_seconds(time.monotonic() - clock)}"
         )
     return choice
+
+
+def _free_gpu() -> None:
+    """Give back the GPU's memory that measuring took: units run in processes of their own."""
+    import torch
+
+    if torch.cuda.is_available():
+        gc.collect()  # a model that a cycle still holds
+        torch.cuda.empty_cache()
 
 
 def _print_figures(record: Record, units: Sequence[Unit]) -> None:
