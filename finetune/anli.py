@@ -62,6 +62,10 @@ class Corpus:
     keys: tuple[str, str, str]
     """Of premise, hypothesis and label in its jsonl."""
 
+    def file(self, root: Path) -> Path | None:
+        """Return the file in the folder of data; None: it is not there."""
+        return next((root / place for place in self.places if (root / place).is_file()), None)
+
 
 KEYS = ("context", "hypothesis", "label")
 """Of ANLI's own files."""
@@ -174,8 +178,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
     train: dict[str, Examples] = {}
     missing = []
     for corpus in TRAINING:
-        path = next((root / place for place in corpus.places if (root / place).is_file()), None)
-        if path is None:
+        if (path := corpus.file(root)) is None:
             missing.append(corpus.name)
             continue
         rows = load("MNLI", data).splits["train"] if path.suffix == ".tsv" else read_jsonl(path, corpus.keys)

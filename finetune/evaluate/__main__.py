@@ -279,14 +279,14 @@ def _choose(
         UserError: none does, of those that can be done.
     """
     clock = time.monotonic()
-    refused: dict[Unit, str] = {}
+    refused, at_least = dict[Unit, str](), set[Unit]()
     unknown = [unit for unit in units if costs.known(unit) is None]
     if training := [unit for unit in unknown if unit.evaluation in FINE_TUNED]:
         from finetune.evaluate.training_costs import training_costs  # imports torch
 
         assert isinstance(model, ModelSource), "a function cannot be trained"
-        found = training_costs(training, model, costs.root, jobs)
-        costs.of_training, refused = found.seconds, found.refused
+        found = training_costs(training, model, costs.root, jobs, seconds)
+        costs.of_training, refused, at_least = found.seconds, found.refused, found.at_least
         for reason in dict.fromkeys(refused.values()):
             for line in lines_of_left_out({unit: why for unit, why in refused.items() if why == reason}):
                 print(line)
@@ -302,15 +302,18 @@ def _choose(
         how = "estimated" if costs.known(unit) is None else "as before"
         if unit.name in ended:
             how += f"; a budget ended it after {format_seconds(ended[unit.name])}, so it comes last"
-        about = f"{unit.name}: about {format_seconds(costs.estimate(unit))}, {how}"
+        about = "at least" if unit in at_least else "about"
+        about = f"{unit.name}: {about} {format_seconds(costs.estimate(unit))}, {how}"
         why = f"; left out: {choice.left_out[unit]}" if unit in choice.left_out else ""
         print(f"{'-' if why else '+'} {about}{why}")
     choice.refused.update(refused)
     if units and not choice.chosen:
-        least = min(costs.estimate(unit) for unit in units)
+        least = min(units, key=costs.estimate)
+        about = "at least" if least in at_least else "about"
         raise UserError(
-            f"--budget: nothing fits; the cheapest unit takes about {format_seconds(least)}, and the choice "
-            f"itself took {format_seconds(time.monotonic() - clock)}"
+            f"--budget: nothing fits; the cheapest unit takes {about} "
+            f"{format_seconds(costs.estimate(least))}, and the choice itself took "
+            f"{format_seconds(time.monotonic() - clock)}"
         )
     return choice
 

@@ -21,6 +21,7 @@ import torch
 from augment.core.ragged import Ragged, offsets_of
 from finetune import anli
 from finetune.encoders.source import ModelSource
+from finetune.evaluate.costs import START_SECONDS
 from finetune.evaluate.suites import Unit
 from finetune.glue.command import SEEDS
 from finetune.glue.runs import EPOCHS, FAIRSEQ, MAX_LENGTH
@@ -29,13 +30,14 @@ from finetune.tuning.classifier import choose_precision, logits_of
 from finetune.tuning.finetuning import FineTuning
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
 from finetune.tuning.recipe import Recipe
-from finetune.tuning.tasks import Examples, load
+from finetune.tuning.tasks import Examples, folder_of, load, task_named
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.errors import UserError
 
 _ROWS = 16
 _SHORT, _LONG = 8, 64  # tokens of an example
 _SECONDS = 1.0  # of a measurement, at least one step
+_MOST_BYTES = 2000  # of an example in its file, in the mean: published sets have 40 to 1,200
 _SAMPLE = 256  # examples of a set that are tokenised, to know the length of the others
 
 
@@ -84,20 +86,27 @@ class TrainingCosts:
 
     seconds: dict[Unit, float] = field(default_factory=dict)
     """Beside those of starting a process."""
+    at_least: set[Unit] = field(default_factory=set)
+    """Units of which `seconds` has a lower bound, too long for the budget already."""
     refused: dict[Unit, str] = field(default_factory=dict)
     """Units that cannot be done, with the reason."""
 
 
-def training_costs(units: Sequence[Unit], model: ModelSource, root: Path, jobs: int) -> TrainingCosts:
+def training_costs(
+    units: Sequence[Unit], model: ModelSource, root: Path, jobs: int, budget: float = math.inf
+) -> TrainingCosts:
     """Return the costs of units that train the weights.
 
-    A model that cannot be trained refuses all of them, and a damaged set its own unit.
+    A model that cannot be trained refuses all of them, and a damaged set its own unit. The data of a unit is
+    read only where its training may fit in the budget, by the sizes of its files.
 
     Args:
         root: the folder of evaluation data.
         jobs: units that run side by side, each with its share of the cores, or with as many threads as the
             user's OMP_NUM_THREADS says.
+        budget: seconds, from this call on.
     """
+    end = time.monotonic() + budget
     costs, speeds = TrainingCosts(), dict[int, TrainingSpeed]()
     try:
         source = open_source(model.location)
@@ -108,18 +117,37 @@ def training_costs(units: Sequence[Unit], model: ModelSource, root: Path, jobs: 
     cores = max(1, usable_cores() // jobs)
     for unit in units:
         processes = 1 if jobs > 1 or unit.evaluation != "glue" else choose_processes(SEEDS, parameters)
+        runs = math.ceil(SEEDS / processes) if unit.evaluation == "glue" else 1
         threads = threads_of_user() or (1 if processes > 1 else cores)
         try:
             if threads not in speeds:
                 speeds[threads] = measure_training(source, threads)
+            least = runs * _least(unit, root, speeds[threads])
+            if START_SECONDS + least > end - time.monotonic():
+                costs.seconds[unit] = least
+                costs.at_least.add(unit)
+                continue
             size = _glue(source, unit.tasks[0], root) if unit.evaluation == "glue" else _anli(source, root)
         except UserError as error:
             costs.refused[unit] = str(error)
             continue
-        runs = math.ceil(SEEDS / processes) if unit.evaluation == "glue" else 1
         work = speeds[threads].seconds(size.steps, size.tokens, size.evaluated)
         costs.seconds[unit] = runs * work + size.reading
     return costs
+
+
+def _least(unit: Unit, root: Path, speed: TrainingSpeed) -> float:
+    """Return the seconds that the training of a run takes at least, by the sizes of its files alone."""
+    if unit.evaluation == "glue":
+        task = task_named(unit.tasks[0])
+        epochs, batch = EPOCHS, FAIRSEQ[task.name][1]
+        size = float((folder_of(task, root) / "train.tsv").stat().st_size)
+    else:
+        epochs, batch = anli.RECIPE.epochs, anli.RECIPE.batch_size
+        files = [(corpus.weight, corpus.file(root)) for corpus in anli.TRAINING]
+        size = float(sum(weight * path.stat().st_size for weight, path in files if path is not None))
+    examples = size / _MOST_BYTES
+    return epochs * speed.seconds(examples / batch, examples * _SHORT, 0)
 
 
 @dataclass(frozen=True)
@@ -152,18 +180,23 @@ def _anli(source: Source, root: Path) -> _Size:
     sets = anli.load_sets(str(root))
     reading = time.perf_counter() - started
     weights = {corpus.name: corpus.weight for corpus in anli.TRAINING}
-    examples = tokens = evaluated = 0.0
+    examples = tokens = dev = evaluated = 0.0
     for name, rows in sets.train.items():
         some, seconds = _tokens(source, rows, anli.MAX_LENGTH)
         examples, tokens = examples + weights[name] * len(rows), tokens + weights[name] * some
         reading += seconds
-    for rows in sets.evaluation.values():
+    for name, rows in sets.evaluation.items():
         some, seconds = _tokens(source, rows, anli.MAX_LENGTH)
-        evaluated, reading = evaluated + some, reading + seconds
-    epochs = anli.RECIPE.epochs
-    steps = epochs * math.ceil(examples / anli.RECIPE.batch_size)
-    times = epochs + steps // anli.EVALUATE_EVERY
-    return _Size(steps, epochs * tokens, times * evaluated, reading)
+        reading += seconds
+        if name.endswith("dev"):  # again and again; the test sets once
+            dev += some
+        else:
+            evaluated += some
+    epochs, of_epoch = anli.RECIPE.epochs, math.ceil(examples / anli.RECIPE.batch_size)
+    steps = epochs * of_epoch
+    ends, between = range(of_epoch, steps + 1, of_epoch), range(0, steps + 1, anli.EVALUATE_EVERY)
+    evaluated += len({*ends, *between[1:]}) * dev
+    return _Size(steps, epochs * tokens, evaluated, reading)
 
 
 def _tokens(source: Source, rows: Examples, max_length: int) -> tuple[float, float]:
