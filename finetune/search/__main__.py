@@ -15,6 +15,7 @@ that a second search of the same text by the same weights encodes the query alon
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ def search(
     model: Model,
     query: str = "",
     *,
-    text: Path,
+    text: str,
     split: bool = False,
     top: cli.Count = 5,
     queries: Path | None = None,
@@ -54,7 +55,7 @@ def search(
     Args:
         query: what to look for.
         text: sentences, one a line; with --split any text, jsonl, csv or parquet files, between commas, a
-            folder or a glob.
+            folder or a glob, or a list of mappings in YAML.
         split: split the texts into sentences, as `clearly prepare` does.
         top: how many sentences to show.
         queries: a file with a query a line, in place of one.
@@ -68,11 +69,13 @@ def search(
     asked = _asked(query, queries, serve)
     if serve:
         listen(port).server_close()  # a port that is taken is said before anything is encoded
-    sentences = read_split(str(text)) if split else read_lines(text)
+    sentences = read_split(text, _say) if split else read_lines(text)
     opened = [open_model(name, pooling, precision=precision) for name in filter(None, [model, beside])]
     searchers = [Searcher(one.name, one.encode, _index(one, sentences, quantize, split)) for one in opened]
     if serve:
-        serve_until_interrupted(searchers, text, top, port, partial(print, flush=True))
+        serve_until_interrupted(
+            searchers, os.path.basename(text) or text, top, port, partial(print, flush=True)
+        )
         return
     found = {one.name: one.index.nearest(one.encode(asked), top) for one in searchers}
     for number, line in enumerate(asked):

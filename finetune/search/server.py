@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Lock
 from urllib.parse import parse_qs, urlsplit
 
@@ -41,8 +40,10 @@ def listen(port: int, page: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandle
         raise UserError(f"--port {port}: {why}; name another, or 0 for a free one") from None
 
 
-def server_of(searchers: Sequence[Searcher], text: Path, top: int, port: int) -> ThreadingHTTPServer:
+def server_of(searchers: Sequence[Searcher], text: str, top: int, port: int) -> ThreadingHTTPServer:
     """Return a server at 127.0.0.1:port whose page asks for a query and shows what each searcher finds.
+
+    text: what the page calls the text that is searched.
 
     Raises: as `listen`.
     """
@@ -64,7 +65,7 @@ def server_of(searchers: Sequence[Searcher], text: Path, top: int, port: int) ->
             if query:
                 with one_at_a_time:
                     found = {one.name: one.index.nearest(one.encode([query]), shown)[0] for one in searchers}
-            body = template.render(query=query, found=found, text=text.name, top=shown).encode()
+            body = template.render(query=query, found=found, text=text, top=shown).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
@@ -78,7 +79,7 @@ def server_of(searchers: Sequence[Searcher], text: Path, top: int, port: int) ->
 
 
 def serve_until_interrupted(
-    searchers: Sequence[Searcher], text: Path, top: int, port: int, say: Callable[[str], None]
+    searchers: Sequence[Searcher], text: str, top: int, port: int, say: Callable[[str], None]
 ) -> None:
     """Answer queries until Ctrl-C."""
     with server_of(searchers, text, top, port) as server:

@@ -20,7 +20,7 @@ from model_folders import save_bert
 from finetune.encoders.models import open_model
 from finetune.files import read_queries, read_sentences
 from finetune.search import __main__ as command
-from finetune.search import index, stored
+from finetune.search import index, stored, texts
 from finetune.search.server import Searcher, server_of
 from pretrain.common.errors import UserError
 
@@ -181,6 +181,12 @@ def test_what_is_compressed_is_read_and_damage_is_named(tmp_path, ending, pack):
         (["prepared"], "--text prepared is prepared data, which holds tokens and no text: name the"),
         (["nowhere.txt", "--split"], "--text nowhere.txt: source nowhere.txt: no such file, folder or glob"),
         (["nowhere.txt"], "--text nowhere.txt: there is no such file"),
+        (["https://x.org/a.txt"], "--text https://x.org/a.txt: there is no such file"),
+        (["https://x.org/a.txt", "--split"], "source https://x.org/a.txt is an address, and sources are"),
+        ([",".join(["nowhere.txt"] * 30)], "nowhere.txt: there is no such file; several, globs, and data"),
+        ([",".join(["nowhere.txt"] * 30), "--split"], "source nowhere.txt: no such file, folder or glob"),
+        (["[{source: bodies.jsonl", "--split"], "--text is not YAML"),
+        (["bodies.jsonl", "--split"], """--text '[{source: "bodies.jsonl", text_key: FIELD}]'"""),
     ],
 )
 def test_a_text_of_another_form_is_one_message(tmp_path, monkeypatch, words, said):
@@ -189,9 +195,22 @@ def test_a_text_of_another_form_is_one_message(tmp_path, monkeypatch, words, sai
         Path(folder).mkdir()
     for file in ("rows.jsonl.zst", "rows.zip", "prepared/manifest.json"):
         Path(file).touch()
+    Path("bodies.jsonl").write_text('{"body": "A text."}\n')
     with pytest.raises(UserError) as raised:
         call(command.search, "model", "a query", "--text", *words)
-    assert said in str(raised.value)
+    assert said in str(raised.value) and "--source" not in str(raised.value)
+
+
+def test_a_split_reads_sources_as_a_preparation_does_and_says_what_it_cannot_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = ['{"body": "A dog runs. A cat sleeps."}', '{"body": 7}', "no JSON", '{"body": "A bird eats."}']
+    Path("b.jsonl").write_text("\n".join(rows))
+    Path("a.txt").write_text("A horse drinks.\n")
+    said = []
+    found = texts.read_split("[{source: b.jsonl, text_key: body}, a.txt]", said.append)
+    assert found == ["A dog runs.", "A cat sleeps.", "A bird eats.", "A horse drinks."]
+    assert said[0] == "note: 2 broken records" and len(said) == 3
+    assert said[1].endswith("b.jsonl, line 2: field 'body' holds no text, but '7'")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +256,7 @@ def test_sentences_and_queries_are_read_alike_plain_or_packed(tmp_path):
 def test_the_page_answers_and_shows_what_was_asked_as_text(tmp_path):
     model = Model()
     found = index.open_index(model, SENTENCES, tmp_path, print)
-    with server_of([Searcher("one", model.encode, found)], Path("corpus.txt"), 3, 0) as server:
+    with server_of([Searcher("one", model.encode, found)], "corpus.txt", 3, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
 
@@ -253,5 +272,5 @@ def test_the_page_answers_and_shows_what_was_asked_as_text(tmp_path):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             page("/else")
         with pytest.raises(UserError, match="name another"):
-            server_of([], Path("corpus.txt"), 3, server.server_address[1])
+            server_of([], "corpus.txt", 3, server.server_address[1])
         server.shutdown()
