@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -87,18 +89,32 @@ def open_index(
     except PermissionError as error:  # another user's run
         say(f"the index is not kept, for {place} cannot be made: {error.strerror}")
         return build_index(model, sentences, say, quantize)
+    about = {"model": model.name, "pooling": model.pooling, "sentences": len(sentences)}
+    about |= {} if quantize == "none" else {"quantize": quantize}
     with folder_lock(place, _WAIT):
         if not path.is_file():
             vectors = _built(model, sentences, say, quantize)
-            about = {"model": model.name, "pooling": model.pooling, "sentences": len(sentences)}
-            about |= {} if quantize == "none" else {"quantize": quantize}
-            about |= {"cut": (cut := model.count_cut(sentences))}
-            replace_durably(place / "index.json", (json.dumps(about, indent=2) + "\n").encode())
+            _write_about(place, about | {"cut": (cut := model.count_cut(sentences))})
             replace_durably(path, vectors.serialized())  # last: it says that all is there
         else:
             vectors = (Signs if quantize == "binary" else Floats).read(str(path))
-            cut = json.loads((place / "index.json").read_text()).get("cut", 0)  # absent in earlier ones
+            kept = _kept_cut(place)  # None: damaged, or of an earlier version
+            if (cut := model.count_cut(sentences) if kept is None else kept) != kept:
+                _write_about(place, about | {"cut": cut})
     return SentenceIndex(vectors, sentences, cut)
+
+
+def _write_about(place: Path, about: dict[str, Any]) -> None:
+    replace_durably(place / "index.json", (json.dumps(about, indent=2) + "\n").encode())
+
+
+def _kept_cut(place: Path) -> int | None:
+    """Return how many sentences are cut, as an index says; None: it does not."""
+    with suppress(OSError, ValueError):
+        about = json.loads((place / "index.json").read_text("utf-8"))
+        if isinstance(about, dict) and isinstance(about.get("cut"), int):
+            return about["cut"]
+    return None
 
 
 def build_index(

@@ -76,6 +76,20 @@ def test_the_nearest_are_those_of_the_largest_cosines(tmp_path, monkeypatch, exa
     assert model.encoded == before + len(SENTENCES) - 1
 
 
+@pytest.mark.parametrize("damaged", [None, "", "[]", '{"model": "random"}', '{"cut": nu', '{"cut": "x"}'])
+def test_what_is_cut_is_counted_anew_where_the_index_does_not_say_it(tmp_path, damaged):
+    model = Model()
+    index.open_index(model, SENTENCES, tmp_path, print)
+    (about,) = tmp_path.glob("*/index.json")
+    whole = about.read_text()
+    about.unlink()
+    if damaged is not None:
+        about.write_text(damaged)
+    again = index.open_index(model, SENTENCES, tmp_path, print)
+    assert model.encoded == len(SENTENCES) and again.cut == model.count_cut(SENTENCES) > 0
+    assert about.read_text() == whole
+
+
 def test_what_a_function_gives_is_kept_nowhere(tmp_path):
     """Nothing says when it has changed."""
     model = Model()
