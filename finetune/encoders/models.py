@@ -405,15 +405,21 @@ def _packed(
         raise UserError(f"cannot load a model from {location!r}: {error}") from error
     encoder = tokenizer = None
     if model_type not in FAMILIES:
-        padded = _padded(source, chosen, batch_size, max_length)
+        padded = _padded(source, chosen, max_length)
+        longest, counting = _limit_of(padded)
 
         def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
-            others = {
-                other: _padded(source, other, batch_size, max_length) for other in poolings if other != chosen
+            others = {other: _padded(source, other, max_length) for other in poolings if other != chosen}
+            return {
+                one: others.get(one, padded).encode(
+                    list(sentences), batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True
+                )
+                for one in poolings
             }
-            return {one: others.get(one, padded)(list(sentences)) for one in poolings}
     else:
         encoder, tokenizer = load_model(source, pooler=chosen == POOLER)
+        longest = min(max_length or encoder.max_positions, encoder.max_positions)
+        counting = partial(_token_counts, tokenizer)
 
         def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
             return embed_poolings(encoder, tokenizer, sentences, poolings, token_budget, max_length)
@@ -432,8 +438,8 @@ def _packed(
         None if chosen == POOLER else several,
         encoder,
         tokenizer,
-        longest=None if encoder is None else min(max_length or encoder.max_positions, encoder.max_positions),
-        token_counts=None if encoder is None else partial(_token_counts, tokenizer),
+        longest=longest,
+        token_counts=counting,
         batch=f"{batch_size:,} sentences" if encoder is None else f"{token_budget:,} tokens",
     )
 
@@ -443,8 +449,8 @@ def _token_counts(tokenizer: Any, texts: Sequence[str]) -> list[int]:
     return [len(row) for row in ids]
 
 
-def _padded(source: ModelSource, pooling: str, batch_size: int, max_length: int | None) -> EmbedFunction:
-    """Load an architecture without packed attention, to run padded by sentence-transformers."""
+def _padded(source: ModelSource, pooling: str, max_length: int | None) -> Any:
+    """Load an architecture without packed attention as a SentenceTransformer, which runs padded."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
@@ -466,9 +472,7 @@ def _padded(source: ModelSource, pooling: str, batch_size: int, max_length: int 
         modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
     )
     _cut_at(model, max_length)
-    return lambda sentences: model.encode(
-        sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True
-    )
+    return model
 
 
 def _cut_at(model: Any, max_length: int | None) -> int | None:
@@ -479,6 +483,14 @@ def _cut_at(model: Any, max_length: int | None) -> int | None:
         return None
     model.max_seq_length = min(max_length, own)
     return max_length
+
+
+def _limit_of(model: Any) -> tuple[int | None, Callable[[Sequence[str]], Sequence[int]] | None]:
+    """Return `longest` and `token_counts` of a SentenceTransformer; None: it sets no limit."""
+    longest = model.max_seq_length
+    if longest is None or math.isinf(longest):
+        return None, None
+    return longest, partial(_token_counts, model.tokenizer)
 
 
 def _sentence_transformers(
@@ -503,15 +515,15 @@ def _sentence_transformers(
     def encode(sentences: list[str]) -> np.ndarray:
         return model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
 
-    cut, longest = _cut_at(model, max_length), model.max_seq_length
-    limited = longest is not None and not math.isinf(longest)
+    cut = _cut_at(model, max_length)
+    longest, counting = _limit_of(model)
     return EmbeddingModel(
         source.name,
         "own modules",
         lambda sentences: distinct(encode, sentences, source.name),
         source,
         cut,
-        longest=longest if limited else None,
-        token_counts=partial(_token_counts, model.tokenizer) if limited else None,
+        longest=longest,
+        token_counts=counting,
         batch=f"{batch_size:,} sentences",
     )

@@ -97,6 +97,14 @@ def test_a_type_that_runs_padded_only(tmp_path):
         open_model(folder, "first-last")
 
 
+def test_what_a_type_that_runs_padded_cuts_is_counted(tmp_path):
+    folder = albert(tmp_path)
+    model, short = open_model(folder, "cls"), open_model(folder, "cls", max_length=8)
+    texts = ["a man rides", " ".join(["guitar"] * 20), " ".join(["cat"] * 100)]
+    assert (model.longest, short.longest) == (64, 8)
+    assert (model.count_cut(texts), short.count_cut(texts)) == (1, 2)
+
+
 def test_run_folder_and_export(run_folder, capsys):
     from_run, from_export = open_model(run_folder), open_model(run_folder / "export")
     assert f"{run_folder} stands for {run_folder / 'export'} (" in capsys.readouterr().err
