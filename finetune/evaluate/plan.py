@@ -101,8 +101,8 @@ class Plan:
         for unit in choice.chosen:
             if unit not in before:
                 about = format_seconds(self.costs.estimate(unit))
-                self.say(f"+ {unit.name}: about {about}, fits now, the units before took less than estimated")
+                self.say(f"+ {unit.name}: about {about}, fits in the time that is left over")
         for unit in choice.left_out:
             if unit in before:
-                self.say(f"- {unit.name}: left out, the units before took longer than estimated")
+                self.say(f"- {unit.name}: left out, it no longer fits in the time that is left")
         self.waiting, self.left_out = choice.chosen, list(choice.left_out)

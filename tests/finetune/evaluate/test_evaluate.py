@@ -280,12 +280,12 @@ def test_time_that_is_left_over_goes_to_units_that_were_left_out():
     plan.deadline += 26
     plan.one_has_ended()
     assert plan.take([]) == units[2] and plan.count == 4  # what was chosen first goes first
-    fits = "+ intents 1: about 00:35, fits now, the units before took less than estimated"
+    fits = "+ intents 1: about 00:35, fits in the time that is left over"
     assert said == [fits]
     plan.deadline -= 25
     plan.one_has_ended()
     assert plan.take([]) == units[3] and plan.count == 3
-    assert said == [fits, "- intents 1: left out, the units before took longer than estimated"]
+    assert said == [fits, "- intents 1: left out, it no longer fits in the time that is left"]
     plan.one_has_ended()
     assert plan.take([]) == units[1] and said[2:] == [fits]
     plan.one_has_ended()
