@@ -2,7 +2,8 @@
 
 A unit is what is chosen by a budget, done by one process, and kept when it is done. Its cost is known from
 the published files: characters that go through the encoder, and seconds of everything else (classifiers,
-k-means), measured in one thread for vectors 256 wide. That of training is measured (`training_costs`).
+k-means), measured in one thread for vectors 256 wide. The cost of training is measured
+(`training_costs`).
 """
 
 from __future__ import annotations
