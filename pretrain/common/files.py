@@ -396,6 +396,7 @@ def require_writable(place: str | Path, name: str = "--out") -> None:
 
     Raises:
         UserError: the place, or what it would lie in, is no folder, or is not writable.
+        OSError: its disk is full or broken.
     """
     if not place:
         return
@@ -404,17 +405,21 @@ def require_writable(place: str | Path, name: str = "--out") -> None:
         nearest = next(part for part in (path, *path.parents) if part.exists())
         fault = _fault_of_writing(nearest) if nearest.is_dir() else "is not a folder"
     except OSError as error:  # a name that is too long, a folder that cannot be looked into
+        if is_of_disk(error):
+            raise
         nearest, fault = path, f"cannot be used ({error.strerror})"
     if fault:
         raise UserError(f"{name} {place}: {nearest} {fault}; name another place")
 
 
 def _fault_of_writing(folder: Path) -> str:
-    """Return why no file can be made in a folder; "" if one can."""
+    """Return why no file can be made in a folder; "" if one can. Raises: OSError of a disk that is full."""
     trial = folder / f".{uuid.uuid4().hex}.partial"
     try:
         os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     except OSError as error:
+        if is_of_disk(error) and error.errno != errno.EROFS:
+            raise
         return f"is not writable ({error.strerror})"
     discard(trial)
     return ""

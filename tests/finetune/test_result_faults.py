@@ -100,7 +100,12 @@ def test_an_index_of_sentences(tmp_path):
     sentences = [f"sentence {number}" for number in range(5)]
     vectors = np.eye(5, 8, dtype=np.float32)
     model = SimpleNamespace(
-        name="a model", identity="its weights", pooling="cls", precision="fp32", encode=lambda texts: vectors
+        name="a model",
+        identity="its weights",
+        pooling="cls",
+        precision="fp32",
+        encode=lambda texts: vectors,
+        count_cut=lambda texts: 0,
     )
 
     def find(folder: Path) -> str:
