@@ -21,7 +21,8 @@ import numpy as np
 from pydantic import Field
 
 from augment.core.pretrained import pretrained
-from finetune.encoders.models import NO_CODE, SAFE_WEIGHTS, EmbeddingModel, open_model
+from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.encoders.padded import NO_CODE, SAFE_WEIGHTS
 from finetune.encoders.source import ModelSource, names_function, resolve
 from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling

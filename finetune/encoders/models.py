@@ -10,7 +10,6 @@ open_model(embed)                         the same, from Python
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 
 from augment.core.pretrained import pretrained, require_weights
 from finetune.encoders.kept_vectors import KeptVectors
+from finetune.encoders.padded import SAFE_WEIGHTS, cut_at, limit_of, open_padded, token_counts
 from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
 from pretrain.common.errors import UserError
 from pretrain.common.plugins import import_file
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from pretrain.export.quantization import Quantization
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
-
-NO_CODE = {"trust_remote_code": False}
-SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
-"""`model_kwargs` of sentence-transformers: no code of the model's, and no pickled weights."""
 
 KEPT_VECTORS = "CLEAR_VECTORS"
 """Environment variable: the folder of vectors that are kept."""
@@ -405,11 +401,11 @@ def _packed(
         raise UserError(f"cannot load a model from {location!r}: {error}") from error
     encoder = tokenizer = None
     if model_type not in FAMILIES:
-        padded = _padded(source, chosen, max_length)
-        longest, counting = _limit_of(padded)
+        padded = open_padded(source, chosen, max_length)
+        longest, counting = limit_of(padded)
 
         def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
-            others = {other: _padded(source, other, max_length) for other in poolings if other != chosen}
+            others = {other: open_padded(source, other, max_length) for other in poolings if other != chosen}
             return {
                 one: others.get(one, padded).encode(
                     list(sentences), batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True
@@ -419,7 +415,7 @@ def _packed(
     else:
         encoder, tokenizer = load_model(source, pooler=chosen == POOLER)
         longest = min(max_length or encoder.max_positions, encoder.max_positions)
-        counting = partial(_token_counts, tokenizer)
+        counting = partial(token_counts, tokenizer)
 
         def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
             return embed_poolings(encoder, tokenizer, sentences, poolings, token_budget, max_length)
@@ -444,55 +440,6 @@ def _packed(
     )
 
 
-def _token_counts(tokenizer: Any, texts: Sequence[str]) -> list[int]:
-    ids = tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
-    return [len(row) for row in ids]
-
-
-def _padded(source: ModelSource, pooling: str, max_length: int | None) -> Any:
-    """Load an architecture without packed attention as a SentenceTransformer, which runs padded."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    if pooling not in ("cls", "mean"):
-        raise UserError(
-            f"--pooling {pooling}: {source.name} is of a type that runs padded only, with cls or mean pooling"
-        )
-    try:
-        require_weights(source.location)
-        transformer = Transformer(
-            source.location,
-            config_kwargs=NO_CODE,
-            model_kwargs=SAFE_WEIGHTS,
-            processor_kwargs=NO_CODE,
-        )
-    except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
-        raise UserError(f"cannot load a model from {source.location!r}: {error}") from error
-    model = SentenceTransformer(
-        modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
-    )
-    _cut_at(model, max_length)
-    return model
-
-
-def _cut_at(model: Any, max_length: int | None) -> int | None:
-    """Cut a SentenceTransformer's texts to `max_length` tokens; return it, or None where it sets no limit."""
-    own = model.max_seq_length
-    # static embeddings have no limit that could be set
-    if max_length is None or own is None or math.isinf(own):
-        return None
-    model.max_seq_length = min(max_length, own)
-    return max_length
-
-
-def _limit_of(model: Any) -> tuple[int | None, Callable[[Sequence[str]], Sequence[int]] | None]:
-    """Return `longest` and `token_counts` of a SentenceTransformer; None: it sets no limit."""
-    longest = model.max_seq_length
-    if longest is None or math.isinf(longest):
-        return None, None
-    return longest, partial(_token_counts, model.tokenizer)
-
-
 def _sentence_transformers(
     source: ModelSource, pooling: str, batch_size: int, max_length: int | None
 ) -> EmbeddingModel:
@@ -515,8 +462,8 @@ def _sentence_transformers(
     def encode(sentences: list[str]) -> np.ndarray:
         return model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
 
-    cut = _cut_at(model, max_length)
-    longest, counting = _limit_of(model)
+    cut = cut_at(model, max_length)
+    longest, counting = limit_of(model)
     return EmbeddingModel(
         source.name,
         "own modules",
