@@ -113,11 +113,15 @@ def kind_of(location: str) -> str:
         raise UserError(f"{location}: {error}") from None
     # asked once: the hub's own library tries for half a minute for each file
     if _cached(location) is None and (fault := hub_fault()):
-        raise UserError(
-            f"there is no run or folder {location} here, and as a model of the hub it cannot be loaded: "
-            f"{fault}"
-        )
+        raise not_on_hub(location, fault)
     return "hub" if not _hub_has_modules(location) else "sentence-transformers"
+
+
+def not_on_hub(name: str, reason: str) -> UserError:
+    """Return the error for a name that is neither here nor, for this reason, on the hub."""
+    return UserError(
+        f"there is no run or folder {name} here, and as a model of the hub it cannot be loaded: {reason}"
+    )
 
 
 def _cached(name: str) -> Path | None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model
-from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
+from finetune.encoders.source import ModelSource, kind_of, names_function, not_on_hub, resolve
 from finetune.evaluate.costs import Costs, seconds_of, shape_of
 from finetune.evaluate.obstacles import lines_of_left_out, none_left, obstacle
 from finetune.evaluate.plan import Choice, Plan, choose
@@ -245,10 +245,7 @@ def _require_on_hub(name: str) -> None:
     try:
         pretrained(AutoConfig, name)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"there is no run or folder {name} here, and as a model of the hub it cannot be loaded: {reason}"
-        ) from None
+        raise not_on_hub(name, str(error).strip().splitlines()[0]) from None
 
 
 def _vectors_folder(given: str) -> Path | None:
