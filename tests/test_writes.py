@@ -31,8 +31,6 @@ MAY = {
     "pretrain.watch.deadline": ("open write_bytes", "the same"),
     "pretrain.watch.heartbeat": ("os.open", "marks of life, each second"),
     "pretrain.prepare.progress": ("write_text unlink", "marks of life, twice a second"),
-    "pretrain.start.folder": ("rmdir", "of a run folder that is empty"),
-    "pretrain.prepare.output": ("rmdir", "of an output folder that is empty"),
     "pretrain.step.optimizer": ("mkdir open unlink", "the lock of a compiler's cache"),
     "pretrain.api": ("TemporaryDirectory write_text", "a recipe for the command that it starts"),
     "pretrain.sweep.runs": ("open", "the log of a command, as it comes"),

@@ -301,6 +301,12 @@ def remove_tree(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder that holds nothing; leave any other."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def discard(path: Path) -> None:
     """Remove a file or a folder as far as that can be done: the next attempt takes it, or removes it."""
     with contextlib.suppress(OSError):

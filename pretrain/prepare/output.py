@@ -46,7 +46,7 @@ def make_once(
     make_folder(out)
     with contextlib.ExitStack() as held:
         if is_new:
-            held.callback(_remove_if_empty, out)  # of what was refused; when the lock's file is gone
+            held.callback(files.remove_if_empty, out)  # of what was refused; when the lock's file is gone
         held.enter_context(folder_lock(out))
         if (manifest := find()) is not None:  # made by another process before the lock was ours
             return manifest
@@ -68,11 +68,6 @@ def make_once(
                 files.discard(work)  # refused before any task ended: there is nothing to resume
             raise
         return _finish(out, work, began, options) if finished else {}
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def make_folder(folder: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, make_folder
+from pretrain.common.files import discard, make_folder, remove_if_empty
 from pretrain.common.folder_lock import LOCK, folder_lock
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
@@ -50,12 +50,8 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
             raise UserError(
                 f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
             ) from None
-        held.callback(remove_if_empty)
+        held.callback(remove_if_empty, folder)  # of a start that is refused before it writes anything
         held.enter_context(folder_lock(folder))
-
-    def remove_if_empty() -> None:
-        with suppress(OSError):
-            folder.rmdir()  # of a start that was refused before it wrote anything
 
     with ExitStack() as held:
         on_rank_zero(hold)
