@@ -21,6 +21,9 @@ setup(
         "pretrain.recipes.sweeps",
     ],
     package_dir={"pretrain.recipes": "configs"},
+    # What a package takes along is listed here alone. Otherwise setuptools adds the C++ sources, which
+    # MANIFEST.in names for the source archive, and warns of each such folder at every installation.
+    include_package_data=False,
     package_data={
         "augment": ["word_lists/*"],
         "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],

@@ -11,7 +11,6 @@ import sys
 from pretrain.common.error_output import print_error
 from pretrain.common.errors import UserError
 from pretrain.common.program import DISTRIBUTION, TYPED, own_version
-from pretrain.common.typed_values import nearest
 
 COMMANDS = {
     "prepare": ("pretrain.prepare", "raw text in, a tokenizer and shuffled, de-duplicated shards out"),
@@ -46,6 +45,8 @@ def main() -> None:
         print(_version())
         return
     if words[0] not in COMMANDS:
+        from pretrain.common.typed_values import nearest  # brings pydantic, which no other branch needs
+
         hint = nearest(words[0], COMMANDS)
         print_error(UserError(f"unknown command {words[0]!r}{hint} clearly --help lists the commands"))
         raise SystemExit(2)

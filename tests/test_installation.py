@@ -184,7 +184,7 @@ def built(tmp_path_factory) -> tuple[Path, Path]:
     run = subprocess.run(
         list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0 and "would be ignored" not in run.stderr, run.stderr
     (wheel,), (source,) = place.glob("*.whl"), place.glob("*.tar.gz")
     return wheel, source
 
@@ -234,6 +234,32 @@ def test_an_installed_wheel_has_the_command_and_the_recipes(built, tmp_path):
         check=False,
     )
     assert run.returncode == 0 and run.stdout.startswith("simcse_bert simcse_bert\n"), run.stderr
+
+
+def test_sources_of_the_compiled_parts_travel_with_the_source_archive_alone(built):
+    wheel, source = built
+    folders = ("augment/native/", "pretrain/model/kernels/native/")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.startswith(folders)]
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {
+        str(path.relative_to(ROOT))
+        for folder in folders
+        for path in (ROOT / folder).iterdir()
+        if path.is_file()
+    }
+    assert wanted and wanted <= inside
+
+
+def test_the_list_of_commands_imports_no_package_of_others():
+    code = (
+        "import sys; before = set(sys.modules); sys.argv = ['clearly', '--help']\n"
+        "from pretrain.clearly import main; main()\n"
+        "print({name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert set(ast.literal_eval(run.stdout.splitlines()[-1])) == {"augment", "pretrain"}, run.stderr
 
 
 def test_every_command_of_clearly_is_its_modules_own(project):
