@@ -76,9 +76,11 @@ def main(
     settings = recipes.load_config(
         config,
         overrides
-        | {"init": init, "data.prepare.sources": text, "data.prepare.new_words": str(new_words)}
+        | given
+        | {"data.prepare.sources": text, "data.prepare.new_words": str(new_words)}
         | {"data.prepare.tokenizer": export_of(init)},
     )
+    _require_benchmarks(settings)
     claim(out, settings)
     try:
         _step(1, f"prepare {text} with the tokenizer of {init}")
@@ -122,6 +124,15 @@ def check_start(init: str) -> tuple[int, str | None]:
         raise UserError(f"--init {init}: {error}") from None
     policy = read_policy(location)
     return longest, None if policy is None else policy["pooling"]
+
+
+def _require_benchmarks(settings: Config) -> None:
+    """Refuse a named folder that has no benchmarks, as training would after the text is prepared."""
+    if settings.evaluate.sts is not None:
+        from finetune.sts.scores import StsEvaluator
+        from pretrain.start.evaluation import require_sts
+
+        require_sts(settings, StsEvaluator(settings.evaluate.sts))
 
 
 def claim(out: Path, settings: Config) -> None:

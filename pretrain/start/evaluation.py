@@ -64,8 +64,8 @@ def require_sts(config: Config, sts) -> None:
     """
     if config.evaluate.sts is not None and not has_sts(sts):
         raise UserError(
-            f"evaluate.sts={config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it out to train "
-            "without STS"
+            f"--eval-data (evaluate.sts) {config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it "
+            "out to train without STS"
         )
 
 

@@ -132,6 +132,7 @@ def test_a_folder_in_which_nothing_was_made_takes_the_corrected_text(tmp_path):
         ("taken", "holds something else; choose another --out"),
         ("twice", "train.steps is given two values, train.steps='6' and steps='100': leave one of"),
         ("flag", "--data follows from --init, --text"),
+        ("benchmarks", "has no SentEval/STS/STSBenchmark; leave it out to train without STS"),
     ],
 )
 def test_what_cannot_be_adapted_is_one_error_before_anything_is_written(tmp_path, text, what, needle):
@@ -150,6 +151,8 @@ def test_what_cannot_be_adapted_is_one_error_before_anything_is_written(tmp_path
         flags["steps"] = 100
     if what == "flag":
         flags["data"] = tmp_path
+    if what == "benchmarks":
+        flags["eval_data"] = tmp_path
     output = adapt(start, text, out, expect=2, **flags)
     assert needle in output and output.count("error: ") == 1 and "Traceback" not in output
     assert not out.exists() or [path.name for path in out.iterdir()] == ["mine.txt"]
