@@ -71,7 +71,7 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             return [key]
         raise UserError(
             f"source {task.place} has no column {key!r}; it has {shortened(', '.join(fields)) or 'none'}. "
-            f"{about_first_line(task, fields)}{source.how_to_set('text_key')}"
+            f"{about_first_line(task, fields)}{_how_to_set_key(task, source)}"
         )
 
     first: str | None = None  # the fault that the task begins with
@@ -101,14 +101,14 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             broken += 1
             if first is None:
                 first = f"source {readers.where(task, position)}: {why}"
-                remedy = _remedy(source, row, text)
+                remedy = _remedy(task, source, row, text)
             if broken == _BROKEN_AT_ONCE:
                 break
     if first is not None and not good:
         raise UserError(f"{first}. All rows that were read are like it. {remedy}")
 
 
-def _remedy(source: Source, row: Row | Broken, text: Any) -> str:
+def _remedy(task: Task, source: Source, row: Row | Broken, text: Any) -> str:
     """Say in an error what to do about a source of which no row can be read; text: of the first one."""
     if isinstance(row, Broken):
         return (
@@ -117,4 +117,12 @@ def _remedy(source: Source, row: Row | Broken, text: Any) -> str:
         )
     if isinstance(text, str):  # and not Unicode
         return "Write it again as UTF-8; for a text file in Latin-1: iconv -f LATIN1 -t UTF-8 OLD >NEW"
-    return source.how_to_set("text_key")
+    return _how_to_set_key(task, source)
+
+
+def _how_to_set_key(task: Task, source: Source) -> str:
+    """Say what to type to set the key, also where only some files of a folder or glob have other fields."""
+    how = source.how_to_set("text_key")
+    if task.place == source.source:
+        return how
+    return f"{how} If other files have other fields, give each kind as a source of its own in that list."

@@ -44,3 +44,14 @@ def test_a_missing_text_key_is_answered_by_the_flag_that_sets_it(tmp_path, unit)
     prepare(DataConfig(sources=[named], unit=unit), tmp_path / "out", **where)
     with pytest.raises(UserError, match=r"sources\[1\]\.text_key is 'message' there and 'text' now\. Choose"):
         prepare(DataConfig(sources=[ignoring], unit=unit), tmp_path / "out", **where)
+
+
+def test_a_glob_of_files_with_other_fields_is_answered_by_a_source_for_each_kind(tmp_path):
+    for key in ("message", "body"):
+        lines = [json.dumps({key: f"A sentence of prose on {key}, number {n}."}) for n in range(40)]
+        (tmp_path / f"{key}.jsonl").write_text("\n".join(lines))
+    source = Source(source=f"{tmp_path}/*.jsonl", text_key="message")
+    with pytest.raises(
+        UserError, match=r"body\.jsonl, line 1: no field 'message'.*a source of its own in that list"
+    ):
+        prepare(DataConfig(sources=[source]), tmp_path / "out", workers=1, progress=False)
