@@ -1,5 +1,6 @@
 """`TextEncoder` gives the tokens that the tokenizer gives."""
 
+import logging
 import pickle
 import random
 
@@ -187,3 +188,16 @@ def test_white_space_and_vocabularies_that_few_tokenizers_have(normalizer, lette
             encoder([text], [origin], Ragged.from_sequences([expected[origin]]))[0].tolist() == expected[text]
         )
         assert encoder([origin])[0].tolist() == expected[origin]
+
+
+def test_a_sentence_longer_than_the_model_is_shown_whole_and_without_a_warning(caplog):
+    """A warning of transformers of what a model would do: no model is asked here."""
+    fast = augment_tokenizers.word_piece()
+    fast.model_max_length = 4
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        encode(["He travelled widely in Europe."], fast, Vocabulary.from_tokenizer(fast))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not caplog.records
