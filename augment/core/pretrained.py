@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.errors import CannotLoad
+from augment.core.hub import hub_fault, in_cache
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 _OUR_FOLDERS = ("runs", "data", "export", "best", "checkpoints")
@@ -26,9 +27,10 @@ def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
     """Return `kind.from_pretrained(source, **options)` for a configuration or tokenizer class.
 
     Raises:
-        CannotLoad: nothing has that name, or it cannot be read.
+        CannotLoad: nothing has that name, it cannot be read, or the hub does not answer.
     """
     require_source(source)
+    _require_hub(source)
     try:
         return kind.from_pretrained(os.path.expanduser(source), trust_remote_code=False, **options)
     # transformers, tokenizers and the hub raise different errors for the same few causes
@@ -89,6 +91,17 @@ def require_source(source: str | Path) -> None:
     raise CannotLoad(
         f"there is no folder {text}" + (f"; did you mean {path.parent / near[0]}?" if near else "")
     )
+
+
+def _require_hub(source: str | Path) -> None:
+    """Refuse a hub name at once where the hub does not answer: its library would try for minutes.
+
+    Raises:
+        CannotLoad: no answer, and the hub's cache on this machine has nothing of that name.
+    """
+    is_folder = os.path.isdir(os.path.expanduser(source))
+    if not is_folder and not in_cache(str(source)) and (fault := hub_fault()):
+        raise CannotLoad(f"there is no folder {source} here, and {fault}")
 
 
 def has_tokenizer(source: str | Path) -> bool:

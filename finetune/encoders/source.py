@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.errors import CannotLoad
+from augment.core.hub import hub_fault
 from augment.core.pretrained import require_source
-from finetune.hub import hub_fault
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import describe_export, export_of
 from pretrain.export.evaluations import weights_identity

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from augment.core.hub import hub_fault
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import nearest
 from pretrain.config.data import Source
@@ -213,12 +214,22 @@ def _hub_file(name: str, revision: str | None) -> Path:
     from huggingface_hub import hf_hub_download
 
     owner, dataset, file = name[4:].split("/", 2)
+    fault = hub_fault()
     try:
-        return Path(hf_hub_download(f"{owner}/{dataset}", file, repo_type="dataset", revision=revision))
+        return Path(
+            hf_hub_download(
+                f"{owner}/{dataset}",
+                file,
+                repo_type="dataset",
+                revision=revision,
+                local_files_only=bool(fault),
+            )
+        )
     # its HTTP library's kinds, which differ by version, and the hub's: no network, no such file
     except Exception as error:
+        said = f"{fault}." if fault else str(error).splitlines()[0]
         raise UserError(
-            f"source {name} cannot be fetched: {str(error).splitlines()[0]} Check the name and the network. "
+            f"source {name} cannot be fetched: {said} Check the name and the network. "
             f"Without one, download {file} elsewhere (https://huggingface.co/datasets/{owner}/{dataset}) and "
             "give its path as the source; HF_HUB_OFFLINE=1 takes what the hub's cache holds"
         ) from error
@@ -228,6 +239,9 @@ def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
     import datasets
 
     try:
+        # of a folder of that name, which `datasets` takes first, the hub has nothing to say
+        if not Path(name).is_dir() and (fault := hub_fault()):
+            raise ConnectionError(fault)
         builder = datasets.load_dataset_builder(name, source.subset, revision=source.revision)
         splits = builder.info.splits
         if source.streaming:
@@ -238,7 +252,8 @@ def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
         raise UserError(
             f"source hub:{name}{subset}, split {source.split}, cannot be opened: {error}. Check the name, "
             "the subset and the network. Without one, download it elsewhere "
-            f"(https://huggingface.co/datasets/{name}) and give the folder of its files as the source."
+            f"(https://huggingface.co/datasets/{name}) and give the folder of its files as the source; "
+            "HF_HUB_OFFLINE=1 takes what the hub's cache holds"
         ) from error
     size = int(splits[source.split].num_bytes) if splits and source.split in splits else 0
     if source.streaming:  # a stream is read file by file

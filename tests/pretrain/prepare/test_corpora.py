@@ -276,6 +276,7 @@ def test_hub_names(tmp_path, monkeypatch):
         raise ConnectionError(f"cannot reach {name} {subset}")
 
     monkeypatch.setattr(datasets, "load_dataset_builder", offline)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("hub:wikimedia/wikipedia", "wikimedia/wikipedia"):
         with pytest.raises(UserError, match=r"wikimedia/wikipedia.*20231101\.en.*cannot be opened.*network"):
             plan_tasks([Source(source=name, subset="20231101.en")])
