@@ -14,6 +14,7 @@ from pathlib import Path
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
+from pretrain.common.processes import free_port
 from pretrain.config.recipe import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,6 +45,8 @@ def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: 
     call(
         "--log_level",
         "error",
+        "--master_port",  # DeepSpeed's own is taken where another run trains on this machine
+        str(free_port()),
         str(ROOT / "pretrain" / "main.py"),
         "--config",
         str(RECIPE),
