@@ -61,6 +61,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
     """
     config = load_config(run / "config.yaml", {})
     tokenizer = load_tokenizer(config.data_folder / "tokenizer")
+    corpus, searched = search(run, config, tokenizer, sentences, queries)
     loader = ChoiceLoader([PackageLoader("pretrain.show", ""), PackageLoader("finetune.report", "")])
     environment = Environment(loader=loader, autoescape=True)
     environment.filters["special"] = mark_special
@@ -69,10 +70,11 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         facts=facts(run, config),
         figures=heldout_figures(run),
         curves=curves(run),
-        specification=config.augment.spec,
+        masked=config.objective.masked_copies > 0,
+        views=[(spec.role, spec.augmentation) for spec in view_specs(trains_on(config))],
         batch=batch_lines(config, tokenizer),
-        searched=search(run, config, tokenizer, sentences, queries),
-        sentences=sentences,
+        searched=searched,
+        sentences=corpus,
     )
 
 
@@ -138,8 +140,13 @@ def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
     return [inspect.sequence_lines(batch, row, tokenizer, views, names) for row in shown]
 
 
-def search(run: Path, config: Config, tokenizer: Any, count: int, queries: list[str]) -> list[Searched]:
-    """Return what the run's start and what it stands for find among `count` training sentences."""
+def search(
+    run: Path, config: Config, tokenizer: Any, count: int, queries: list[str]
+) -> tuple[int, list[Searched]]:
+    """Return how many different sentences are searched, and what the run's start and what it stands for find.
+
+    count: training sentences that are read.
+    """
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
     start = starting_encoder(config, tokenizer)
@@ -153,7 +160,7 @@ def search(run: Path, config: Config, tokenizer: Any, count: int, queries: list[
         name: build_index(model, corpus, _say).nearest(model.encode(asked), FOUND)
         for name, model in models.items()
     }
-    return [
+    return len(corpus), [
         Searched(query, {name: hits[number] for name, hits in found.items()})
         for number, query in enumerate(asked)
     ]

@@ -12,6 +12,7 @@ from transformers import tokenization_utils_tokenizers
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
+from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.show.__main__ import show
 from pretrain.show.page import choose_queries, mark_special, page_of
@@ -70,10 +71,17 @@ def test_a_page_is_whole_and_needs_no_network(idle, monkeypatch):
     assert not re.search(r"""(?:src|href|action)=["'](?!#)|@import|url\((?!#)|<script|<iframe""", html)
     assert "&lt;b&gt;the old river&lt;/b&gt;" in html and "<b>the" not in html
     assert html.count("<svg") >= 3 and "<mark>[MASK]</mark>" in html and "held-out MLM loss" in html
+    assert "<em>anchor</em> is made by <code>" in html and "masked tokens" in html
     # a run that has learned nothing finds the same before and after
     before, after = page.cosines[:5], page.cosines[5:]
     assert len(after) == 5 and before == after and "before training" in html
     assert before == sorted(before, reverse=True)
+
+
+def test_a_page_says_how_many_sentences_were_searched(idle):
+    config = load_config(idle / "config.yaml", {})
+    there = ShardReader(config.data_folder, "train").num_sequences
+    assert f"The nearest of {there:,} training sentences" in page_of(idle, 10 * there, ["the old river"])
 
 
 def test_a_page_is_sound_in_a_browser(browser, idle, tmp_path):
