@@ -62,7 +62,8 @@ def compare(
         out: folder for compare.html and compare.json.
         tasks: of STS; default: all that the data folder holds.
     """
-    if len(set(models)) < 2 or len(set(models)) < len(models):
+    places = {os.path.realpath(model) if os.path.exists(model) else model for model in models}
+    if len(places) < 2 or len(places) < len(models):
         raise UserError("name two or more different runs or models: clearly compare runs/one runs/other")
     require_writable(out)
     subjects = _subjects(models)

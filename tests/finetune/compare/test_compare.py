@@ -99,7 +99,9 @@ def test_what_is_no_model_is_not_compared(two_runs, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("models", [[], ["one"], ["one", "one"]])
-def test_one_model_is_no_comparison(models, tmp_path):
+@pytest.mark.parametrize("models", [[], ["one"], ["one", "one"], ["one", "one/"], ["./one", "one"]])
+def test_one_model_is_no_comparison(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").mkdir()
     with pytest.raises(UserError, match=r"two or more|MODELS is missing"):
         call(command.compare, *models, out=tmp_path)
