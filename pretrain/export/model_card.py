@@ -31,6 +31,7 @@ SCORES = {
     "heldout_mlm_loss": "held-out masked-language loss (nats per token)",
     "partner_found": "a view finds its partner (share)",
     "partner_among": "... among this many",
+    "partner_loss": "loss of finding it (nats)",
     "stsb-dev": "STS-B dev, cosine Spearman x 100",
 }
 
@@ -76,7 +77,9 @@ def _front_matter(recipe: dict[str, Any]) -> str:
         *_parts(recipe),
     ]
     init = recipe["model"].get("init")
-    base = f"base_model: {init}\n" if init and not Path(init).exists() else ""  # the hub knows no folders
+    # the hub knows no folders, and one that is gone may name a person
+    is_folder = init is not None and (Path(init).is_absolute() or Path(init).exists())
+    base = f"base_model: {init}\n" if init and not is_folder else ""
     return (
         "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
         f"{base}tags:\n" + "".join(f"- {tag}\n" for tag in tags) + "---"
