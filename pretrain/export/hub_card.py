@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCard
 from pretrain.common.files import sha256_of
 from pretrain.common.program import DISTRIBUTION
 from pretrain.export.evaluations import WEIGHTS
-from pretrain.export.model_card import table
+from pretrain.export.model_card import AFTER_EVALUATION, EVALUATION, table
 
 _TASK_TYPES = {"sts": "sentence-similarity", "zh_sts": "sentence-similarity", "clustering": "clustering"}
 """Evaluation -> the hub's name of such a task; all others classify."""
@@ -44,8 +44,12 @@ def hub_card(export: Path, repo: str, policy: dict[str, Any], evaluations: list[
         if task["value"] is not None
     ] or None
     # the data ends with ---, and the text after it is what can be changed
-    sections = [card.text.strip(), *map(_section, evaluations), _origin(export, policy)]
-    card.text = "\n\n".join(sections) + "\n"
+    before, heading, after = card.text.strip().partition(f"\n{AFTER_EVALUATION}\n")
+    measured = [_section(evaluation) for evaluation in evaluations]
+    if measured and f"\n{EVALUATION}\n" not in before:
+        measured.insert(0, EVALUATION)
+    sections = [before.strip(), *measured, f"{heading}{after}".strip(), _origin(export, policy)]
+    card.text = "\n\n".join(section for section in sections if section) + "\n"
     return card
 
 
@@ -58,7 +62,7 @@ def _section(evaluation: dict[str, Any]) -> str:
     remarks = [evaluation["protocol"], *evaluation["notes"]]
     if not evaluation["complete"]:
         remarks.append("not comparable with published figures")
-    return table(title, ("task", "metric", "value"), rows) + "\n\n" + ". ".join(remarks) + "."
+    return table(f"### {title}", ("task", "metric", "value"), rows) + "\n\n" + ". ".join(remarks) + "."
 
 
 def _origin(export: Path, policy: dict[str, Any]) -> str:
@@ -69,4 +73,4 @@ def _origin(export: Path, policy: dict[str, Any]) -> str:
         ("sha256 of the tokenizer", policy["tokenizer_hash"]),
         ("recipe", "`training_config.yaml`"),
     ]
-    return table("Origin", ("what", "value"), rows)
+    return table("## More Information", ("what", "value"), rows)

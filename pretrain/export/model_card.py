@@ -1,4 +1,8 @@
-"""Write the model card of an export from what the run recorded."""
+"""Write the model card of an export from what the run recorded.
+
+Sections are those of the hub's own template (huggingface_hub/templates/modelcard_template.md), in its order.
+One that the run knows nothing about is left out.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,11 @@ SCORES = {
 }
 
 
+EVALUATION = "## Evaluation"
+AFTER_EVALUATION = "## Technical Specifications"
+"""The section that follows, which every card has."""
+
+
 def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architecture: str) -> str:
     """Return the README.md of an export.
 
@@ -46,23 +55,22 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
         architecture: transformers' model type.
     """
     records = [record for record in read_metrics(metrics) if record.get("step", 0) <= policy["step"]]
-    recipe, progress, head = policy["recipe"], policy["progress"], policy["kept_head"]
+    recipe = policy["recipe"]
+    evaluated = table(
+        "### Results", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")
+    )
     sections = [
         _front_matter(recipe),
-        f"# {recipe['name']}\n\nA sentence encoder ({architecture}, {format_count(parameters)} parameters, "
-        f"{policy['hidden_size']} dimensions, sequences of up to {policy['max_length']} tokens), trained "
-        f"{_objective(recipe)}. Sentence vectors: {_pooling(policy['pooling'])}"
-        + (
-            f", through the head it was trained with (`{head['folder']}`: a linear map and tanh)."
-            if head
-            else "."
-        ),
-        _usage(policy["pooling"], head),
-        _dimensions(recipe["objective"].get("matryoshka") or []),
-        _training(policy, recipe, progress),
-        table("Evaluation", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")),
-        table("Losses", *_losses(records)),
+        f"# Model Card for {recipe['name']}\n\nA sentence encoder, trained {_objective(recipe)}.",
+        _details(policy, parameters, architecture),
+        _uses(policy, recipe),
         _limits(recipe),
+        _usage(policy["pooling"], policy["kept_head"]),
+        _dimensions(recipe["objective"].get("matryoshka") or []),
+        _training(policy, recipe, policy["progress"]),
+        table("#### Losses", *_losses(records)),
+        f"{EVALUATION}\n\n{evaluated}" if evaluated else "",
+        _software(policy["versions"]),
         _citation(recipe),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -86,14 +94,52 @@ def _front_matter(recipe: dict[str, Any]) -> str:
     )
 
 
+def _start(recipe: dict[str, Any]) -> str:
+    """Return what training began with, of an absolute folder the last part alone; "": random weights."""
+    init = recipe["model"].get("init") or ""
+    return Path(init).name if Path(init).is_absolute() else init
+
+
+def _details(policy: dict[str, Any], parameters: int, architecture: str) -> str:
+    head, start = policy["kept_head"], _start(policy["recipe"])
+    through = (
+        f", through the head it was trained with (`{head['folder']}`: a linear map and tanh)" if head else ""
+    )
+    lines = [
+        f"- **Model type:** {architecture}, {format_count(parameters)} parameters, {policy['hidden_size']} "
+        f"dimensions, sequences of up to {policy['max_length']} tokens",
+        f"- **Sentence vectors:** {_pooling(policy['pooling'])}{through}",
+        *([f"- **Finetuned from model:** {start}"] if start else []),
+    ]
+    return "## Model Details\n\n### Model Description\n\n" + "\n".join(lines)
+
+
+def _uses(policy: dict[str, Any], recipe: dict[str, Any]) -> str:
+    masked = " It predicts masked tokens, too." if _is_masked(recipe) else ""
+    return f"""## Uses
+
+### Direct Use
+
+Vectors of sentences, compared by their cosine: similarity, search, clustering, features for a
+classifier.{masked}
+
+### Downstream Use
+
+It can be fine-tuned as any encoder of transformers.
+
+### Out-of-Scope Use
+
+Text of other languages or domains than its training text's. Of a text of more than
+{policy["max_length"]} tokens the rest is cut off."""
+
+
 def _parts(recipe: dict[str, Any]) -> list[str]:
     """Return the summands of the objective; a user's own is named by its class."""
     return [part.rpartition(":")[2] for part in recipe["objective"]["name"].split("+")]
 
 
 def _objective(recipe: dict[str, Any]) -> str:
-    init = recipe["model"].get("init")
-    start = f"from {Path(init).name if Path(init).is_absolute() else init}" if init else "from random weights"
+    start = f"from {_start(recipe)}" if recipe["model"].get("init") else "from random weights"
     others = [part for part in _parts(recipe) if part != "mlm"]
     if not others:
         return f"{start} by masked language modelling"
@@ -134,7 +180,7 @@ def _pooling(pooling: str) -> str:
 def _usage(pooling: str, head: dict[str, str] | None) -> str:
     pools = f"pools as trained ({pooling})" + (", then the head" if head else "")
     kept = f"`AutoModel` alone lacks the head in `{head['folder']}`. " if head else ""
-    return f"""## Usage
+    return f"""## How to Get Started with the Model
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -162,7 +208,7 @@ def _dimensions(widths: list[int]) -> str:
     if not widths:
         return ""
     listed = ", ".join(map(str, sorted(widths, reverse=True)))
-    return f"""## Dimensions
+    return f"""### Fewer dimensions
 
 Vectors were trained at {listed} dimensions (Matryoshka representation learning, Kusupati et al. 2022): the
 first coordinates of a vector are a vector. Compare cut vectors by their cosine.
@@ -182,16 +228,8 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
         corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
     growth = f" from step {train['batch_warmup_steps']:,} on" if train.get("batch_warmup_steps") else ""
     decay = f" over the last {train['decay_steps']:,} steps" if train.get("decay_steps") else ""
-    rows: list[tuple[str, ...]] = [
-        ("data", corpus),
-        ("steps", f"{policy['step']:,} of {train['steps']:,}"),
+    settings: list[tuple[str, ...]] = [
         ("sequences a step", f"{train['global_batch']:,}" + growth),
-    ]
-    if progress.get("tokens"):
-        rows.append(("tokens trained on, views included", format_count(progress["tokens"])))
-    if progress.get("seconds"):
-        rows.append(("training time", format_seconds(progress["seconds"])))
-    rows += [
         (
             "optimizer",
             f"{train['optimizer']}, betas {tuple(train['betas'])}, weight decay {train['weight_decay']}",
@@ -200,16 +238,31 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
             "learning rate",
             f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}" + decay,
         ),
-        ("precision, ZeRO stage", f"{train['precision']}, {train['zero']}"),
+        ("training regime", f"{train['precision']}, ZeRO stage {train['zero']}"),
     ]
     for part in _parts(recipe):
-        settings = recipe["objective"].get("contrastive" if part == "clear" else part) or {}
-        if part != "mlm" and settings:
-            given = [f"{key} {value}" for key, value in settings.items() if value is not None]
-            rows.append((f"objective {part}", ", ".join(given)))
-    rows.append(("tokenizer", f"sha256 {policy['tokenizer_hash'][:16]}..."))
-    rows.append(("software", ", ".join(f"{name} {version}" for name, version in policy["versions"].items())))
-    return table("Training", ("what", "value"), rows)
+        options = recipe["objective"].get("contrastive" if part == "clear" else part) or {}
+        if part != "mlm" and options:
+            given = [f"{key} {value}" for key, value in options.items() if value is not None]
+            settings.append((f"objective {part}", ", ".join(given)))
+    done: list[tuple[str, ...]] = [("steps", f"{policy['step']:,} of {train['steps']:,}")]
+    if progress.get("tokens"):
+        done.append(("tokens trained on, views included", format_count(progress["tokens"])))
+    if progress.get("seconds"):
+        done.append(("training time", format_seconds(progress["seconds"])))
+    tables = [
+        f"## Training Details\n\n### Training Data\n\n{corpus}\n\nTokenizer: sha256 "
+        f"{policy['tokenizer_hash'][:16]}...",
+        "### Training Procedure",
+        table("#### Training Hyperparameters", ("what", "value"), settings),
+        table("#### Speeds, Sizes, Times", ("what", "value"), done),
+    ]
+    return "\n\n".join(tables)
+
+
+def _software(versions: dict[str, str]) -> str:
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{AFTER_EVALUATION}\n\n### Compute Infrastructure\n\n#### Software\n\n{listed}"
 
 
 def _scores(records: list[dict[str, Any]], begin: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -246,13 +299,13 @@ def _losses(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[
     return ("step", *names), rows
 
 
-def table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(heading: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """Return a section that is a table in Markdown; empty without rows."""
     if not rows:
         return ""
     lines = [header, tuple("---" for _ in header), *rows]
     text = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
-    return f"## {title}\n\n" + "\n".join(f"| {line} |" for line in text)
+    return f"{heading}\n\n" + "\n".join(f"| {line} |" for line in text)
 
 
 def _limits(recipe: dict[str, Any]) -> str:
@@ -263,6 +316,6 @@ def _limits(recipe: dict[str, Any]) -> str:
         else "not tuned on labelled pairs"
     )
     return (
-        "## Limits\n\nThe model knows what its training text knew, biases included, in the language of that "
-        f"text. It was {tuned}; scores above were measured in the run."
+        "## Bias, Risks, and Limitations\n\nThe model knows what its training text knew, biases included, in "
+        f"the language of that text. It was {tuned}; the scores below were measured in the run."
     )

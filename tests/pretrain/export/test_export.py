@@ -299,7 +299,7 @@ def test_the_card_cites_the_losses_that_were_trained(objective, cited):
 def test_card_of_a_run_without_metrics(tmp_path):
     make_run(tmp_path)
     card = (export(tmp_path) / "README.md").read_text()
-    assert "## Evaluation" not in card and "## Training" in card
+    assert "## Evaluation" not in card and "## Training Details" in card
 
 
 def test_which_checkpoint(tmp_path):

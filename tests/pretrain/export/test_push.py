@@ -1,11 +1,13 @@
 """Uploads to a hub on this machine, by the real library: what is sent, shown, refused."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import yaml
 from export_helpers import make_run
@@ -64,6 +66,11 @@ def run(tmp_path) -> Path:
     return folder
 
 
+def headings(text: str) -> list[str]:
+    """The headings of a page in Markdown, without its code."""
+    return re.findall(r"^#+ .*$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+
+
 def test_what_is_pushed_is_the_export_with_its_evaluations(run):
     with Hub() as hub:
         output = pushed(run, HF_ENDPOINT=hub.endpoint, HF_TOKEN=TOKEN)
@@ -87,8 +94,16 @@ def test_what_is_pushed_is_the_export_with_its_evaluations(run):
     assert card.data.library_name == "sentence-transformers" and "fill-mask" in card.data.tags
     assert f'SentenceTransformer("{REPO}")' in card.text and '"PATH"' not in card.text
     assert "9 rows of 10" in card.text and "not comparable" in card.text and "senteval" not in card.text
-    assert "sha256 of model.safetensors" in card.text and "## Origin" in card.text
+    assert "sha256 of model.safetensors" in card.text and "## More Information" in card.text
     assert f"| code | sentence-clear {own_version()} |" in card.text  # as it was when the run was saved
+    template = Path(huggingface_hub.__file__).parent / "templates" / "modelcard_template.md"
+    order = [heading.removesuffix(" [optional]") for heading in headings(template.read_text())]
+    of_template = [heading for heading in headings(card.text) if heading in order]
+    assert of_template == sorted(set(of_template), key=order.index)
+    assert {"## Uses", "## Bias, Risks, and Limitations", "### Training Data"} <= set(of_template)
+    assert headings(card.text)[0] == f"# Model Card for {card.data.model_name}"
+    before, after = "## Evaluation", "## Technical Specifications"
+    assert card.text.index(before) < card.text.index("### sts, mean pooling") < card.text.index(after)
     assert "other weights: senteval-mean.json" in output
 
 
