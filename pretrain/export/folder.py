@@ -272,7 +272,10 @@ def _prompts(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what the run was trained on, by the data's manifest if it is still there, else the recipe."""
+    """Return what the run was trained on, by the data's manifest if it is still there, else the recipe.
+
+    A recipe that names prepared data says nothing of that data's sources: its own `prepare` was not used.
+    """
     prepare = config["data"].get("prepare") or {}
     described: dict[str, Any] = {"folder": str(_data_folder(config))}
     if sets := config["data"].get("sets"):
@@ -283,7 +286,8 @@ def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
         described |= {key: manifest["splits"]["train"][key] for key in ("sequences", "tokens")}
         described["unit"] = manifest["unit"]
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # moved or removed since: use the recipe
+        if config["data"].get("folder"):  # moved or removed since
+            return described
     sources = prepare.get("sources") if isinstance(prepare, dict) else None
     if sources:
         described["sources"] = [s["source"] if isinstance(s, dict) else str(s) for s in sources]

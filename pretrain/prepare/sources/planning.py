@@ -235,12 +235,22 @@ def _hub_file(name: str, revision: str | None) -> Path:
         ) from error
 
 
+def _in_cache(name: str) -> bool:
+    """Return whether the cache of `datasets` on this machine has anything of a data set."""
+    from datasets.config import HF_DATASETS_CACHE
+    from datasets.naming import camelcase_to_snakecase
+
+    owner, _, last = name.rpartition("/")
+    folder = "___".join([*([owner] if owner else []), camelcase_to_snakecase(last)])
+    return (Path(HF_DATASETS_CACHE) / folder).is_dir()
+
+
 def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
     import datasets
 
     try:
-        # of a folder of that name, which `datasets` takes first, the hub has nothing to say
-        if not Path(name).is_dir() and (fault := hub_fault()):
+        # of a folder of that name, or a copy in its cache, `datasets` needs no hub
+        if not Path(name).is_dir() and not _in_cache(name) and (fault := hub_fault()):
             raise ConnectionError(fault)
         builder = datasets.load_dataset_builder(name, source.subset, revision=source.revision)
         splits = builder.info.splits

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from datasets.load import CachedDatasetModuleFactory
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
@@ -12,7 +13,7 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import pretrained
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
-from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.planning import _in_cache, plan_tasks
 
 
 @pytest.fixture(params=["refused", "none"])
@@ -42,3 +43,12 @@ def test_a_corpus_is_refused_with_what_to_do(silent, name):
         UserError, match=rf"{silent} does not answer.*download .* elsewhere.*HF_HUB_OFFLINE=1"
     ):
         plan_tasks([Source.model_validate(name)])
+
+
+@pytest.mark.parametrize(("name", "folder"), [("OWNER/SomeName", "OWNER___some_name"), ("name", "name")])
+def test_a_data_set_in_the_cache_needs_no_hub(tmp_path, monkeypatch, name, folder):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path))
+    assert not _in_cache(name)
+    (tmp_path / folder / "default" / "0.0.0" / "hash").mkdir(parents=True)
+    assert _in_cache(name)
+    CachedDatasetModuleFactory(name, cache_dir=str(tmp_path)).get_module()  # the library finds it there, too

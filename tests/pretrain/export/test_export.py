@@ -22,7 +22,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.__main__ import main
-from pretrain.export.folder import export, read_policy
+from pretrain.export.folder import _describe_data, export, read_policy
 from pretrain.export.model_card import _citation
 from pretrain.export.sentence_transformers import layer_weights
 from pretrain.model.encoder import load_encoder
@@ -294,6 +294,12 @@ def test_an_export_names_its_dimensions_and_is_cut_to_one(tmp_path):
 def test_the_card_cites_the_losses_that_were_trained(objective, cited):
     recipe = validate_config({"objective": objective}, "test").model_dump(mode="json")
     assert set(re.findall(r"wu2020clear|(?<=arXiv:)\d{4}\.\d{5}$", _citation(recipe), re.M)) == cited
+
+
+@pytest.mark.parametrize(("named", "said"), [("gone/wikibooks", None), (None, ["embedded"])])
+def test_data_that_is_gone_has_the_sources_of_the_recipe_only_where_it_was_made_by_it(named, said):
+    config = {"name": "x", "data": {"folder": named, "prepare": {"sources": ["embedded"]}}}
+    assert _describe_data(config) == {"folder": named or "data/x"} | ({"sources": said} if said else {})
 
 
 def test_card_of_a_run_without_metrics(tmp_path):
