@@ -89,6 +89,8 @@ def test_the_image_has_all_that_an_installation_reads():
     needed |= {path.name for path in ROOT.iterdir() if path.name in words - made}
     assert {"constraints.txt", "augment", "pretrain", "finetune", "configs"} <= needed
     assert needed <= copied.keys()
+    ignored = set((ROOT / ".dockerignore").read_text().split("\n"))
+    assert {".venv", "runs", "data"} <= ignored and not ignored & copied.keys()
 
 
 def test_the_installation_is_the_makefiles_and_pinned():
