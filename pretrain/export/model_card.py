@@ -76,6 +76,19 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def without_folders(tree: Any) -> Any:
+    """Return a tree of JSON in which absolute paths are cut to their last name, for a path may name a person.
+
+    >>> without_folders({"data": {"folder": "/home/jane/wiki", "lanes": 4}, "sources": ["hub:a/b"]})
+    {'data': {'folder': 'wiki', 'lanes': 4}, 'sources': ['hub:a/b']}
+    """
+    if isinstance(tree, dict):
+        return {key: without_folders(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [without_folders(value) for value in tree]
+    return Path(tree).name if isinstance(tree, str) and Path(tree).is_absolute() else tree
+
+
 def _front_matter(recipe: dict[str, Any]) -> str:
     tags = [
         "sentence-transformers",
@@ -94,14 +107,8 @@ def _front_matter(recipe: dict[str, Any]) -> str:
     )
 
 
-def _start(recipe: dict[str, Any]) -> str:
-    """Return what training began with, of an absolute folder the last part alone; "": random weights."""
-    init = recipe["model"].get("init") or ""
-    return Path(init).name if Path(init).is_absolute() else init
-
-
 def _details(policy: dict[str, Any], parameters: int, architecture: str) -> str:
-    head, start = policy["kept_head"], _start(policy["recipe"])
+    head, start = policy["kept_head"], without_folders(policy["recipe"]["model"].get("init"))
     through = (
         f", through the head it was trained with (`{head['folder']}`: a linear map and tanh)" if head else ""
     )
@@ -139,7 +146,8 @@ def _parts(recipe: dict[str, Any]) -> list[str]:
 
 
 def _objective(recipe: dict[str, Any]) -> str:
-    start = f"from {_start(recipe)}" if recipe["model"].get("init") else "from random weights"
+    init = recipe["model"].get("init")
+    start = f"from {without_folders(init)}" if init else "from random weights"
     others = [part for part in _parts(recipe) if part != "mlm"]
     if not others:
         return f"{start} by masked language modelling"
@@ -222,8 +230,7 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
     train = recipe["train"]
     data = policy["data"]
     sources = data.get("sources") or [data["folder"]]
-    # of local files only the name: a card is published, and a path may name a person
-    corpus = ", ".join(Path(source).name if Path(source).is_absolute() else source for source in sources)
+    corpus = ", ".join(without_folders(sources))
     if "sequences" in data:
         corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
     growth = f" from step {train['batch_warmup_steps']:,} on" if train.get("batch_warmup_steps") else ""

@@ -6,7 +6,6 @@ import io
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, get_token
@@ -16,6 +15,7 @@ from pretrain.common.errors import UserError
 from pretrain.export.evaluations import WEIGHTS, evaluations_of
 from pretrain.export.folder import MARK, read_policy
 from pretrain.export.hub_card import hub_card
+from pretrain.export.model_card import without_folders
 
 REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 RECIPE = "training_config.yaml"
@@ -111,16 +111,3 @@ class Upload:
                 f"--push {self.repo}: cannot send to {api.endpoint} ({said}). The export is whole; give the "
                 "same command again where there is a network"
             ) from error
-
-
-def without_folders(tree: Any) -> Any:
-    """Return a tree of JSON in which absolute paths are cut to their last name.
-
-    >>> without_folders({"data": {"folder": "/home/jane/wiki", "lanes": 4}, "sources": ["hub:a/b"]})
-    {'data': {'folder': 'wiki', 'lanes': 4}, 'sources': ['hub:a/b']}
-    """
-    if isinstance(tree, dict):
-        return {key: without_folders(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [without_folders(value) for value in tree]
-    return Path(tree).name if isinstance(tree, str) and Path(tree).is_absolute() else tree
