@@ -69,6 +69,8 @@ SCHEDULE = ("train.schedule", "train.decay_steps", "train.decay_shape")
 GUIDE = "objective.false_negatives.guide"
 MASKING = "objective.mlm.rate", "objective.mlm.later_rates", "objective.mlm.rate_change"
 """Keys that may change where the steps done were masked at the same rates."""
+BEGINNING = "start_step", "warmup_steps"
+"""Settings of a loss that may change where it had the same share of its weight in the steps done."""
 
 
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
@@ -93,6 +95,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     allowed |= _stable(config, state["step"], before, source)
     if _masked_alike(config, state["config"], state["step"]):
         allowed |= {key for key in {**before, **now} if key.startswith(MASKING)}
+    allowed |= _begun_alike(config, before, state["step"])
     changes = []
     idle = set(unused(config.objective.name, {**now, **before}))  # sections are recorded of all objectives
     for key in {**now, **before}:
@@ -157,6 +160,22 @@ def _masked_alike(config: Config, made_with: dict[str, Any], step: int) -> bool:
     made = config.objective.model_copy(update={"mlm": MaskedLanguageConfig(**made_with["objective"]["mlm"])})
     before, now = (Masking.of(objective).rate_at(np.arange(step)) for objective in (made, config.objective))
     return bool((before == now).all())
+
+
+def _begun_alike(config: Config, before: dict[str, Any], step: int) -> set[str]:
+    """Return the keys of BEGINNING of each loss that the steps done weighted as the settings in force do.
+
+    A run whose sentence loss has not begun is, bitwise, one of masked language modelling alone, so when it
+    begins can be decided later.
+    """
+    keys = set()
+    for section in config.objective.sections:
+        now = getattr(config.objective, section)
+        own = {name: f"objective.{section}.{name}" for name in BEGINNING}
+        made = now.model_copy(update={name: before[key] for name, key in own.items()})
+        if all(made.rise(done) == now.rise(done) for done in range(step)):
+            keys |= set(own.values())
+    return keys
 
 
 def keep_layer_code(config: Config, made_with: dict[str, Any]) -> None:

@@ -232,6 +232,38 @@ def test_the_rate_of_masking_may_change_for_steps_to_come_alone():
         resumed(falling, falling | {rate: "0.2"})
 
 
+def test_a_loss_may_begin_at_another_step_that_lies_ahead():
+    start, rise = "objective.contrastive.start_step", "objective.contrastive.warmup_steps"
+    assert resumed({start: "1000"}, {start: "100", rise: "50"}) == {
+        start: (100, 1000, 100),
+        rise: (100, 0, 50),
+    }
+    assert list(resumed({start: "10", rise: "20"}, {start: "29"}, step=10)) == [start, rise]
+    for before, now in (
+        ({start: "1000"}, {start: "99"}),
+        ({}, {start: "1000"}),
+        ({start: "90", rise: "20"}, {start: "90"}),
+    ):
+        with pytest.raises(UserError, match=r"made with objective\.contrastive\.\w+=.*another run"):
+            resumed(before, now)
+
+
+def test_a_loss_begun_by_a_branch_is_the_run_that_was_to_begin_it_there(tiny_data, tmp_path):
+    """Bitwise. Without the branch it is, bitwise too, masked language modelling alone."""
+    begins, quiet = "objective__contrastive__start_step", {"train__steps": 12, "evaluate__every": 0}
+    trunk, branch, straight, alone = (tmp_path / name for name in ("trunk", "branch", "straight", "alone"))
+    finish(start(command(tiny_data, trunk, **quiet, **{begins: 12}, checkpoint__every=6)))
+    finish(start(command(tiny_data, straight, **quiet, **{begins: 8})))
+    point = trunk / "checkpoints" / "step-00000006"
+    said = finish(start(command(tiny_data, branch, **quiet, **{begins: 8}, checkpoint__resume=point)))
+    assert "changed    objective.contrastive.start_step: 12 until step 6, 8 from now on" in said
+    assert curve(branch) == curve(straight) != curve(trunk)
+    finish(start(command(tiny_data, alone, **quiet, objective="mlm")))
+    runs = (trunk, alone, branch, straight)
+    weights = [(run / "export" / "model.safetensors").read_bytes() for run in runs]
+    assert weights[0] == weights[1] != weights[2] == weights[3]
+
+
 def test_settings_of_the_users_own_objective_must_stay():
     own = {"objective": "mine.py:Mine", "objective.options": "{margin: 1, rate: 2}"}
     assert resumed(own, own) == {}
