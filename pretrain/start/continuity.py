@@ -163,7 +163,7 @@ def _masked_alike(config: Config, made_with: dict[str, Any], step: int) -> bool:
 
 
 def _begun_alike(config: Config, before: dict[str, Any], step: int) -> set[str]:
-    """Return the keys of BEGINNING of each loss that the steps done weighted as the settings in force do.
+    """Return the keys of BEGINNING that changed without changing the weight of a loss in the steps done.
 
     A run whose sentence loss has not begun is, bitwise, one of masked language modelling alone, so when it
     begins can be decided later.
@@ -173,7 +173,7 @@ def _begun_alike(config: Config, before: dict[str, Any], step: int) -> set[str]:
         now = getattr(config.objective, section)
         own = {name: f"objective.{section}.{name}" for name in BEGINNING}
         made = now.model_copy(update={name: before[key] for name, key in own.items()})
-        if all(made.rise(done) == now.rise(done) for done in range(step)):
+        if made != now and all(made.rise(done) == now.rise(done) for done in range(step)):
             keys |= set(own.values())
     return keys
 
