@@ -8,6 +8,9 @@ and before all that it must reach: modal verbs, 被, 把, prepositional phrases,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 from augment.sda import chinese_words as words
 from augment.sda.chinese_clauses import (
     degree_of,
@@ -131,8 +134,10 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
 
 def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
     """Return edits that negate the verb, or take its negation away; None where no word can."""
-    edits = _with_negation(sentence, verb)
-    if edits is None or not edits[0][2].startswith(("不", "没", "并")):
+    one = _Verb(sentence, verb)
+    change = next(change for condition, change in _RULES if condition(one))
+    edits = change and change(one)
+    if not edits or not edits[0][2].startswith(("不", "没", "并")):
         return edits
     place = edits[0][0]
     if sentence.text[:place].endswith("还"):  # 还不 says not yet
@@ -140,117 +145,235 @@ def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
     return edits
 
 
-def _with_negation(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
-    word, start, end = sentence.word(verb), sentence.starts[verb], sentence.ends[verb]
-    if word in words.POSITIVE and "任何" in sentence.text[end:]:
-        return None  # 任何 needs the negation
-    if word == "没有" and sentence.pos[verb + 1 : verb + 2] == ("VERB",):
-        return [(start, end, "")]  # 没有取得
-    if word in words.POSITIVE:  # 没有, 不是, one word
-        return [(start, end, words.POSITIVE[word])]
-    found = negation_of(sentence, verb)
-    if found is not None and "任何" in sentence.text[sentence.ends[found] :]:
-        return None  # 任何 needs it
-    if found is not None:
-        compares = sentence.word(found + 1) in ("像", "那么", "这么", "那样", "这样", "如此")
-        verbal = sentence.pos[verb] in ("VERB", "AUX", "ADJ") or compares
-        has_object = sentence.word(found) in ("没有", "没") and not verbal
-        new = "有" if has_object else words.NEGATIVE[sentence.word(found)]
-        and_too = not new and found > 0 and sentence.word(found - 1) == "并"  # 并 is a part of 并未
-        return [(sentence.starts[found - and_too], sentence.ends[found], new)]
-    ends_part = word in ("是", "说", "看", "讲", "言") and sentence.text[end : end + 1] in tuple(
-        "，,：:"
-    )  # 值得一提的是，
-    only_then = any(sentence.word(c) == "才" for c in dependants(sentence, verb) if c < verb)
-    if word in words.NO_NEGATION or ends_part or only_then or is_subordinate(sentence, verb):
-        return None
-    if has_complement(sentence, verb) or words.DIRECTIONS.fullmatch(word) or is_measured(sentence, verb):
-        return None
-    previous = sentence.word(verb - 1) if verb else ""
-    before = verb - 1 if previous in words.SCOPE or previous in words.AMOUNT else verb
-    adverb = event_adverb(sentence, verb)
-    once = adverb if adverb is not None and sentence.word(adverb) in words.ONCE else None
-    if word == "有":
-        if once is not None:
-            return [(sentence.starts[once], sentence.ends[once], "未曾")]
-        if previous in ("陆续", "相继", "先后"):
-            return None
-        lasting = [(end, end + 1, "")] if sentence.text[end : end + 1] == "着" else []
-        return [(sentence.starts[before], start, "没"), *lasting]  # 仅有, 共有: 没有
-    if word == "有着":
-        return [(start, end, "没有")]
-    if len(word) == 2 and word[0] in "亦也均则即" and word[1] == "为":
-        return [(start + 1, end, "不是")]
-    if word.endswith("是"):  # 也是 may be one word
-        if once is not None:
-            return [(sentence.starts[once], sentence.ends[once], "不曾")]
-        place = sentence.starts[before] if word == "是" or word in words.SCOPE else end - 1
-        return [(place, place, "不")]
-    if word == "为" and is_copula(sentence, verb):
-        if sentence.text[end : end + 1] == "止":
-            return None  # 到…为止
-        # 约为: 不是约
-        return [(sentence.starts[before], end, "不是" + sentence.text[sentence.starts[before] : start])]
-    modal = modal_of(sentence, verb)
-    if modal is not None:
-        written = sentence.word(modal)
-        if written in words.NOT_NEEDED:
-            return [(sentence.starts[modal], sentence.ends[modal], words.NOT_NEEDED[written])]
-        place = sentence.starts[modal] + (len(written) > 1 and written[0] == "将")  # 将会: 将不会
-        if modal and sentence.word(modal - 1) in words.SCOPE:  # 不只会
-            place = sentence.starts[modal - 1]
-        return [(place, place, "不")]
-    first = first_in_scope(sentence, verb)
-    place = sentence.starts[first]
-    if sentence.word(first) == "以" and first and sentence.pos[first - 1] == "PUNCT":
-        return None  # what for
-    compared = first == verb and len(word) > 1 and word[0] in "较更最极" and sentence.pos[verb] == "ADJ"
-    if compared or sentence.word(first)[0] in "不有":  # 较低, 不断, 有权
-        return [(place, place, "并非")]
-    degree = degree_of(sentence, verb)
-    if degree in ("更", "最") and sentence.pos[verb] == "VERB":
-        return [(start, start, "不")]  # 更不相信
-    if degree is not None:
-        return [(place, place, "不" if degree == "太" else "不是")]
-    written = "" if adverb is None else sentence.word(adverb)
-    becomes = sentence.tags[verb] == "VA" and written in ("已经", "已")  # 天已经黑了: 还没黑
-    if word in words.HAVING and is_done(sentence, verb):
-        return [(place, place, "不"), (end, sentence.ends[verb + 1], "")]  # 具有了
-    if (having := having_of(sentence, verb)) is not None:
-        return [(place, place, "没有"), having]  # 种植有: 没有种植
-    whole = with_preposition(sentence, verb)
-    if whole[-1] == "于" and len(whole) > 1 and not words.BORN.isdisjoint(whole):
-        return [(place, place, "并非")]  # 并非建于
-    if is_lasting(sentence, verb) or sentence.word(first) == "以":  # 以渔业为主
-        if adverb is not None and written in ("正", "正在", "在"):
-            return [(sentence.starts[adverb], sentence.ends[adverb], "并不")]
-        if sentence.word(first) in ("把", "将", "被"):
-            return [(place, place, "没有")]
-        if adverb is None and is_clear(sentence, first):
-            return [(start, start, "不")]  # 在印度不属于违法
-    preceding = {sentence.word(i) for i in range(first, verb)}
-    adjective = sentence.pos[verb] == "ADJ" or sentence.tags[verb] == "VA"
-    if adjective and preceding & words.BEFORE_ADJECTIVE and not preceding & words.ALIKE:
-        place = start  # 对后世影响不深远
-    if is_state(sentence, verb) and not becomes:
-        return (
-            [(place, place, "不")] if once is None else [(sentence.starts[once], sentence.ends[once], "不曾")]
-        )
-    if adverb is None and not is_past(sentence, verb):
-        after_and = first > 0 and sentence.word(first - 1) == "并"  # 并 is a part of 并不
-        return [(place, place, "不" if after_and or first == verb or is_clear(sentence, first) else "并不")]
-    negation = (place, place, "没有")
+class _Verb:
+    """A verb to negate, and what the rules ask of it and of the words around it.
+
+    following, previous: the character behind it, the word before it; "" at the ends of the sentence.
+    scope_start: where it begins, with an adverb of scope or amount before it: 仅有, 约为.
+    """
+
+    def __init__(self, sentence: ParsedSentence, index: int) -> None:
+        self.sentence, self.index, self.word = sentence, index, sentence.word(index)
+        self.start, self.end = sentence.starts[index], sentence.ends[index]
+        self.part_of_speech, self.tag = sentence.pos[index], sentence.tags[index]
+        self.following = sentence.text[self.end : self.end + 1]
+        self.previous = sentence.word(index - 1) if index else ""
+        widened = self.previous in words.SCOPE or self.previous in words.AMOUNT
+        self.scope_start = sentence.starts[index - widened]
+
+    @cached_property
+    def negation(self) -> int | None:
+        return negation_of(self.sentence, self.index)
+
+    @cached_property
+    def modal(self) -> int | None:
+        return modal_of(self.sentence, self.index)
+
+    @cached_property
+    def degree(self) -> str | None:
+        return degree_of(self.sentence, self.index)
+
+    @cached_property
+    def having(self) -> Edit | None:
+        return having_of(self.sentence, self.index)
+
+    @cached_property
+    def adverb(self) -> int | None:
+        """The adverb that makes an event of the verb."""
+        return event_adverb(self.sentence, self.index)
+
+    @property
+    def adverb_word(self) -> str:
+        return "" if self.adverb is None else self.sentence.word(self.adverb)
+
+    @property
+    def once(self) -> int | None:
+        """The adverb, if it is 曾 or the like."""
+        return self.adverb if self.adverb_word in words.ONCE else None
+
+    @cached_property
+    def first(self) -> int:
+        """The first word that a negation must reach."""
+        return first_in_scope(self.sentence, self.index)
+
+    @property
+    def first_word(self) -> str:
+        return self.sentence.word(self.first)
+
+    @property
+    def place(self) -> int:
+        return self.sentence.starts[self.first]
+
+    @property
+    def place_of_state(self) -> int:
+        """`place`, or for some adjectives where they begin: 对后世影响不深远."""
+        between = {self.sentence.word(i) for i in range(self.first, self.index)}
+        adjective = self.part_of_speech == "ADJ" or self.tag == "VA"
+        late = adjective and between & words.BEFORE_ADJECTIVE and not between & words.ALIKE
+        return self.start if late else self.place
+
+    @property
+    def denies_any(self) -> bool:
+        """Whether 任何 follows the negation, and needs it."""
+        if self.word in words.POSITIVE:
+            return "任何" in self.sentence.text[self.end :]
+        return self.negation is not None and "任何" in self.sentence.text[self.sentence.ends[self.negation] :]
+
+    @property
+    def has_no_negation(self) -> bool:
+        # 值得一提的是，
+        ends_part = self.word in ("是", "说", "看", "讲", "言") and self.following in tuple("，,：:")
+        then = (child for child in dependants(self.sentence, self.index) if child < self.index)
+        only_then = any(self.sentence.word(child) == "才" for child in then)
+        if (
+            self.word in words.NO_NEGATION
+            or ends_part
+            or only_then
+            or is_subordinate(self.sentence, self.index)
+        ):
+            return True
+        if has_complement(self.sentence, self.index) or words.DIRECTIONS.fullmatch(self.word):
+            return True
+        return is_measured(self.sentence, self.index)
+
+    @property
+    def is_copula(self) -> bool:
+        return self.word == "为" and is_copula(self.sentence, self.index)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether it begins with a comparison (较低), or what is negated with 不 or 有 (不断, 有权)."""
+        alone = self.first == self.index and len(self.word) > 1 and self.part_of_speech == "ADJ"
+        return (alone and self.word[0] in "较更最极") or self.first_word[0] in "不有"
+
+    @property
+    def is_birth(self) -> bool:
+        whole = with_preposition(self.sentence, self.index)  # 建于
+        return whole[-1] == "于" and len(whole) > 1 and not words.BORN.isdisjoint(whole)
+
+    @property
+    def is_lasting(self) -> bool:
+        return is_lasting(self.sentence, self.index) or self.first_word == "以"  # 以渔业为主
+
+    @property
+    def is_state(self) -> bool:
+        # 天已经黑了: 还没黑
+        becomes = self.tag == "VA" and self.adverb_word in ("已经", "已")
+        return is_state(self.sentence, self.index) and not becomes
+
+    def put(self, place: int, text: str) -> list[Edit]:
+        return [(place, place, text)]
+
+    def replace(self, word: int | None, text: str) -> list[Edit]:
+        assert word is not None
+        return [(self.sentence.starts[word], self.sentence.ends[word], text)]
+
+
+def _without_negation(verb: _Verb) -> list[Edit]:
+    sentence, found = verb.sentence, verb.negation
+    assert found is not None
+    compares = sentence.word(found + 1) in ("像", "那么", "这么", "那样", "这样", "如此")
+    verbal = verb.part_of_speech in ("VERB", "AUX", "ADJ") or compares
+    has_object = sentence.word(found) in ("没有", "没") and not verbal
+    new = "有" if has_object else words.NEGATIVE[sentence.word(found)]
+    and_too = not new and found > 0 and sentence.word(found - 1) == "并"  # 并 is a part of 并未
+    return [(sentence.starts[found - and_too], sentence.ends[found], new)]
+
+
+def _not_having(verb: _Verb) -> list[Edit]:
+    lasting = [(verb.end, verb.end + 1, "")] if verb.following == "着" else []
+    return [(verb.scope_start, verb.start, "没"), *lasting]  # 仅有, 共有: 没有
+
+
+def _not_being(verb: _Verb) -> list[Edit]:
+    whole = verb.word == "是" or verb.word in words.SCOPE  # 也是 may be one word
+    return verb.put(verb.scope_start if whole else verb.end - 1, "不")
+
+
+def _negated_modal(verb: _Verb) -> list[Edit]:
+    sentence, modal = verb.sentence, verb.modal
+    assert modal is not None
+    written = sentence.word(modal)
+    if written in words.NOT_NEEDED:
+        return verb.replace(modal, words.NOT_NEEDED[written])
+    if modal and sentence.word(modal - 1) in words.SCOPE:  # 不只会
+        return verb.put(sentence.starts[modal - 1], "不")
+    return verb.put(sentence.starts[modal] + (len(written) > 1 and written[0] == "将"), "不")  # 将会: 将不会
+
+
+def _not_doing(verb: _Verb) -> list[Edit]:
+    after_and = verb.first and verb.sentence.word(verb.first - 1) == "并"  # 并 is a part of 并不
+    short = after_and or verb.first == verb.index or is_clear(verb.sentence, verb.first)
+    return verb.put(verb.place_of_state, "不" if short else "并不")
+
+
+def _not_done(verb: _Verb) -> list[Edit]:
+    """Return the edits that negate an event."""
+    sentence, adverb = verb.sentence, verb.adverb
+    negation = verb.put(verb.place_of_state, "没有")
     if adverb is not None:
         follows = sentence.word(adverb + 1) if adverb + 1 < len(sentence) else ""
-        new = "没" if written == "正" and follows == "在" else words.EVENT_ADVERBS[written]
-        negation = sentence.starts[adverb], sentence.ends[adverb], new
-        if once is not None and follows in ("也", "亦", "还", "都", "又"):  # 曾经也: 也未曾
-            negation = sentence.starts[adverb], sentence.ends[adverb + 1], follows + new
-    if word == "成" and sentence.text[end : end + 1] != "为":
-        return [negation, (start, sentence.ends[verb + 1] if is_done(sentence, verb) else end, "成为")]
-    completed = {c for c in dependants(sentence, verb) if c > verb and sentence.word(c) == "了"}
-    completed |= {i for i in range(first, verb) if sentence.word(i) == "了"}  # 没有花费了: 没有花费
-    return [
-        negation,
-        *((sentence.starts[c], sentence.ends[c], "") for c in sorted(completed)),
-    ]  # 去了: 没有去
+        new = "没" if verb.adverb_word == "正" and follows == "在" else words.EVENT_ADVERBS[verb.adverb_word]
+        negation = verb.replace(adverb, new)
+        if verb.once is not None and follows in ("也", "亦", "还", "都", "又"):  # 曾经也: 也未曾
+            negation = [(sentence.starts[adverb], sentence.ends[adverb + 1], follows + new)]
+    if verb.word == "成" and verb.following != "为":
+        end = sentence.ends[verb.index + 1] if is_done(sentence, verb.index) else verb.end
+        return [*negation, (verb.start, end, "成为")]
+    completed = {c for c in dependants(sentence, verb.index) if c > verb.index and sentence.word(c) == "了"}
+    completed |= {i for i in range(verb.first, verb.index) if sentence.word(i) == "了"}
+    # 没有花费了: 没有花费; 去了: 没有去
+    return [*negation, *((sentence.starts[c], sentence.ends[c], "") for c in sorted(completed))]
+
+
+_RULES: tuple[tuple[Callable[[_Verb], object], Callable[[_Verb], list[Edit]] | None], ...] = (
+    # what holds of the verb, and the edits that negate it; None: no word can. The first that holds decides.
+    (lambda v: v.denies_any, None),
+    (
+        lambda v: v.word == "没有" and v.sentence.pos[v.index + 1 : v.index + 2] == ("VERB",),  # 没有取得
+        lambda v: v.replace(v.index, ""),
+    ),
+    (lambda v: v.word in words.POSITIVE, lambda v: v.replace(v.index, words.POSITIVE[v.word])),  # 没有, 不是
+    (lambda v: v.negation is not None, _without_negation),
+    (lambda v: v.has_no_negation, None),
+    (lambda v: v.word == "有" and v.once is not None, lambda v: v.replace(v.once, "未曾")),
+    (lambda v: v.word == "有" and v.previous in ("陆续", "相继", "先后"), None),
+    (lambda v: v.word == "有", _not_having),
+    (lambda v: v.word == "有着", lambda v: v.replace(v.index, "没有")),
+    (
+        lambda v: len(v.word) == 2 and v.word[0] in "亦也均则即" and v.word[1] == "为",
+        lambda v: [(v.start + 1, v.end, "不是")],
+    ),
+    (lambda v: v.word.endswith("是") and v.once is not None, lambda v: v.replace(v.once, "不曾")),
+    (lambda v: v.word.endswith("是"), _not_being),
+    (lambda v: v.is_copula and v.following == "止", None),  # 到…为止
+    (
+        lambda v: v.is_copula,  # 约为: 不是约
+        lambda v: [(v.scope_start, v.end, "不是" + v.sentence.text[v.scope_start : v.start])],
+    ),
+    (lambda v: v.modal is not None, _negated_modal),
+    (lambda v: v.first_word == "以" and v.first and v.sentence.pos[v.first - 1] == "PUNCT", None),  # what for
+    (lambda v: v.is_compared, lambda v: v.put(v.place, "并非")),
+    # 更不相信
+    (lambda v: v.degree in ("更", "最") and v.part_of_speech == "VERB", lambda v: v.put(v.start, "不")),
+    (lambda v: v.degree is not None, lambda v: v.put(v.place, "不" if v.degree == "太" else "不是")),
+    (
+        lambda v: v.word in words.HAVING and is_done(v.sentence, v.index),  # 具有了
+        lambda v: [*v.put(v.place, "不"), (v.end, v.sentence.ends[v.index + 1], "")],
+    ),
+    (lambda v: v.having, lambda v: [*v.put(v.place, "没有"), v.having or (0, 0, "")]),  # 种植有: 没有种植
+    (lambda v: v.is_birth, lambda v: v.put(v.place, "并非")),  # 并非建于
+    (
+        lambda v: v.is_lasting and v.adverb_word in ("正", "正在", "在"),
+        lambda v: v.replace(v.adverb, "并不"),
+    ),
+    (lambda v: v.is_lasting and v.first_word in ("把", "将", "被"), lambda v: v.put(v.place, "没有")),
+    (
+        lambda v: v.is_lasting and v.adverb is None and is_clear(v.sentence, v.first),  # 在印度不属于违法
+        lambda v: v.put(v.start, "不"),
+    ),
+    (lambda v: v.is_state and v.once is not None, lambda v: v.replace(v.once, "不曾")),
+    (lambda v: v.is_state, lambda v: v.put(v.place_of_state, "不")),
+    (lambda v: v.adverb is None and not is_past(v.sentence, v.index), _not_doing),
+    (lambda v: True, _not_done),
+)
