@@ -1,4 +1,4 @@
-"""The whole run on one screen: config, data, model, objective, loop, export.
+"""One training run in four phases: `TrainingRun.open`, `build`, `loop`, `conclude`.
 
 Importing it takes seconds (torch, DeepSpeed, transformers): `pretrain/main.py` checks the flags before.
 """
@@ -6,7 +6,6 @@ Importing it takes seconds (torch, DeepSpeed, transformers): `pretrain/main.py` 
 import functools
 import os
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
@@ -35,10 +34,10 @@ from pretrain.start.encoder import check_sources, guiding_encoder, starting_enco
 from pretrain.start.evaluation import Evaluation, require_sts
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
 from pretrain.start.identical_views import require_different_views
-from pretrain.start.in_force import read_back
+from pretrain.start.in_force import verify_model_matches_config
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
-from pretrain.start.recorded_batch import compare_last_batch
+from pretrain.start.recorded_batch import verify_resumed_batch
 from pretrain.start.resume import check_requested, resume_from
 from pretrain.start.rollback import roll_back
 from pretrain.step import engine as engines
@@ -48,7 +47,7 @@ from pretrain.step.progress import Progress
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.trackers.outside import require_trackers
-from pretrain.trainer import train
+from pretrain.trainer import ExtraMetrics, Trainer
 from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder
 
@@ -78,7 +77,13 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
         if dry_run:
             empty_run_folder(config.run_folder)
         with Watchdog(config.run_folder, config.train.step_deadline) as watchdog:
-            code = run(config, default_recipe, min(config.train.steps, 2) if dry_run else None, watchdog)
+            run = TrainingRun(
+                config, default_recipe, min(config.train.steps, 2) if dry_run else None, watchdog
+            )
+            run.open()
+            run.build()
+            code = run.loop()
+            run.conclude()
         if dry_run and dist.get_rank() == 0:
             rows = read_metrics(config.run_folder / "metrics.jsonl")
             print(*whole_run(rows, config.train.steps, dist.get_world_size(), full_steps), sep="\n")
@@ -88,133 +93,193 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     return code
 
 
-def run(config: Config, default_recipe: str | Path | None, stop_step: int | None, watchdog: Watchdog) -> int:
-    """Train in a run folder that this process holds; return the exit code.
+class TrainingRun:
+    """One run in a folder that this process holds: open, build, loop, conclude, in this order. Collective."""
 
-    Args:
-        default_recipe: the recipe where the command named none.
-        stop_step: where to stop; None: at `train.steps`.
-        watchdog: begins to watch when the data is prepared.
-    """
-    folder, threads = config.run_folder, set_threads(config)
-    stop_step = stop_step or config.train.steps
-    set_deterministic(config)
+    def __init__(
+        self, config: Config, default_recipe: str | Path | None, stop_step: int | None, watchdog: Watchdog
+    ) -> None:
+        """
+        Args:
+            default_recipe: the recipe where the command named none.
+            stop_step: where to stop; None: at `train.steps`.
+            watchdog: begins to watch when the data is prepared.
+        """
+        self.config, self.folder, self.watchdog = config, config.run_folder, watchdog
+        self.default_recipe, self.stop_step = default_recipe, stop_step or config.train.steps
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
-    # data, and the checkpoint to resume from
-    data = open_data(config)
-    checkpoint, state = resume_from(config, data.inputs)
-    progress = Progress(**state["progress"]) if state else Progress()
-    watchdog.begin(progress.step)
-    config.train.precision = choose_precision(config, state)
+    def open(self) -> None:
+        """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
+        self.threads = set_threads(self.config)
+        set_deterministic(self.config)
+        self.data = open_data(self.config)
+        self.checkpoint, state = resume_from(self.config, self.data.inputs)
+        self.progress = Progress(**state["progress"]) if state else Progress()
+        self.watchdog.begin(self.progress.step)
+        self.config.train.precision = choose_precision(self.config, state)
 
-    # model, objective, engine
-    encoder = starting_encoder(config, data.tokenizer)
-    prompts = prompt_tokens(data.tokenizer, config.data.prompts)
-    encoder.leave_out(() if config.data.prompts_pooled else prompts.values())
-    guide = guiding_encoder(config, data.tokenizer, data.train.max_length)
-    longest = encoder.max_positions
-    objective = build_objective(config, encoder, data.tokenizer, data.labels, guide)
-    objective.require_positions(min(longest, data.train.max_length))
-    masking = Masking.of(config.objective)
-    spec = BatchSpec(data.views, masking, data.vocabulary, data.synonyms, longest, prompts)
-    if checkpoint is None:
-        require_different_views(config, data, objective, spec)
-    in_force = read_back(config, encoder, objective, data.views)
-    flops = summary.flops_meter(config, encoder, objective, data)
-    engine = engines.build_engine(SentenceModel(encoder, objective, config.train.precision), config)
-    checkpoints = Checkpoints(config, engine, data.inputs)
-    if checkpoint is not None:
-        # while the model is as it starts
-        repair_best(folder, progress, functools.partial(checkpoints.save, Progress(), wait=True))
-        store.load(checkpoint, engine, verify=False)  # verified when it was chosen
-    recipe = to_yaml(config) + as_comments(data.inputs)
-    on_rank_zero(lambda: replace_durably(folder / "config.yaml", recipe.encode()))
+    def build(self) -> None:
+        """Build encoder, objective and engine, load the checkpoint, and prepare batches and evaluation."""
+        config, data = self.config, self.data
 
-    # batches, evaluation, checkpoints
-    of_ledger = compare_last_batch(config, data.train, spec, progress, checkpoint)
-    rank, world = dist.get_rank(), dist.get_world_size()
+        # the model: an encoder, and the objective with its heads
+        self.encoder = starting_encoder(config, data.tokenizer)
+        prompts = prompt_tokens(data.tokenizer, config.data.prompts)
+        self.encoder.leave_out(() if config.data.prompts_pooled else prompts.values())
+        guide = guiding_encoder(config, data.tokenizer, data.train.max_length)
+        self.objective = build_objective(config, self.encoder, data.tokenizer, data.labels, guide)
+        longest = self.encoder.max_positions
+        self.objective.require_positions(min(longest, data.train.max_length))
 
-    def loader() -> Loader:
+        # what a batch is made of
+        masking = Masking.of(config.objective)
+        self.spec = BatchSpec(data.views, masking, data.vocabulary, data.synonyms, longest, prompts)
+        if self.checkpoint is None:
+            require_different_views(config, data, self.objective, self.spec)
+
+        # the engine, and what it resumes from; before it partitions the model, the model is read
+        self.model_settings = verify_model_matches_config(config, self.encoder, self.objective, data.views)
+        self.flops = summary.flops_meter(config, self.encoder, self.objective, data)
+        model = SentenceModel(self.encoder, self.objective, config.train.precision)
+        self.engine = engines.build_engine(model, config)
+        self.checkpoints = Checkpoints(config, self.engine, data.inputs)
+        if self.checkpoint is not None:
+            # while the model is as it starts
+            repair_best(self.folder, self.progress, self._save_start)
+            store.load(self.checkpoint, self.engine, verify=False)  # verified when it was chosen
+        recipe = to_yaml(config) + as_comments(data.inputs)
+        on_rank_zero(lambda: replace_durably(self.folder / "config.yaml", recipe.encode()))
+
+        self.ledger_message = verify_resumed_batch(
+            config, data.train, self.spec, self.progress, self.checkpoint
+        )
+        sts = StsEvaluator(config.evaluate.sts or os.environ.get("CLEAR_DATA"))
+        self.evaluate = Evaluation(config, data, self.engine, sts, self.progress)
+
+    def loop(self) -> int:
+        """Train from where the run stands to `stop_step`, rolling back after faults; return the exit code."""
+        config, progress = self.config, self.progress
+        self.loader = self._loader()
+        with self.checkpoints, self._telemetry() as self.telemetry, self.watchdog.end_after_errors():
+            extra_metrics = self._say_what_runs()
+            if progress.step == 0:
+                self._evaluate_start()
+            # kick off the workers now: forked later, they would have the signal handlers of the run
+            batches = iter(self.loader)
+            shutdown = Shutdown(self.folder, watch_file=self.rank == 0)
+            while True:
+                trainer = Trainer(
+                    config,
+                    self.engine,
+                    progress,
+                    self.stop_step,
+                    evaluate=self.evaluate,
+                    checkpoints=self.checkpoints,
+                    keep_best=self._keep_best,
+                    telemetry=self.telemetry,
+                    shutdown=shutdown,
+                    watchdog=self.watchdog,
+                    extra_metrics=extra_metrics,
+                    decode=functools.partial(self.data.tokenizer.decode, skip_special_tokens=True),
+                )
+                try:
+                    return trainer.train(batches)
+                except OverBudget as fault:
+                    batches.close()
+                    with self.watchdog("roll-back"):
+                        roll_back(
+                            fault,
+                            config,
+                            self.engine,
+                            progress,
+                            self.stop_step,
+                            self.checkpoints,
+                            self.telemetry,
+                        )
+                self.loader = self._loader()
+                batches = iter(self.loader)
+
+    def conclude(self) -> None:
+        """Export the last step, and write the summary, where the run has come to its end."""
+        if self.progress.step < self.stop_step:
+            return
+
+        def export_and_report() -> None:
+            export(self.folder / "checkpoints", self.folder / "export")
+            summary.report(self.config, self.progress, self.data.inputs, self.model_settings)
+
+        with self.watchdog("export"):
+            on_rank_zero(export_and_report)
+
+    # -- parts of the phases -------------------------------------------------------
+
+    def _loader(self) -> Loader:
+        """Return the batches of this rank from where the run stands."""
         position = Position(
-            progress.step, stop_step, rank, world, progress.substitutions, jumps=config.train.faults.jumps
+            self.progress.step,
+            self.stop_step,
+            self.rank,
+            self.world,
+            self.progress.substitutions,
+            jumps=self.config.train.faults.jumps,
         )
-        return Loader(data.train, spec, LoaderSettings.of(config), position)
+        return Loader(self.data.train, self.spec, LoaderSettings.of(self.config), position)
 
-    batches = loader()
-    sts = StsEvaluator(config.evaluate.sts or os.environ.get("CLEAR_DATA"))
-    evaluate = Evaluation(config, data, engine, sts, progress)
+    def _telemetry(self) -> Telemetry:
+        return Telemetry(
+            self.folder,
+            self.stop_step,
+            self.rank,
+            self.progress.step,
+            self.progress.tokens,
+            self.flops,
+            sequences_before=self.config.batch_sizes.before,
+            track=self.config.track or (),
+            name=self.config.name,
+            settings=dict(leaves(self.config.model_dump(mode="json"))),
+        )
 
-    def keep_best(source: Path) -> None:
-        on_rank_zero(lambda: export(source, folder / "best"))
-
-    # the loop
-    with (
-        checkpoints,
-        Telemetry(
-            folder,
-            stop_step,
-            rank,
-            progress.step,
-            progress.tokens,
-            flops,
-            sequences_before=config.batch_sizes.before,
-            track=config.track or (),
-            name=config.name,
-            settings=dict(leaves(config.model_dump(mode="json"))),
-        ) as telemetry,
-        watchdog.end_after_errors(),
-    ):
-        if default_recipe is not None:
-            telemetry.say(summary.describe_default(default_recipe))
-        lengths = summary.measure_views(config, data, encoder, progress)
+    def _say_what_runs(self) -> ExtraMetrics:
+        """Print what is about to run; return what a row of metrics says besides the trainer's own numbers."""
+        config, data, progress, telemetry = self.config, self.data, self.progress, self.telemetry
+        if self.default_recipe is not None:
+            telemetry.say(summary.describe_default(self.default_recipe))
+        lengths = summary.measure_views(config, data, self.encoder, progress)
         summary.print_summary(
-            config, data, encoder, objective, progress, checkpoint, threads, lengths, telemetry
-        )
-        of_lengths = summary.length_only(objective, lengths)
-
-        def beside(step: int) -> dict[str, Any]:
-            return of_lengths(config.batch_sizes.at_step(step - 1)) | batches.counts(step)
-
-        if of_ledger is not None:
-            telemetry.say(of_ledger)
-        continuity.print_changes(progress.changes, progress.step, telemetry)
-        report_damage(data, evaluate.heldout, progress, telemetry)
-        summary.print_idle_augmentations(data, telemetry)
-        if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
-            scores = evaluate()
-            telemetry.log(0, {"evaluation": scores})
-            progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
-            keep_start(folder, functools.partial(checkpoints.save, progress, wait=True), keep_best)
-        steps = iter(batches)  # forks the workers, which must not have the run's signal handlers
-        shutdown = Shutdown(folder, watch_file=rank == 0)
-        decode = functools.partial(data.tokenizer.decode, skip_special_tokens=True)
-        of_run = (
-            evaluate,
-            checkpoints,
-            keep_best,
-            telemetry,
-            shutdown,
+            config,
+            data,
+            self.encoder,
+            self.objective,
             progress,
-            stop_step,
-            watchdog,
-            beside,
+            self.checkpoint,
+            self.threads,
+            lengths,
+            telemetry,
         )
-        while True:
-            try:
-                code = train(config, engine, steps, *of_run, decode)
-                break
-            except OverBudget as fault:
-                steps.close()
-                with watchdog("roll-back"):
-                    roll_back(fault, config, engine, progress, stop_step, checkpoints, telemetry)
-            batches = loader()
-            steps = iter(batches)
+        if self.ledger_message is not None:
+            telemetry.say(self.ledger_message)
+        continuity.print_changes(progress.changes, progress.step, telemetry)
+        report_damage(data, self.evaluate.heldout, progress, telemetry)
+        summary.print_idle_augmentations(data, telemetry)
+        length_baseline = summary.length_only(self.objective, lengths)
+        return lambda step: length_baseline(config.batch_sizes.at_step(step - 1)) | self.loader.counts(step)
 
-    def conclude() -> None:
-        export(folder / "checkpoints", folder / "export")
-        summary.report(config, progress, data.inputs, in_force)
+    def _evaluate_start(self) -> None:
+        """Evaluate the start, which is the best so far.
 
-    if progress.step == stop_step:
-        with watchdog("export"):
-            on_rank_zero(conclude)
-    return code
+        Also a pre-flight: an evaluation that cannot run must not fail after a month.
+        """
+        scores = self.evaluate()
+        self.telemetry.log(0, {"evaluation": scores})
+        from_random, best_by = self.config.model.init is None, self.config.evaluate.best_by
+        self.progress.note_scores(scores, from_random, best_by)
+        keep_start(self.folder, self._save_start, self._keep_best)
+
+    def _save_start(self, folder: Path) -> Path:
+        """Save the untrained model."""
+        start = self.progress if self.progress.step == 0 else Progress()
+        return self.checkpoints.save(start, folder, wait=True)
+
+    def _keep_best(self, checkpoint: Path) -> None:
+        on_rank_zero(lambda: export(checkpoint, self.folder / "best"))

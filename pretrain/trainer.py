@@ -31,126 +31,157 @@ from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.watch.deadline import Watchdog
 from pretrain.watch.stragglers import Stragglers
 
-Beside = Callable[[int], Mapping[str, Any]]
+ExtraMetrics = Callable[[int], Mapping[str, Any]]
 
 
-def train(
-    config: Config,
-    engine,
-    batches: Iterator[RankBatch],
-    evaluate: Callable[[], dict[str, float]],
-    checkpoints: Checkpoints,
-    keep_best: Callable[[Path], None],
-    telemetry: Telemetry,
-    shutdown: Shutdown,
-    progress: Progress,
-    stop_step: int,
-    watchdog: Watchdog,
-    beside: Beside = lambda step: {},
-    decode: Decode = str,
-) -> int:
-    """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
+class Trainer:
+    """Train an engine step by step; evaluate, save and log between the steps."""
 
-    Args:
-        engine: DeepSpeed engine around a `SentenceModel`.
-        batches: this rank's batches from `progress.step` on, without those that `train.faults` jumps over.
-        evaluate: evaluates the engine's model on all ranks together; must return the same dict on each.
-        checkpoints: of the engine and the progress.
-        keep_best: called on all ranks with the checkpoint of the step whose `selection_score` is the best so
-            far.
-        watchdog: is told of every step that is done.
-        beside: number of steps done -> what a row of metrics says besides.
-        decode: token ids -> text, for a report.
-
-    Raises:
-        OverBudget: too many steps had a loss or gradient that is not finite, or a spike. The checkpoints are
-            as they were.
-    """
-    settings, clock, memory = config.train, Stopwatch(), FlatMemory()
-    scale = LossScale(engine.module) if settings.precision == "fp16" else None
-    if scale is not None and progress.loss_scale:
-        scale.restore(progress.loss_scale)
-    whole = WholeBatch(
+    def __init__(
+        self,
+        config: Config,
         engine,
-        settings.seed,
-        settings.micro_batch_tokens,
-        scale,
-        clock,
-        config.objective.mask_duplicates,
-        settings.balance,
-        lanes=config.data.lanes,
-    )
-    update = Update(engine, settings.clip, scale)
-    faults = Faults(config, whole, update, telemetry, progress, decode)
-    stragglers = Stragglers(clock, config.run_folder, speaks=dist.get_rank() == 0)
-    log = _StepLog(config, engine, telemetry, progress, clock, stragglers, scale, beside, faults)
-    engine.train()
-    watchdog.follow(clock)
-    telemetry.throughput.begin(progress.step)
+        progress: Progress,
+        stop_step: int,
+        *,
+        evaluate: Callable[[], dict[str, float]],
+        checkpoints: Checkpoints,
+        keep_best: Callable[[Path], None],
+        telemetry: Telemetry,
+        shutdown: Shutdown,
+        watchdog: Watchdog,
+        extra_metrics: ExtraMetrics = lambda step: {},
+        decode: Decode = str,
+    ) -> None:
+        """
+        Args:
+            engine: DeepSpeed engine around a `SentenceModel`.
+            evaluate: evaluates the engine's model on all ranks together; must return the same dict on each.
+            checkpoints: of the engine and the progress.
+            keep_best: called on all ranks with the checkpoint of the step whose `selection_score` is the best
+                so far.
+            watchdog: is told of every step that is done.
+            extra_metrics: number of steps done -> what a row of metrics holds besides the trainer's own.
+            decode: token ids -> text, for a report.
+        """
+        self.config, self.engine, self.progress, self.stop_step = config, engine, progress, stop_step
+        self.evaluate, self.checkpoints, self.keep_best = evaluate, checkpoints, keep_best
+        self.telemetry, self.shutdown, self.watchdog = telemetry, shutdown, watchdog
+        self.clock, self.memory = Stopwatch(), FlatMemory()
+        settings = config.train
+        self.scale = LossScale(engine.module) if settings.precision == "fp16" else None
+        if self.scale is not None and progress.loss_scale:
+            self.scale.restore(progress.loss_scale)
+        self.whole = WholeBatch(
+            engine,
+            settings.seed,
+            settings.micro_batch_tokens,
+            self.scale,
+            self.clock,
+            config.objective.mask_duplicates,
+            settings.balance,
+            lanes=config.data.lanes,
+        )
+        self.update = Update(engine, settings.clip, self.scale)
+        self.faults = Faults(config, self.whole, self.update, telemetry, progress, decode)
+        self.stragglers = Stragglers(self.clock, config.run_folder, speaks=dist.get_rank() == 0)
+        self.log = _StepLog(self, extra_metrics)
 
-    while progress.step < stop_step:
+    def train(self, batches: Iterator[RankBatch]) -> int:
+        """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
+
+        Args:
+            batches: this rank's batches from `progress.step` on, without those that `train.faults` jumps
+                over.
+
+        Raises:
+            OverBudget: too many steps had a loss or gradient that is not finite, or a spike. The checkpoints
+                are as they were.
+        """
+        config, progress = self.config, self.progress
+        self.engine.train()
+        self.watchdog.follow(self.clock)
+        self.telemetry.throughput.begin(progress.step)
+        while progress.step < self.stop_step:
+            result = self._step(batches)
+
+            last = progress.step == self.stop_step
+            request = NONE if last else result.request
+            evaluates = last or _is_due(progress.step, config.evaluate.every)
+            saves = last or request or self.checkpoints.due(progress.step)
+            if evaluates or saves:
+                self.log.write()  # both want to know this step's numbers
+            is_best = evaluates and self._evaluate()
+            if saves or is_best:
+                # a request, the end and best/ need the whole checkpoint; else training goes on meanwhile
+                path = self._save(wait=bool(last or request or is_best), is_best=is_best)
+            if evaluates or saves:
+                self.memory.after_pause()
+            if request:
+                return self._stop(request, path)
+        return 0
+
+    def _step(self, batches: Iterator[RankBatch]) -> StepResult:
+        """Read the next batch and make one optimizer step of it."""
+        settings, progress, clock = self.config.train, self.progress, self.clock
         clock.start_step()
         with clock("data"):
             batch = next(batches)
         if batch.step > progress.step:
-            log.write()
-            faults.jump_to(batch.step)
+            self.log.write()
+            self.faults.jump_to(batch.step)
         rate = learning_rate(settings, progress.step)
-        for group in engine.optimizer.param_groups:
+        for group in self.engine.optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
-        last = progress.step + 1 == stop_step
-        ends_row = last or progress.step == 0 or _is_due(progress.step + 1, settings.log_every)
-        asked = max(shutdown.requested(), UNSAVED if checkpoints.failed else NONE)
-        result = whole.compute(batch, asked, probing=ends_row, busy=stragglers.busy())
+        number = progress.step + 1
+        ends_row = number in (1, self.stop_step) or _is_due(number, settings.log_every)
+        request = max(self.shutdown.requested(), UNSAVED if self.checkpoints.failed else NONE)
+        result = self.whole.compute(batch, request, probing=ends_row, busy=self.stragglers.busy())
         with clock("step"):
-            norm, applied = update.apply(result.losses["total"], faults.largest_applied(progress.step + 1))
-        memory.after_step()
+            norm, applied = self.update.apply(result.losses["total"], self.faults.largest_applied(number))
+        self.memory.after_step()
 
-        log.write()  # the step before, while a GPU is busy with this one
-        progress.step += 1
+        self.log.write()  # the step before, while a GPU is busy with this one
+        progress.step = number
         progress.tokens += result.tokens
         seconds = clock.end_step()
         progress.seconds += seconds
-        watchdog.end_step(progress.step, seconds)
+        self.watchdog.end_step(number, seconds)
         progress.substitutions += result.substitutions
         progress.ledger = chain.extend(progress.ledger, result.sums)
-        evaluates = last or _is_due(progress.step, config.evaluate.every)
-        request = NONE if last else result.request
+        self.log.add(batch, result, rate, norm, applied, ends_row)
+        return result
 
-        log.add(batch, result, rate, norm, applied, ends_row)
-        due = checkpoints.due(progress.step)
-        if evaluates or request or due:
-            log.write()
+    def _evaluate(self) -> bool:
+        """Evaluate and log the scores; return whether they are the best so far."""
+        with self.watchdog("evaluation"):
+            scores = self.evaluate()
+        self.telemetry.log(self.progress.step, {"evaluation": scores})
+        from_random, best_by = self.config.model.init is None, self.config.evaluate.best_by
+        return self.progress.note_scores(scores, from_random, best_by)
 
-        best = False
-        if evaluates:
-            with watchdog("evaluation"):
-                scores = evaluate()
-            telemetry.log(progress.step, {"evaluation": scores})
-            best = progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
+    def _save(self, wait: bool, is_best: bool) -> Path:
+        """Save a checkpoint, and export it to best/ if it is the best; return its folder."""
+        progress = self.progress
+        progress.loss_scale = self.scale.state() if self.scale is not None else {}
+        progress.window, progress.monitor = self.log.window.state(), self.log.monitor.memory()
+        with self.watchdog("checkpoint"):
+            self.telemetry.sync()
+            path = self.checkpoints.save(progress, wait=wait, say=self.telemetry.say)
+            if is_best:
+                self.keep_best(path)
+        self.telemetry.throughput.pause()
+        return path
 
-        if last or request or best or due:
-            progress.loss_scale = scale.state() if scale is not None else {}
-            progress.window, progress.monitor = log.window.state(), log.monitor.memory()
-            # what is asked of the checkpoint at once needs it whole; else training goes on meanwhile
-            with watchdog("checkpoint"):
-                telemetry.sync()
-                path = checkpoints.save(progress, wait=bool(last or request or best), say=telemetry.say)
-                if best:
-                    keep_best(path)
-            telemetry.throughput.pause()
-        if evaluates or request or due:
-            memory.after_pause()
-
-        if request:
-            telemetry.say(
-                f"stopping after step {progress.step}: {REASONS[request]}; saved {path}. "
-                "Resume with the same command and --resume auto"
-            )
-            if request == STOP:
-                shutdown.clear_stop_file()
-            return EXIT_CODES[request]
-    return 0
+    def _stop(self, request: int, saved: Path) -> int:
+        """Say why the run stops before its last step; return the exit code."""
+        self.telemetry.say(
+            f"stopping after step {self.progress.step}: {REASONS[request]}; saved {saved}. "
+            "Resume with the same command and --resume auto"
+        )
+        if request == STOP:
+            self.shutdown.clear_stop_file()
+        return EXIT_CODES[request]
 
 
 def _is_due(step: int, every: int) -> bool:
@@ -181,22 +212,12 @@ class _StepLog:
     and `write` reads them, when the next step has been queued, or when somebody wants to know them.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        engine,
-        telemetry: Telemetry,
-        progress: Progress,
-        clock: Stopwatch,
-        stragglers: Stragglers,
-        scale: LossScale | None,
-        beside: Beside,
-        faults: Faults,
-    ) -> None:
-        self.faults = faults
-        self.beside, self.sizes = beside, config.batch_sizes
-        self.config, self.engine, self.telemetry = config, engine, telemetry
-        self.progress, self.clock, self.stragglers, self.scale = progress, clock, stragglers, scale
+    def __init__(self, trainer: Trainer, extra_metrics: ExtraMetrics) -> None:
+        config, progress = trainer.config, trainer.progress
+        self.config, self.engine, self.telemetry = config, trainer.engine, trainer.telemetry
+        self.progress, self.clock, self.scale = progress, trainer.clock, trainer.scale
+        self.faults, self.stragglers = trainer.faults, trainer.stragglers
+        self.extra_metrics, self.sizes = extra_metrics, config.batch_sizes
         self.window = Window(progress.window)
         self.monitor = Monitor(
             explosion=config.train.faults.spike_factor,
@@ -239,9 +260,8 @@ class _StepLog:
         result.views = None  # the next step needs the memory
         of_row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
         if ends_row:
-            of_row |= {"seconds": progress.seconds, "time": self.clock.shares()} | dict(
-                self.beside(progress.step)
-            )
+            of_row |= {"seconds": progress.seconds, "time": self.clock.shares()}
+            of_row |= self.extra_metrics(progress.step)
             of_row["ledger"] = chain.of_row(progress.ledger)
             slowest, warning = self.stragglers.end_row(result.busy)
             of_row |= slowest

@@ -26,7 +26,7 @@ InForce = dict[str, Any]
 """Dotted key of the configuration, or a name of what it has no key for -> the value that was found."""
 
 
-def read_back(
+def verify_model_matches_config(
     config: Config, encoder: SentenceEncoder, objective: WholeObjective, views: Sequence[ViewSpec]
 ) -> InForce:
     """Return what is in force, before an engine partitions the model.

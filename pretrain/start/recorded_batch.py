@@ -31,7 +31,7 @@ _WHY = {
 }
 
 
-def compare_last_batch(
+def verify_resumed_batch(
     config: Config, reader: ShardReader, spec: BatchSpec, progress: Progress, source: Path | None
 ) -> str | None:
     """Begin the ledger, or make its last batch again and compare; return a line to print. Collective.

@@ -10,7 +10,7 @@ from pretrain.export.folder import export
 from pretrain.model.layer import layers_of
 from pretrain.objectives import build_objective, view_specs
 from pretrain.start.encoder import make_encoder
-from pretrain.start.in_force import read_back
+from pretrain.start.in_force import verify_model_matches_config
 
 SIZES = {"layers": 3, "hidden_size": 16, "heads": 2, "intermediate_size": 24, "max_positions": 20}
 
@@ -37,7 +37,7 @@ def built(config):
 def test_the_encoder_is_read_from_its_layers(kind, layer_code):
     config = config_of(model={"type": kind, "layer_code": layer_code, "pooling": "last-two"})
     encoder, objective = built(config)
-    found = read_back(config, encoder, objective, view_specs(config))
+    found = verify_model_matches_config(config, encoder, objective, view_specs(config))
     assert (found["model.layers"], found["model.pooling"]) == (3, "last-two")
     if layer_code == "own":
         assert (found["model.dropout"], found["model.attention_dropout"]) == (0.2, 0.05)
@@ -51,7 +51,7 @@ def test_the_encoder_is_read_from_its_layers(kind, layer_code):
 def test_losses_heads_and_views_of_every_objective(name):
     config = config_of(name, vascl={"neighbourhood_weight": 0.25, "temperature": 0.07})
     encoder, objective = built(config)
-    found = read_back(config, encoder, objective, view_specs(config))
+    found = verify_model_matches_config(config, encoder, objective, view_specs(config))
     assert list(found["views"]) == list(objective.roles)
     if "vascl" in name:
         assert found["weights of losses"]["vascl_neighbourhood"] == 0.25
@@ -68,7 +68,10 @@ def test_a_checkpoints_own_dropout_is_what_is_recorded_and_a_given_one_what_is_i
         )
         config.train.micro_batch_tokens = 4096
         encoder, objective = built(config)
-        assert read_back(config, encoder, objective, view_specs(config))["model.dropout"] == expected
+        assert (
+            verify_model_matches_config(config, encoder, objective, view_specs(config))["model.dropout"]
+            == expected
+        )
         assert config.model.dropout == expected and config.model.layers == 3
 
 
@@ -80,7 +83,9 @@ def test_what_is_not_as_recorded_is_one_error():
     encoder.pooling = "mean"
     objective.terms["vascl"].settings = config.objective.vascl.model_copy(update={"temperature": 0.5})
     with pytest.raises(UserError) as caught:
-        read_back(config, encoder, objective, [ViewSpec("anchor", "none"), ViewSpec("negative", "none")])
+        verify_model_matches_config(
+            config, encoder, objective, [ViewSpec("anchor", "none"), ViewSpec("negative", "none")]
+        )
     for words in (
         "model.dropout is 0.4 in the model, and 0.2 in the configuration",
         "model.pooling is mean in the model, and cls",
@@ -93,4 +98,4 @@ def test_what_is_not_as_recorded_is_one_error():
         update={"neighbourhood_weight": 2.0}
     )
     with pytest.raises(UserError, match=r"weights of losses is .*vascl_neighbourhood: 2\.0.* in the model"):
-        read_back(config, encoder, objective, view_specs(config))
+        verify_model_matches_config(config, encoder, objective, view_specs(config))

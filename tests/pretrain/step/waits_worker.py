@@ -24,7 +24,7 @@ from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
-from pretrain.trainer import train
+from pretrain.trainer import Trainer
 from pretrain.watch.deadline import Watchdog
 
 FIRST, LAST = 3, 7  # steps that are counted, the last one excluded; the first ones still read what was loaded
@@ -61,7 +61,19 @@ def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> Pret
     with contextlib.suppress(StopIteration):
         progress = Progress(ledger=begin(0))
         saving, watchdog = Checkpoints(config, engine, {}), Watchdog(Path(), None)
-        train(config, engine, batches(), never, saving, never, silent, Running(), progress, 100, watchdog)
+        trainer = Trainer(
+            config,
+            engine,
+            progress,
+            100,
+            evaluate=never,
+            checkpoints=saving,
+            keep_best=never,
+            telemetry=silent,
+            shutdown=Running(),
+            watchdog=watchdog,
+        )
+        trainer.train(batches())
     engine.destroy()
     return device
 
