@@ -64,7 +64,7 @@ stop() {
 }
 say "start $((${SLURM_RESTART_COUNT:-0} + 1)) of job $job on $(hostname), ${SLURM_CPUS_ON_NODE:-1} cores"
 # A step: Slurm tells steps, and not this script, that the job is preempted, and ends all their processes with them.
-srun --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}" \
+srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}" \
   python -m pretrain.prepare "$@" "${workers[@]}" &
 pid=$!
 trap 'stop time-limit "the time limit is near (USR1)"' USR1
