@@ -64,7 +64,7 @@ while (($#)); do
   esac
   shift
 done
-again=$(printf ' %q' sbatch "$submitted" ${flags[@]+"${flags[@]}"} --run "$run")  # to be pasted into a shell
+again=$(printf ' %q' sbatch "$submitted" ${flags[@]+"${flags[@]}"} --run "$run" | sed -E 's|://[^/ ]*@|://|g')  # to be pasted into a shell
 ((restarts)) && resume=auto  # whatever the first start came from, a restart resumes from what this job has saved
 mkdir -p "$run" || exit 1
 

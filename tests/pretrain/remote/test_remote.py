@@ -1,5 +1,6 @@
 """Prepared data on a server that stalls, drops, cuts, corrupts and says 503, read through a small cache."""
 
+import base64
 import os
 import pickle
 import shutil
@@ -8,11 +9,14 @@ import threading
 import fsspec
 import numpy as np
 import pytest
+from forked_python import run_python
 from range_server import FAULTS, RangeServer
-from run_helpers import command, curve, finish, start
+from run_helpers import ROOT, command, curve, environment, finish, start
 
+from pretrain import api
 from pretrain.common.errors import UserError
 from pretrain.data.shards import DamagedShard, ShardReader
+from pretrain.export.push import Upload
 from pretrain.remote import transport
 from pretrain.remote.chunks import Place, RemoteChunks
 from pretrain.remote.mirror import chunks_of, mirror
@@ -197,12 +201,64 @@ def test_other_stores_go_through_fsspec(tiny_data, tmp_path):
         Transport("s5://b/x", QUICK).read("manifest.json")
 
 
+PASSWORD = "Sw0rdf1sh"
+
+
+def holders(folder):
+    """The files of a folder that hold the password."""
+    secrets = [PASSWORD.encode(), base64.b64encode(f"jane:{PASSWORD}".encode())]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [str(path) for path in files if any(secret in path.read_bytes() for secret in secrets)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://jane:{PASSWORD}@127.0.0.1:9/d",
+        f"https://{PASSWORD}@host/d",
+        f"s3://KEY:{PASSWORD}/x+@bucket/d",
+        f"https://host/d?X-Amz-Signature={PASSWORD}",
+    ],
+)
+def test_a_password_in_an_address_is_refused_wherever_it_is_given(tiny_data, tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "elsewhere" / "recipe.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text(f"data: {{remote: '{url}'}}\n")
+    words = command(tmp_path / "m", tmp_path / "run", data__remote=url)
+    flags = [["pretrain/main.py", *words[1:]], ["pretrain/main.py", "--config", str(recipe)]]
+    for module in ("pretrain.prepare", "pretrain.inspect", "pretrain.plan", "pretrain.adapt"):
+        flags.append(["-m", module, "--source", url, "--data.remote", url, "--text", url, "--init", url])
+    flags += [["-m", "finetune.sts", url], ["-m", "pretrain.sweep", str(recipe)]]
+    for said in (
+        run_python([str(ROOT / of[0]), *of[1:]] if of[0] != "-m" else of, environment()) for of in flags
+    ):
+        assert said.returncode == 2 and "a URL with a password or a key" in said.stderr, said
+        assert PASSWORD not in said.stdout + said.stderr
+    with pytest.raises(UserError, match="a URL with a password"):
+        api.train(data=tiny_data, run="run", **{"data.remote": url})
+    with pytest.raises(UserError, match="a URL with a password"):
+        api.prepare(url, out="data")
+    assert holders(tmp_path) == [str(recipe)] and sorted(os.listdir(tmp_path)) == ["elsewhere"]
+
+
 def test_a_run_on_a_bad_server_is_the_run_on_local_data_bitwise(tiny_data, tmp_path):
+    """The password is in ~/.netrc, and nowhere else."""
     finish(start(command(tiny_data, tmp_path / "local")))
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine 127.0.0.1 login jane password {PASSWORD}\n")
     with RangeServer(tiny_data, share=0.4, kinds=("503", "drop", "cut", "corrupt")) as server:
+        server.login = f"jane:{PASSWORD}"
         server.faults["manifest.json"] = ["503", "drop"]
         flags = {"data__remote": server.url, "data__remote_cache": 0.0001}
         words = command(tmp_path / "m", tmp_path / "remote", **flags)
-        finish(start(words))
+        said = finish(start(words, NETRC=str(netrc)))
+        server.login = "jane:other"
+        refused = finish(start([*words, "--resume", "auto"], NETRC=str(netrc)), expect=2)
         assert sum(server.met[fault] for fault in FAULTS) > 5
     assert curve(tmp_path / "remote") == curve(tmp_path / "local")
+    assert holders(tmp_path) == [str(netrc)] and "the server answers 401" in refused
+    assert PASSWORD not in said + refused
+    upload = Upload(tmp_path / "remote" / "export", "jane/encoder", tmp_path / "remote" / "report")
+    sent = [part if isinstance(part, bytes) else part.read_bytes() for part in upload.files.values()]
+    assert len(sent) > 5 and not any(PASSWORD.encode() in part for part in sent)
