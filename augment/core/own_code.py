@@ -26,15 +26,15 @@ Processes that a command starts inherit it."""
 OWN = re.compile(r"^(?P<file>.+\.py):(?P<name>[^\W\d]\w*)$")
 
 
-def allow(words: Iterable[str]) -> None:
-    """Allow the code that words of a command name, alone or within a specification or YAML; `*`: all.
+def allow(words: Iterable[str], everything: bool = False) -> None:
+    """Allow the code that words of a command name, alone or within a specification or YAML; or everything.
 
     A name is FILE.py:NAME, of a file that is there, or package.module:NAME.
     """
-    found = os.environ.get(ALLOWED, "").split(os.pathsep)
+    found = [os.environ.get(ALLOWED, ""), "*" if everything else ""]
     for word in words:
         value = word.partition("=")[2] if word.startswith("-") and "=" in word else word
-        found += [value] if value == "*" else re.findall(r"^([^\W\d][\w.]*):[^\W\d]\w*$", value)
+        found += re.findall(r"^([^\W\d][\w.]*):[^\W\d]\w*$", value)
         for end in re.finditer(r"\.py(?=:[^\W\d])", word):
             head = word[: end.end()]
             names = [head[start.end() :] for start in re.finditer(r"^|[=,|+\s\"'{\[]", head)]

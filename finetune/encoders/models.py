@@ -331,21 +331,15 @@ def _in_bfloat16(model: EmbeddingModel) -> EmbeddingModel:
 
 
 def _function(function: EmbedFunction, name: str, pooling: str, precision: str) -> EmbeddingModel:
-    if pooling:
-        raise UserError(
-            f"--pooling {pooling}: {name} is a function, which makes its vectors itself; leave the flag out"
-        )
-    if precision != "fp32":
-        raise UserError(
-            f"--precision {precision}: {name} is a function, which computes its vectors itself; leave the "
-            "flag out"
-        )
+    if pooling or precision != "fp32":
+        flag = f"--pooling {pooling}" if pooling else f"--precision {precision}"
+        raise UserError(f"{flag}: {name} is a function, which makes its vectors itself; leave the flag out")
     return EmbeddingModel(name, "function", lambda sentences: distinct(function, sentences, name))
 
 
 def _import_function(text: str) -> EmbedFunction:
     """Load `package.module:function` or `path/file.py:function`."""
-    where, name = os.path.expanduser(text).rsplit(":", 1)
+    where, name = text.rsplit(":", 1)
     if not name.isidentifier() or not (
         where.endswith(".py") or all(part.isidentifier() for part in where.split("."))
     ):
@@ -354,7 +348,7 @@ def _import_function(text: str) -> EmbedFunction:
             "file.py:function either"
         )
     try:
-        function = load(f"{where}:{name}")
+        function = load(text)
     except AugmentationError as error:
         raise UserError(f"{text}: {error}") from error
     if not callable(function):

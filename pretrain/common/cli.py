@@ -154,7 +154,7 @@ class Command:
                     raise UserError(f"{word} needs a value: {word} VALUE, or {word}=VALUE")
                 text, position = following, position + 1
             texts[name] = text
-        allow(["*"] if texts.pop("trust", "").lower() == "true" else words)
+        allow(words, everything=texts.pop("trust", "").lower() == "true")
         return self._place(bare, texts), texts
 
     def _place(self, bare: list[str], texts: dict[str, str]) -> list[str]:

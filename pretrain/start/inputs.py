@@ -104,14 +104,6 @@ def _json_hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def recorded(state: dict[str, Any]) -> Inputs:
-    """Return the inputs in a checkpoint's state; one older than the record has two hashes only."""
-    if "inputs" in state:
-        return state["inputs"]
-    older = {"tokenizer": "tokenizer_hash", "shards": "data_hash"}
-    return {name: {"sha256": state[key], "where": "not recorded"} for name, key in older.items()}
-
-
 def require_same(
     source: object, before: Inputs, now: Inputs, accept: str | None = None
 ) -> list[dict[str, str]]:

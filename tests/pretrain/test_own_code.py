@@ -18,6 +18,7 @@ from augment.spec.grammar import parse
 from augment.spec.resources import resource_hash, resources
 from augment.text.parsed import without_parse
 from pretrain.common.errors import UserError
+from pretrain.config.recipe import DEFAULT_RECIPE
 
 OWN = """
 from pathlib import Path
@@ -90,43 +91,35 @@ def settings(**changed):
         node = tree
         for section in sections:
             node = node.setdefault(section, {})
-        node[name] = yaml.safe_load(value) if isinstance(value, str) and key != "objective.name" else value
+        node[name] = yaml.safe_load(value) if isinstance(value, str) else value
     return tree
 
 
 def test_looking_at_a_run_runs_none_of_its_code(own, tiny_data, tmp_path):
-    for part, name in (("objective", f"{own}:Near"), ("augment", f"{own}:shout")):
-        run = tmp_path / part
+    of_run = (["show"], ["verify"], ["verify", "--views"])
+    of_recipe = (["inspect"], ["plan"], ["main", "--resume", "auto"])
+    for key, name, commands in (
+        ("objective.name", f"{own}:Near", (*of_run, *of_recipe, ["sweep", "plan"])),
+        ("augment.spec", f"{own}:shout", (["inspect"], ["sweep", "plan"])),
+    ):
+        section, setting = key.split(".")
+        run = tmp_path / section
         run.mkdir()
         tree = settings(**{"data.folder": str(tiny_data), "folder": str(run)})
-        tree[part] = tree.get(part, {}) | {{"objective": "name", "augment": "spec"}[part]: name}
+        tree[section] = {setting: name}
         (run / "config.yaml").write_text(yaml.safe_dump(tree))
         (run / "metrics.jsonl").write_text('{"step": 1, "loss": {"near": 1.0}}\n')
-        sweep = tmp_path / f"{part}.sweep.yaml"
-        row = {
-            "set": {
-                "data.folder": str(tiny_data),
-                {"objective": "objective.name", "augment": "aug"}[part]: name,
-            }
-        }
-        sweep.write_text(yaml.safe_dump({"title": "t", "recipe": "clear_micro", "rows": {"a": row}}))
-        config = ["--config", str(run / "config.yaml")]
-        commands = [
-            ["pretrain.show", str(run)],
-            ["pretrain.verify", str(run)],
-            ["pretrain.verify", str(run), "--views"],
-            ["pretrain.inspect", *config],
-            ["pretrain.plan", *config],
-            ["pretrain.main", *config, "--resume", "auto"],
-            ["pretrain.sweep", "plan", str(sweep)],
-        ]
-        for words in commands:
-            said = run_python(["-m", *words], environment(), tmp_path)
+        sweep = {"title": "t", "recipe": str(DEFAULT_RECIPE), "rows": {"a": {"set": {key: name}}}}
+        (run / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+        for named, *flags in commands:
+            place = [str(run)] if [named, *flags] in of_run else ["--config", str(run / "config.yaml")]
+            words = [*flags, str(run / "sweep.yaml")] if named == "sweep" else [*place, *flags]
+            said = run_python(["-m", f"pretrain.{named}", *words], environment(), tmp_path)
             assert said.returncode == 2 and not ran(own), (words, said)
-            assert f"code in {own} runs only where the command itself names it" in said.stderr, (words, said)
+            assert f"code in {own} runs only where the command itself names it" in said.stderr, said
             assert len(said.stderr.strip().splitlines()) == 1, said.stderr
     looked = ["-m", "pretrain.inspect", "--config", str(tmp_path / "objective" / "config.yaml")]
-    for more in (["--trust"], ["--objective", f"{own}:Near"], [f"--objective.name=mlm+{own}:Near"]):
+    for more in (["--trust"], [f"--objective=mlm+{own}:Near"]):
         said = run_python([*looked, *more], environment(), tmp_path)
         assert said.returncode == 0 and ran(own), said
 
@@ -145,7 +138,7 @@ def test_a_table_of_results_names_no_function_that_runs(own, monkeypatch):
 
 def test_only_what_a_word_names_is_allowed(own, tmp_path, monkeypatch):
     monkeypatch.chdir(own.parent)
-    for word in ("own.py", "own:f.py", f"{tmp_path}/own.py:Near", "--run=own.py", "./other/own.py:Near"):
+    for word in ("own.py", "own:f.py", f"{tmp_path}/own.py:Near", "--run=own.py", "./other/own.py:Near", "*"):
         allow([word])
         with pytest.raises(AugmentationError, match="runs only"):
             load(f"{own}:Near")
