@@ -24,7 +24,7 @@ SCONTROL = """case "$1 $2" in
   *)
     echo "JobId=7 JobName=test"
     echo "   JobState=RUNNING Restarts=0 PreemptTime=None"
-    echo "   Command=$SCRIPT --config /slurm/a.yaml"
+    for task in 0 1; do echo "   Command=$SCRIPT --config /slurm/a.yaml"; done
     echo "   WorkDir=$PWD" ;;
 esac
 """
