@@ -29,6 +29,9 @@ from pretrain.objectives import Objective
 
 
 class Near(Objective):
+    def __init__(self, config, encoder):
+        super().__init__()
+
     def weights(self, step):
         return {"near": 1.0}
 
