@@ -12,6 +12,7 @@ How to write a specification:
     subs|repeat                  one of them for each sentence, evenly; | binds tighter than ,
     del-span:spans=3:rate=0.1    parameters
     pi|mv|dn,del-word            augmentations of text stand before those of tokens
+    my.py:shout:rate=0.5         a function of your own, from a file (docs/augmentations.md)
     augcse-12-2                  a set of alternatives, by name: augcse-4, augcse-8, augcse-12, augcse-16,
                                  augcse-4-1, augcse-8-2, augcse-12-2, augcse-16-2
 """

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from augment.core.own_code import allow
+from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.processes import finish
 from pretrain.common.run_folder import export_of, is_run
@@ -260,6 +262,7 @@ def train(
         overrides["data.folder"] = os.fspath(data)
     if run is not None:
         overrides["folder"] = os.fspath(run)
+    allow(map(str, overrides.values()))
     config = load_config(Path(recipe), overrides)
     # not what has a default: a dropout that was not given is the checkpoint's
     with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as file:
@@ -317,6 +320,7 @@ def load(
     """
     from finetune.encoders.models import open_model  # numpy: not for who only trains
 
+    allow([os.fspath(model)])
     opened = open_model(os.fspath(model), pooling, token_budget, batch_size, max_length, precision=precision)
     return opened.stored() if quantized else opened
 
@@ -365,7 +369,9 @@ def _recipe_file(tree: dict[str, Any]) -> Iterator[Path]:
     """Write settings as YAML for a command; words of a command line could not tell None from "none"."""
     with tempfile.TemporaryDirectory(prefix="recipe-") as folder:
         path = Path(folder) / "recipe.yaml"
-        path.write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), "utf-8")
+        text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+        require_no_credentials(text, "settings")
+        path.write_text(text, "utf-8")
         yield path
 
 

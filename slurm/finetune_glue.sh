@@ -30,7 +30,7 @@ enter() {  # project folder: environment and import path
 }
 
 # ---- on the login node: submit ----
-if [[ -z ${CLEAR_GLUE_PROJECT:-} ]]; then
+if [[ ${1:-} != --project=* ]]; then
   for word in "$@"; do [[ $word == -- ]] && separated=1; done
   # Slurm runs a copy from its spool folder of what sbatch is given: nothing lies beside it.
   if [[ -z ${separated:-} || $# -lt 2 || -n ${SLURM_ARRAY_TASK_ID:-} || ! -f $(dirname "$0")/job.sh ]]; then
@@ -43,7 +43,7 @@ if [[ -z ${CLEAR_GLUE_PROJECT:-} ]]; then
   enter "$(cd "$(dirname "$0")/.." && pwd)"
   # Checks every flag, the model and the data, before anything is in the queue. Number, task, seed, rate, batch, state, start.
   plan=$(python -m finetune.glue plan "$@") || exit
-  export CLEAR_GLUE_PROJECT=$project
+  job=("$0" "--project=$project")  # a word, since a site may export no variables to jobs
   numbers() {  # of the runs still to do: those from which others still to do start, or the rest; joined by commas
     awk -F '\t' -v which="$1" '
       $6 == "to do" {todo[$1]; if ($7 != "-") start[$7]}
@@ -55,26 +55,27 @@ if [[ -z ${CLEAR_GLUE_PROJECT:-} ]]; then
   wait_for=()
   [[ -z $first && -z $others ]] && say "all runs are done; gathering"
   if [[ -n $first ]]; then
-    jobs+=("$(submit "${flags[@]}" --array="$first$limit" "$0" "$@")")
+    jobs+=("$(submit "${flags[@]}" --array="$first$limit" "${job[@]}" "$@")")
     [[ -n ${jobs[0]} ]] || exit 1
     say "runs of MNLI: array job ${jobs[0]} ($first)"
     wait_for=(--dependency="afterok:${jobs[0]}" --kill-on-invalid-dep=yes)
   fi
   if [[ -n $others ]]; then
-    jobs+=("$(submit "${flags[@]}" "${wait_for[@]}" --array="$others$limit" "$0" "$@")")
+    jobs+=("$(submit "${flags[@]}" "${wait_for[@]}" --array="$others$limit" "${job[@]}" "$@")")
     [[ -n ${jobs[-1]} ]] || exit 1
     say "runs: array job ${jobs[-1]} ($others)"
   fi
   after=()
   ((${#jobs[@]})) && after=(--dependency="afterany:$(IFS=:; echo "${jobs[*]}")")
-  gather=$(submit "${flags[@]}" "${after[@]}" --job-name=glue-gather --output=slurm-%x-%j.out "$0" gather "$@")
+  gather=$(submit "${flags[@]}" "${after[@]}" --job-name=glue-gather --output=slurm-%x-%j.out "${job[@]}" gather "$@")
   [[ -n $gather ]] || exit 1
   say "figures: job $gather, when they are done"
   exit 0
 fi
 
 # ---- on a node: one run, or the gathering ----
-enter "$CLEAR_GLUE_PROJECT"
+enter "${1#*=}"
+shift
 # shellcheck source-path=SCRIPTDIR source=job.sh
 source "$project/slurm/job.sh"
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
@@ -91,7 +92,7 @@ trap 'stop time-limit "the time limit is near (USR1)"' USR1
 trap 'stop terminate "SIGTERM"' TERM
 say "start $((${SLURM_RESTART_COUNT:-0} + 1)) of $job on $(hostname)"
 # A step: Slurm tells steps, and not this script, that the job is preempted. exec: signals to the task reach Python itself.
-srun --nodes=1 --ntasks=1 bash -c 'exec python -m finetune.glue "$@"' run "$@" &
+srun --export=ALL --nodes=1 --ntasks=1 bash -c 'exec python -m finetune.glue "$@"' run "$@" &
 pid=$!
 code=0
 while :; do

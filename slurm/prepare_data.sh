@@ -32,7 +32,8 @@ if [[ -z ${SLURM_JOB_ID:-} ]]; then
 fi
 
 # Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
-submitted=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p')  # with the words given to it
+# With the words given to it; for one of the tasks of an array all of them are shown.
+submitted=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p' | head -n 1)
 if [[ $submitted =~ ^(.*/slurm/[a-z_]+\.sh)( |$) ]]; then  # a path may hold blanks
   submitted=${BASH_REMATCH[1]}
 else
@@ -64,7 +65,7 @@ stop() {
 }
 say "start $((${SLURM_RESTART_COUNT:-0} + 1)) of job $job on $(hostname), ${SLURM_CPUS_ON_NODE:-1} cores"
 # A step: Slurm tells steps, and not this script, that the job is preempted, and ends all their processes with them.
-srun --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}" \
+srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}" \
   python -m pretrain.prepare "$@" "${workers[@]}" &
 pid=$!
 trap 'stop time-limit "the time limit is near (USR1)"' USR1

@@ -34,7 +34,8 @@ restarts=${SLURM_RESTART_COUNT:-0}
 
 # ---- the project, its environment, the run folder ----
 # Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
-submitted=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p')  # with the words given to it
+# With the words given to it; for one of the tasks of an array all of them are shown.
+submitted=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p' | head -n 1)
 if [[ $submitted =~ ^(.*/slurm/[a-z_]+\.sh)( |$) ]]; then  # a path may hold blanks
   submitted=${BASH_REMATCH[1]}
 else
@@ -64,7 +65,7 @@ while (($#)); do
   esac
   shift
 done
-again=$(printf ' %q' sbatch "$submitted" ${flags[@]+"${flags[@]}"} --run "$run")  # to be pasted into a shell
+again=$(printf ' %q' sbatch "$submitted" ${flags[@]+"${flags[@]}"} --run "$run" | sed -E 's|://[^/ ]*@|://|g')  # to be pasted into a shell
 ((restarts)) && resume=auto  # whatever the first start came from, a restart resumes from what this job has saved
 mkdir -p "$run" || exit 1
 
@@ -76,7 +77,8 @@ newest_checkpoint() {
 }
 newest=$(newest_checkpoint)
 stuck=0
-if ((restarts)) && read -r last_newest last_stuck 2>/dev/null <"$run/slurm-restarts" && [[ $newest == "$last_newest" ]]; then
+if ((restarts)) && read -r last_newest last_stuck 2>/dev/null <"$run/slurm-restarts" &&
+  [[ $newest == "$last_newest" && $last_stuck =~ ^[0-9]$ ]]; then  # arithmetic would run commands in anything but digits
   stuck=$((last_stuck + 1))
 fi
 echo "$newest $stuck" >"$run/slurm-restarts"
@@ -97,7 +99,7 @@ address=$(scontrol show node "$first" | grep -Eo 'NodeAddr=[^ ]*' | cut -d= -f2)
 port=$((12000 + SLURM_JOB_ID % 20000))  # below Linux's ephemeral ports, which a passing connection may hold
 while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done  # this script runs on the first node
 export MASTER_ADDR=${address:-$first} MASTER_PORT=$port PYTHONUNBUFFERED=1
-step=(srun --nodes="$nodes" --cpus-per-task="$((cpus > 0 ? cpus : 1))")
+step=(srun --export=ALL --nodes="$nodes" --cpus-per-task="$((cpus > 0 ? cpus : 1))")
 [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && step+=(--gres="gpu:$gpus" --gpu-bind=none)
 
 # ---- the Python of the ranks: the environment's, or that of an image made by slurm/clearly.def, with the code in it ----

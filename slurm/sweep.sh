@@ -30,7 +30,7 @@ enter() {  # project folder: environment and import path
 }
 
 # ---- on the login node: submit ----
-if [[ -z ${CLEAR_SWEEP_PROJECT:-} ]]; then
+if [[ ${1:-} != --project=* ]]; then
   for word in "$@"; do [[ $word == -- ]] && separated=1; done
   # Slurm runs a copy from its spool folder of what sbatch is given: nothing lies beside it.
   if [[ -z ${separated:-} || $# -lt 2 || -n ${SLURM_ARRAY_TASK_ID:-} || ! -f $(dirname "$0")/job.sh ]]; then
@@ -41,10 +41,9 @@ if [[ -z ${CLEAR_SWEEP_PROJECT:-} ]]; then
   while [[ $1 != -- ]]; do flags+=("$1"); shift; done
   shift
   enter "$(cd "$(dirname "$0")/.." && pwd)"
-  script=$project/slurm/sweep.sh
+  job=("$project/slurm/sweep.sh" "--project=$project")  # a word, since a site may export no variables to jobs
   # Checks the file and every flag before anything is in the queue. Number, row, seed, state, stage, folder.
   plan=$(python -m pretrain.sweep plan "$@") || exit
-  export CLEAR_SWEEP_PROJECT=$project
   numbers() {  # of the runs still to do of a stage, joined by commas
     awk -F '\t' -v stage="$1" '$4 != "done" && $5 == stage {print $1}' <<<"$plan" | paste -sd ,
   }
@@ -54,33 +53,34 @@ if [[ -z ${CLEAR_SWEEP_PROJECT:-} ]]; then
   first=$(numbers first) second=$(numbers second) last=''
   [[ -z $first && -z $second ]] && say "all runs are done; gathering"
   if [[ -n $first ]]; then
-    last=$(submit ${flags[@]+"${flags[@]}"} --array="$first$limit" "$script" "$@")
+    last=$(submit ${flags[@]+"${flags[@]}"} --array="$first$limit" "${job[@]}" "$@")
     [[ -n $last ]] || exit 1
     say "runs: array job $last ($first)"
   fi
   if [[ -n $second ]]; then
     if [[ -n $first ]]; then  # what decides the search is evaluated by one job, not by every task
       # shellcheck disable=SC2046
-      last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-search --output=slurm-%x-%j.out "$script" gather "$@")
+      last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-search --output=slurm-%x-%j.out "${job[@]}" gather "$@")
       [[ -n $last ]] || exit 1
       say "search: job $last"
     fi
     # shellcheck disable=SC2046
-    last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --array="$second$limit" "$script" "$@")
+    last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --array="$second$limit" "${job[@]}" "$@")
     [[ -n $last ]] || exit 1
     say "runs of the winners: array job $last ($second)"
   fi
   # shellcheck disable=SC2046
-  last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-gather --output=slurm-%x-%j.out "$script" gather "$@")
+  last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-gather --output=slurm-%x-%j.out "${job[@]}" gather "$@")
   [[ -n $last ]] || exit 1
   say "table: job $last, when they are done"
   exit 0
 fi
 
 # ---- on a node: one run, or the gathering ----
-enter "$CLEAR_SWEEP_PROJECT"
+enter "${1#*=}"
+shift
 if [[ -z ${SLURM_ARRAY_TASK_ID:-} ]]; then
-  exec srun --nodes=1 --ntasks=1 python -m pretrain.sweep "$@"
+  exec srun --export=ALL --nodes=1 --ntasks=1 python -m pretrain.sweep "$@"
 fi
 words=$(python -m pretrain.sweep plan "$@" --words-of "$SLURM_ARRAY_TASK_ID") || exit
 if [[ -z $words ]]; then
@@ -88,4 +88,4 @@ if [[ -z $words ]]; then
   exit 0
 fi
 mapfile -t flags <<<"$words"
-exec bash "$CLEAR_SWEEP_PROJECT/slurm/pretrain_clear.sh" "${flags[@]}"
+exec bash "$project/slurm/pretrain_clear.sh" "${flags[@]}"

@@ -7,6 +7,7 @@ subs|repeat,del-span    `|` binds tighter than `,`: one of two, then del-span
 del-span:spans=3:rate=0.1   parameters
 pi|mv|dn,del-word       augmentations of text come before those of tokens
 augcse-12-2             a named set of alternatives (`augment.spec.sets`)
+my.py:shout:rate=0.5    a function of your own, from a file (`augment.spec.own`)
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from typing import Any
 
 from augment.core.entry import Entry, Parameter
 from augment.core.errors import AugmentationError, shortened, shown
+from augment.core.own_code import OWN
 from augment.spec.catalogue import CATALOGUE
+from augment.spec.own import own_entry
 from augment.spec.sets import SETS, expand
 
 IDENTITY = "none"
@@ -50,8 +53,13 @@ class Step:
 
     @property
     def entry(self) -> Entry:
-        """Return what the catalogue says of the augmentation; `none` has no entry (KeyError)."""
-        return CATALOGUE[self.name]
+        """Return what the catalogue, or its own file, says of it; `none` has no entry (KeyError)."""
+        return own_entry(self.name) if self.is_own else CATALOGUE[self.name]
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether the step is a function in a file of the user's."""
+        return OWN.match(self.name) is not None
 
     @property
     def is_text(self) -> bool:
@@ -217,6 +225,11 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
             f"{name} {place} is a set, which takes no parameters: write its members out, {SETS[name]}, or "
             "name models in the environment (python -m augment --list)"
         )
+    if name.endswith(".py"):
+        own = f"{name}:{settings.pop(0).strip() if settings else ''}"
+        if not OWN.match(own):
+            raise AugmentationError(f"{name} {place}: name a function in that file, as in {name}:function")
+        return Step(own, _parse_settings(own_entry(own), settings, place))
     if name not in CATALOGUE:
         raise AugmentationError(
             f"there is no augmentation {shown(name)} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}"

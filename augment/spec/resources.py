@@ -27,7 +27,8 @@ _MODEL_FILES = (
 def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[str, str]:
     """Return what the augmentations of specifications read: name -> file, folder or hub name.
 
-    The name is "synonyms", "wordnet", or an augmentation and its parameter ("contextual.model"). The
+    The name is "synonyms", "wordnet", an augmentation of the user's own, for its file, or an augmentation and
+    its parameter ("contextual.model"). The
     environment and the usual places fill what specifications leave open. synonyms: the table that the user
     named.
 
@@ -40,6 +41,8 @@ def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[
         found[SYNONYMS] = str(synonyms or find_synonyms())
     for step in dict.fromkeys(step for spec in specs for step in parse(spec).augmentations):
         entry, values = step.entry, step.values()
+        if step.is_own:
+            found[step.name] = step.name.rpartition(":")[0]
         if "wordnet" in entry.needs:
             found[WORDNET] = str(wordnet().path)
         for parameter in entry.parameters:

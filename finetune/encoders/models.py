@@ -9,7 +9,6 @@ open_model(embed)                         the same, from Python
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from augment.core.errors import AugmentationError
+from augment.core.own_code import load
 from augment.core.pretrained import pretrained, require_weights
 from finetune.encoders.kept_vectors import KeptVectors
 from finetune.encoders.padded import SAFE_WEIGHTS, cut_at, limit_of, open_padded, token_counts
 from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
 from pretrain.common.errors import UserError
-from pretrain.common.plugins import import_file
 
 if TYPE_CHECKING:
     from pretrain.export.quantization import Quantization
@@ -331,21 +331,15 @@ def _in_bfloat16(model: EmbeddingModel) -> EmbeddingModel:
 
 
 def _function(function: EmbedFunction, name: str, pooling: str, precision: str) -> EmbeddingModel:
-    if pooling:
-        raise UserError(
-            f"--pooling {pooling}: {name} is a function, which makes its vectors itself; leave the flag out"
-        )
-    if precision != "fp32":
-        raise UserError(
-            f"--precision {precision}: {name} is a function, which computes its vectors itself; leave the "
-            "flag out"
-        )
+    if pooling or precision != "fp32":
+        flag = f"--pooling {pooling}" if pooling else f"--precision {precision}"
+        raise UserError(f"{flag}: {name} is a function, which makes its vectors itself; leave the flag out")
     return EmbeddingModel(name, "function", lambda sentences: distinct(function, sentences, name))
 
 
 def _import_function(text: str) -> EmbedFunction:
     """Load `package.module:function` or `path/file.py:function`."""
-    where, name = os.path.expanduser(text).rsplit(":", 1)
+    where, name = text.rsplit(":", 1)
     if not name.isidentifier() or not (
         where.endswith(".py") or all(part.isidentifier() for part in where.split("."))
     ):
@@ -353,21 +347,10 @@ def _import_function(text: str) -> EmbedFunction:
             f"{text}: there is no such folder, and it is no package.module:function or "
             "file.py:function either"
         )
-    if where.endswith(".py"):
-        try:
-            module = import_file(where)
-        except UserError as error:
-            raise UserError(f"{text}: {error}") from error
-    else:
-        sys.path.insert(0, os.getcwd())
-        try:
-            module = importlib.import_module(where)
-        except Exception as error:  # whatever the user's module does when it is imported
-            raise UserError(
-                f"{text}: cannot import {where!r}: {type(error).__name__}: {error}. Write "
-                "package.module:function or file.py:function"
-            ) from error
-    function = getattr(module, name, None)
+    try:
+        function = load(text)
+    except AugmentationError as error:
+        raise UserError(f"{text}: {error}") from error
     if not callable(function):
         raise UserError(f"{text}: {where} has no function {name!r} that takes a list of strings")
     return function

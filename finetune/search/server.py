@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock
-from urllib.parse import parse_qs, urlsplit
+from threading import BoundedSemaphore, Lock
+from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
@@ -16,6 +18,12 @@ from pretrain.common.errors import UserError
 
 _LONGEST = 2000  # characters of a query
 _MOST = 100  # sentences shown
+_CONNECTIONS, _SECONDS = 32, 10.0  # open at once; without a byte before one is closed
+_HOST = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; \
+frame-ancestors 'none'"
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,26 @@ class Searcher:
     index: SentenceIndex
 
 
+class _Server(ThreadingHTTPServer):
+    """Close connections beyond `_CONNECTIONS`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._free = BoundedSemaphore(_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+
 def listen(port: int, page: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandler) -> ThreadingHTTPServer:
     """Return a server at 127.0.0.1:port that answers by `page`.
 
@@ -34,7 +62,7 @@ def listen(port: int, page: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandle
         UserError: the port is taken, or there is no such port.
     """
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), page)
+        return _Server(("127.0.0.1", port), page)
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) else "the last port is 65535"
         raise UserError(f"--port {port}: {why}; name another, or 0 for a free one") from None
@@ -52,15 +80,25 @@ def server_of(searchers: Sequence[Searcher], text: str, top: int, port: int) -> 
     one_at_a_time = Lock()  # models are not made for several threads
 
     class Page(BaseHTTPRequestHandler):
+        timeout = _SECONDS
+
         def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            if address.path != "/":
+            if not _HOST.fullmatch(
+                self.headers.get("Host", "")
+            ):  # a name of somebody's that resolves to here
+                self.send_error(403, "open this page as localhost")
+                return
+            path, _, words = self.path.partition("?")
+            if path != "/":
                 self.send_error(404)
                 return
-            asked = parse_qs(address.query)
+            asked = parse_qs(words)
             query = asked.get("q", [""])[0].strip()[:_LONGEST]
-            count = asked.get("top", [""])[0]
-            shown = min(int(count), _MOST) if count.isdecimal() and int(count) else top
+            count = asked.get("top", [str(top)])[0]
+            if not re.fullmatch("[1-9][0-9]{0,8}", count):
+                self.send_error(400, f"top: a number from 1 to {_MOST}")
+                return
+            shown = min(int(count), max(_MOST, top))
             found: dict[str, list[Hit]] = {}
             if query:
                 with one_at_a_time:
@@ -71,6 +109,10 @@ def server_of(searchers: Sequence[Searcher], text: str, top: int, port: int) -> 
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def end_headers(self) -> None:
+            self.send_header("Content-Security-Policy", _POLICY)
+            super().end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
             """Print nothing: queries are the user's own."""

@@ -29,6 +29,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from augment.core.errors import AugmentationError, shown
+from augment.core.own_code import allow
+from pretrain.common.credentials import require_no_credentials
 from pretrain.common.error_output import (
     exit_process,
     is_lost_connection,
@@ -59,6 +61,7 @@ Names = tuple[str, ...]
 OutFile = Annotated[Path, "a file to write"]
 """Of the parameter `out`, which is a folder else: a file, in a folder that may have to be made."""
 
+_TRUST = "run code files that a recipe or a run names, too: else those that this command names (docs/runs.md)"
 SHOWN = 10
 """Flags on the short help page."""
 
@@ -108,6 +111,7 @@ class Command:
                 self.flags[name] = Flag(name, type_name(kind), text, meaning)
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                     self.words.append(name)
+        self.flags["trust"] = Flag("trust", "bool", "false", _TRUST)
 
     @property
     def usage(self) -> str:
@@ -125,7 +129,7 @@ class Command:
         return " ".join([self.name, *words, *needed, "[--flag value ...]"])
 
     def read(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """Return the words beyond the named ones, and the text of every flag.
+        """Return the words beyond the named ones, and the text of every flag; allow the code that they name.
 
         Raises:
             UserError: a flag that there is not, with the nearest; a flag without its value; a stray word; one
@@ -150,6 +154,7 @@ class Command:
                     raise UserError(f"{word} needs a value: {word} VALUE, or {word}=VALUE")
                 text, position = following, position + 1
             texts[name] = text
+        allow(words, everything=texts.pop("trust", "").lower() == "true")
         return self._place(bare, texts), texts
 
     def _place(self, bare: list[str], texts: dict[str, str]) -> list[str]:
@@ -267,6 +272,10 @@ def run(
     words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
     code: Any = 0
     try:
+        for before, word in zip(["", *words], words):
+            if not re.search(r"\s", word):  # a text that is searched or augmented may have any URL
+                flag = next(filter(_is_flag, (word, before)), "the command")
+                require_no_credentials(word, flag.partition("=")[0])
         typed_as = program()
         chosen = commands.get(words[0]) if words else None
         if chosen is not None:

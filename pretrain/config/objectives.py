@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import typing
 from collections.abc import Iterable
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from augment.core.errors import shown
+from augment.core.own_code import OWN, require_allowed
 from pretrain.config.terms import (
     AugcseConfig,
     ContrastiveConfig,
@@ -29,7 +29,6 @@ from pretrain.config.terms import (
 OBJECTIVES = ("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr")
 OF_CONTRASTIVE_LOSSES = ("false_negatives", "matryoshka", "matryoshka_weights")
 """Settings of every contrastive loss in the sum."""
-PLUG_IN = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
 class ObjectiveConfig(Section):
@@ -67,7 +66,9 @@ class ObjectiveConfig(Section):
     def _known(cls, name: str) -> str:
         parts = name.split("+")
         for part in parts:
-            if part not in OBJECTIVES and not PLUG_IN.match(part):
+            if own := OWN.match(part):
+                require_allowed(own["file"])
+            elif part not in OBJECTIVES:
                 near = difflib.get_close_matches(part, OBJECTIVES, 1, 0.5)
                 raise ValueError(
                     f"there is no objective {shown(part)}"
@@ -178,7 +179,7 @@ def unused(name: str, keys: Iterable[str]) -> list[str]:
     nothing is unused.
     """
     parts = name.split("+")
-    if any(map(PLUG_IN.match, parts)):
+    if any(map(OWN.match, parts)):
         return []
     others = {"options", *map(ObjectiveConfig.section, OBJECTIVES)} - {
         "mlm",

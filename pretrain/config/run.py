@@ -97,7 +97,7 @@ class AugmentConfig(Section):
     spec: Spec = Field(
         "del-span,reorder",
         description="augmentation of both views, seeds independent: 'a,b' in order, "
-        "'a|b' one per sentence, 'a:key=value', 'none'. Flag --aug",
+        "'a|b' one per sentence, 'a:key=value', a function of your own 'my.py:f', 'none'. Flag --aug",
     )
     anchor: Spec | None = Field(None, description="augmentation of the first view, where it differs")
     positive: Spec | None = Field(None, description="augmentation of the second view, where it differs")

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import parse_yaml
 
@@ -37,6 +38,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    require_no_credentials(text, str(path))
     tree = parse_yaml(text, str(path)) or {}
     if not isinstance(tree, dict):
         raise UserError(f"{path} must hold a mapping of keys to values, not {type(tree).__name__}")

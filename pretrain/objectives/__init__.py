@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from augment.core.errors import AugmentationError
+from augment.core.own_code import load
 from pretrain.common.errors import UserError
-from pretrain.common.plugins import import_file
-from pretrain.config.objectives import PLUG_IN
 from pretrain.config.run import Config
 from pretrain.data.batch import ViewSpec
 from pretrain.model.encoder import SentenceEncoder
@@ -88,16 +88,13 @@ def _system(part: str) -> tuple[type[Objective], str]:
 
 def _plug_in(name: str) -> tuple[type[Objective], str]:
     """Return the class FILE.py:CLASS, and a name for its losses' section."""
-    match = PLUG_IN.match(name)
-    assert match is not None  # the configuration takes no other names
+    file, _, own = name.rpartition(":")
     try:
-        module = import_file(match["file"])
-    except UserError as error:
+        system = load(name)
+    except AugmentationError as error:
         raise UserError(f"objective {name}: {error}") from error
-    system = getattr(module, match["name"], None)
     if not (isinstance(system, type) and issubclass(system, Objective)):
         raise UserError(
-            f"objective {name}: {module.__file__} has no class {match['name']} derived from "
-            "pretrain.objectives.Objective"
+            f"objective {name}: {file} has no class {own} derived from pretrain.objectives.Objective"
         )
-    return system, match["name"]
+    return system, own

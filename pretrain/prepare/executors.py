@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 from datatrove.pipeline.base import PipelineStep
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from augment.core.own_code import ALLOWED
 from pretrain.common.errors import UserError
 from pretrain.common.processes import python_path
 from pretrain.common.typed_values import faults
@@ -174,7 +175,10 @@ def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:
             "--executor ray needs Ray: pip install 'ray[default]', and a cluster (ray start)."
         ) from error
     if not ray.is_initialized():
-        ray.init(runtime_env={"env_vars": {"PYTHONPATH": python_path()}}, log_to_driver=False)
+        ray.init(
+            runtime_env={"env_vars": {"PYTHONPATH": python_path(), ALLOWED: os.environ.get(ALLOWED, "")}},
+            log_to_driver=False,
+        )
     return RayPipelineExecutor(
         job.steps,
         tasks=job.tasks,

@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import nn
 
+from augment.core.own_code import OWN
 from pretrain.common.errors import UserError
-from pretrain.config.objectives import PLUG_IN, ObjectiveConfig
+from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.run import Config
 from pretrain.config.validation import leaves
 from pretrain.data.batch import ViewSpec
@@ -125,7 +126,7 @@ def _weights(config: Config, found: dict[str, float]) -> dict[str, float]:
 
     Those of an objective of the user's own are as found.
     """
-    if any(map(PLUG_IN.match, config.objective.parts)):
+    if any(map(OWN.match, config.objective.parts)):
         return found
     last = config.train.steps - 1
     wanted = [config.objective.mlm.weight] if config.objective.masked_copies else []

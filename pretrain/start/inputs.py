@@ -1,4 +1,4 @@
-"""Hashes of what decides a run's batches: shards, tokenizer, parser, rules, synonyms, word vectors, models.
+"""Hashes of what decides a run: shards, tokenizer, parser, rules, synonyms, word vectors, models, own code.
 
 The record goes into every checkpoint, and as comments into the run's config.yaml. A resume must find the
 same, or the run's data would change silently.
@@ -10,6 +10,7 @@ import hashlib
 import json
 from typing import Any
 
+from augment.core.own_code import OWN
 from augment.spec.digest import rules_digest
 from augment.spec.grammar import needs_text
 from augment.spec.resources import resource_hash, resources
@@ -76,6 +77,9 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
     specs = [view.augmentation for view in view_specs(config)]
     if any(map(needs_text, specs)):
         collected["rules"] = {"sha256": rules_digest(), "where": "augment/"}
+    for name, own in ((part, OWN.match(part)) for part in config.objective.parts):
+        if own is not None:
+            collected[name] = {"sha256": resource_hash(own["file"]) or "unknown", "where": own["file"]}
     for name, where in resources(specs, config.augment.synonyms).items():
         collected[name] = {"sha256": resource_hash(where) or "unknown", "where": where}
     guide = config.objective.guide
@@ -98,14 +102,6 @@ def _manifest_hash(reader: ShardReader) -> str:
 
 def _json_hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def recorded(state: dict[str, Any]) -> Inputs:
-    """Return the inputs in a checkpoint's state; one older than the record has two hashes only."""
-    if "inputs" in state:
-        return state["inputs"]
-    older = {"tokenizer": "tokenizer_hash", "shards": "data_hash"}
-    return {name: {"sha256": state[key], "where": "not recorded"} for name, key in older.items()}
 
 
 def require_same(
@@ -137,7 +133,8 @@ def require_same(
     if refused:
         lines = [f"{source} was trained with other inputs than this start has:"]
         lines += [
-            f"  {_difference(name, before[name], now[name])}: {_REMEDIES.get(name, _OTHER_REMEDY)}"
+            f"  {_difference(name, before[name], now[name])}: "
+            + ("put that file back" if OWN.match(name) else _REMEDIES.get(name, _OTHER_REMEDY))
             for name in refused
         ]
         lines.append("Or start a new run from its export with --init.")

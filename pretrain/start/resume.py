@@ -80,7 +80,7 @@ def _state_of(source: Path, config: Config, current: inputs.Inputs) -> dict[str,
         UserError: it has other inputs, or another recipe.
     """
     state = store.read_state(source)
-    accepted = inputs.require_same(source, inputs.recorded(state), current, config.checkpoint.accept)
+    accepted = inputs.require_same(source, state["inputs"], current, config.checkpoint.accept)
     continuity.record_changes(config, state, source)
     state["progress"]["changes"] += [{"step": state["step"], **change} for change in accepted]
     return state

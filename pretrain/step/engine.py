@@ -122,11 +122,12 @@ def without_shared_memory_reduction() -> None:
     """Keep DeepSpeed from loading the all-reduce that it has for inference on CPUs, which nothing here calls.
 
     It is compiled at its first use, and every run of several ranks leaves 66 MiB a rank in /dev/shm, which is
-    memory, until the machine starts anew.
+    memory, until the machine starts anew. To read the table, rather than set it, would run compilers for
+    every operator that DeepSpeed has.
     """
     import deepspeed
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
 
 
 def device() -> torch.device:

@@ -9,6 +9,7 @@ import io
 import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -48,7 +49,7 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
     except Exception as error:  # compilers and extensions raise what comes to hand
         raise UserError(
             f"train.optimizer_code={config.optimizer_code} cannot be used here ({type(error).__name__}: "
-            f"{error}); {_REMEDY[config.optimizer_code]}, or leave it at torch"
+            f"{error}); {_REMEDY[config.optimizer_code]}, or leave train.optimizer_code at torch"
         ) from error
 
 
@@ -87,6 +88,8 @@ def build(name: str) -> None:
     from deepspeed.accelerator import get_accelerator
     from torch.utils.cpp_extension import get_default_build_root
 
+    if suffixed := re.search(r"\d\.\d+[a-z]", os.environ.get("TORCH_CUDA_ARCH_LIST", "")):
+        raise ValueError(f"DeepSpeed cannot read {suffixed[0]} in TORCH_CUDA_ARCH_LIST")
     builder = get_accelerator().create_op_builder(name)
     # A folder for each node and environment: in a shared one, two of them would each compile what the other
     # just has, at every start, since the paths of their headers differ.

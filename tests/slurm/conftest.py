@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 SLURM = Path(__file__).resolve().parents[2] / "slurm"
-SRUN = """while [[ $1 == -* ]]; do shift; done
+# As its manual says of SLURM_EXPORT_ENV, which sbatch --export sets.
+SRUN = """exported=${SLURM_EXPORT_ENV:-ALL}
+while [[ $1 == -* ]]; do [[ $1 == --export=* ]] && exported=${1#*=}; shift; done
 export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=1
+[[ $exported == ALL* ]] || for name in $(compgen -e); do
+  [[ $name == PATH || $name == SLURM_* ]] || unset "$name"
+done
 exec "$@"
 """
 SCONTROL = """case "$1 $2" in
@@ -19,7 +24,7 @@ SCONTROL = """case "$1 $2" in
   *)
     echo "JobId=7 JobName=test"
     echo "   JobState=RUNNING Restarts=0 PreemptTime=None"
-    echo "   Command=$SCRIPT --config /slurm/a.yaml"
+    for task in 0 1; do echo "   Command=$SCRIPT --config /slurm/a.yaml"; done
     echo "   WorkDir=$PWD" ;;
 esac
 """

@@ -34,7 +34,14 @@ def submit(tmp_path, words):
     jobs = []
 
     def submit(*flags, sbatch=()):
-        options = ["--time=10", "--ntasks=1", "--mem=1G", "--oversubscribe", *sbatch]
+        options = [
+            "--export=PATH,OMP_NUM_THREADS",
+            "--time=10",
+            "--ntasks=1",
+            "--mem=1G",
+            "--oversubscribe",
+            *sbatch,
+        ]
         printed = command(SCRIPT, *options, "--", *words, "--out", tmp_path / "out", *flags, cwd=tmp_path)
         found = re.findall(r"(?:array job|job) (\d+)", printed)
         jobs.extend(found)

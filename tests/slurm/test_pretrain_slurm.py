@@ -151,7 +151,7 @@ def test_a_run_at_its_time_limit_saves_and_is_requeued(submit):
 
 
 def test_usr1_to_the_steps_saves_and_requeues(submit):
-    job = submit("--train.steps", "100000", name="usr1")
+    job = submit("--train.steps", "100000", name="usr1", sbatch=["--export=PATH,OMP_NUM_THREADS"])
     job.wait(lambda job: job.step >= 5)
     command("scancel", "--signal=USR1", job.id)
     job.wait(lambda job: job.state == "PENDING" and job.restarts == 1)

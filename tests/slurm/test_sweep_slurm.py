@@ -50,7 +50,7 @@ def file(tmp_path):
 
 
 def submit(folder, file, *flags):
-    options = ("--time=60", "--ntasks=1", "--mem=2G", "--oversubscribe")
+    options = ("--export=PATH,OMP_NUM_THREADS", "--time=60", "--ntasks=1", "--mem=2G", "--oversubscribe")
     printed = command(SCRIPT, *options, "--", file, "--out", "out", *flags, cwd=folder)
     return re.findall(r"job (\d+)", printed), printed
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pretrain.common.credentials import without_credentials
 from pretrain.common.errors import UserError
 from pretrain.telemetry.formats import flatten
 from pretrain.telemetry.metrics_file import read_metrics
@@ -141,8 +142,8 @@ class Outside:
         for feed in [feed for feed in self._feeds if feed.problem]:
             self._feeds.remove(feed)
             self._say(
-                f"WARNING: tracker {feed.name}: {feed.problem}. The run goes on without it; metrics.jsonl "
-                "has all, and the next start from a checkpoint sends what is missing"
+                f"WARNING: tracker {feed.name}: {without_credentials(feed.problem)}. The run goes on without "
+                "it; metrics.jsonl has all, and the next start from a checkpoint sends what is missing"
             )
 
 

@@ -51,7 +51,7 @@ def test_products_in_bfloat16(hugging_face, tmp_path):
     np.testing.assert_array_equal(rounded.encode_poolings(SENTENCES, ["mean"])["mean"], b)
     assert Evaluation.of("sts", rounded, "").notes == ["vectors computed in bf16"]
     assert Evaluation.of("sts", exact, "").notes == []
-    with pytest.raises(UserError, match="computes its vectors itself; leave the flag out"):
+    with pytest.raises(UserError, match="makes its vectors itself; leave the flag out"):
         open_model(lambda texts: np.ones((len(texts), 2)), precision="bf16")
     with pytest.raises(UserError, match="no precision 'fp16'; choose fp32 or bf16"):
         open_model(hugging_face, "mean", precision="fp16")

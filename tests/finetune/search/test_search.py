@@ -3,6 +3,7 @@
 import bz2
 import errno
 import gzip
+import http.client
 import json
 import lzma
 import socket
@@ -21,6 +22,7 @@ from finetune.encoders.models import open_model
 from finetune.files import read_queries, read_sentences
 from finetune.search import __main__ as command
 from finetune.search import index, stored, texts
+from finetune.search import server as serving
 from finetune.search.server import Searcher, server_of
 from pretrain.common.errors import UserError
 
@@ -283,8 +285,36 @@ def test_the_page_answers_and_shows_what_was_asked_as_text(tmp_path):
         assert answer.count("<li>") == 3 and "1.000</span><span>" + SENTENCES[4] in answer
         assert page("/?q=x&top=7").count("<li>") == 7
         assert "<script>" not in page("/?q=%3Cscript%3E") and "&lt;script&gt;" in page("/?q=%3Cscript%3E")
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            page("/else")
+        refused = {
+            "/else": 404,
+            "//[": 404,
+            "/?q=x&top=" + "9" * 5000: 400,
+            "/?top=-1": 400,
+            "/?top=%D9%A3": 400,
+        }
+        for path, status in refused.items():
+            with pytest.raises(urllib.error.HTTPError, match=str(status)):
+                page(path)
+        for host, status in {"evil.example": 403, "localhost:1": 200}.items():
+            found = http.client.HTTPConnection(*server.server_address, timeout=20)
+            found.request("GET", "/?q=x", headers={"Host": host})
+            answer = found.getresponse()
+            assert (
+                answer.status == status and "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            )
         with pytest.raises(UserError, match="name another"):
             server_of([], "corpus.txt", 3, server.server_address[1])
+        server.shutdown()
+
+
+def test_connections_that_say_nothing_are_few_and_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "_SECONDS", 1.0)
+    before = threading.active_count()
+    with server_of([], "corpus.txt", 3, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        silent = [socket.create_connection(server.server_address, timeout=20) for _ in range(40)]
+        for connection in silent:
+            connection.settimeout(20)
+        assert [connection.recv(1) for connection in silent] == [b""] * 40  # all are closed
+        assert threading.active_count() <= before + 1 + serving._CONNECTIONS
         server.shutdown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ class RangeServer(ThreadingHTTPServer):
 
     faults: of the next requests of a path (without its first "/"), first to last; "" is none.
     share: of all other requests, this share meets one of `kinds`, but each range only once.
+    login: NAME:PASSWORD that every request must bring; "": none.
     requests: path -> how many came.
     """
 
@@ -27,6 +29,7 @@ class RangeServer(ThreadingHTTPServer):
     ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder, self.share, self.kinds, self.ranges = folder, share, kinds, ranges
+        self.login = ""
         self.faults: dict[str, list[str]] = {}
         self.requests: Counter[str] = Counter()
         self.met: Counter[str] = Counter()
@@ -59,6 +62,11 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if (
+            self.server.login
+            and self.headers.get("Authorization") != "Basic " + b64encode(self.server.login.encode()).decode()
+        ):
+            return self._answer(401, b"")
         path, asked = self.path.lstrip("/"), self.headers.get("Range", "")
         fault = self.server.next_fault(path, asked)
         if fault == "503":

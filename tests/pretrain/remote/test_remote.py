@@ -1,5 +1,6 @@
 """Prepared data on a server that stalls, drops, cuts, corrupts and says 503, read through a small cache."""
 
+import base64
 import os
 import pickle
 import shutil
@@ -8,11 +9,15 @@ import threading
 import fsspec
 import numpy as np
 import pytest
+from forked_python import run_python
 from range_server import FAULTS, RangeServer
-from run_helpers import command, curve, finish, start
+from run_helpers import command, curve, environment, finish, start
 
+from pretrain import api
+from pretrain.common.credentials import require_no_credentials, without_credentials
 from pretrain.common.errors import UserError
 from pretrain.data.shards import DamagedShard, ShardReader
+from pretrain.export.push import Upload
 from pretrain.remote import transport
 from pretrain.remote.chunks import Place, RemoteChunks
 from pretrain.remote.mirror import chunks_of, mirror
@@ -197,12 +202,68 @@ def test_other_stores_go_through_fsspec(tiny_data, tmp_path):
         Transport("s5://b/x", QUICK).read("manifest.json")
 
 
+PASSWORD = "Sw0rdf1sh"
+
+
+def holders(folder):
+    """The files of a folder that hold the password."""
+    secrets = [PASSWORD.encode(), base64.b64encode(f"jane:{PASSWORD}".encode())]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [str(path) for path in files if any(secret in path.read_bytes() for secret in secrets)]
+
+
+def test_a_password_in_an_address_is_refused_wherever_it_is_given(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    url = f"http://jane:{PASSWORD}@127.0.0.1:9/d"
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"data: {{remote: '{url}'}}\n")
+    for words in (
+        command(tmp_path / "m", tmp_path / "run", data__remote=url),
+        ["-m", "pretrain.main", "--config", "recipe.yaml"],
+        ["-m", "pretrain.prepare", "--source", url, "--out", "data"],
+        ["-m", "finetune.sts", url],
+    ):
+        said = run_python(words, environment())
+        assert said.returncode == 2 and "a URL with a password or a key" in said.stderr, said
+        assert PASSWORD not in said.stdout + said.stderr
+    with pytest.raises(UserError, match="a URL with a password"):
+        api.train(data=tiny_data, run="run", **{"data.remote": url})
+    with pytest.raises(UserError, match="a URL with a password"):
+        api.prepare(url, out="data")
+    assert holders(tmp_path) == [str(recipe)] and os.listdir(tmp_path) == ["recipe.yaml"]
+
+
+def test_which_addresses_hold_a_secret():
+    for url in (
+        "https://S3CRET@h/d",
+        "s3://KEY:S3CRET/x+@b/d",
+        "x::sftp://a:S3CRET@h",
+        "s3://b/d?sig=S3CRET",
+    ):
+        assert "S3CRET" not in without_credentials(f"at {url} it ends")
+        with pytest.raises(UserError, match="--x: a URL with a password or a key"):
+            require_no_credentials(url, "--x")
+    for url in ("http://h:80/d@1", "abfs://container@account.dfs/d", "sftp://me@h/d", "http://[::1]:80/d"):
+        require_no_credentials(f"{url} and jane@example.org", "--x")
+
+
 def test_a_run_on_a_bad_server_is_the_run_on_local_data_bitwise(tiny_data, tmp_path):
+    """The password is in ~/.netrc, and nowhere else."""
     finish(start(command(tiny_data, tmp_path / "local")))
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine 127.0.0.1 login jane password {PASSWORD}\n")
     with RangeServer(tiny_data, share=0.4, kinds=("503", "drop", "cut", "corrupt")) as server:
+        server.login = f"jane:{PASSWORD}"
         server.faults["manifest.json"] = ["503", "drop"]
         flags = {"data__remote": server.url, "data__remote_cache": 0.0001}
         words = command(tmp_path / "m", tmp_path / "remote", **flags)
-        finish(start(words))
+        said = finish(start(words, NETRC=str(netrc)))
+        server.login = "jane:other"
+        refused = finish(start([*words, "--resume", "auto"], NETRC=str(netrc)), expect=2)
         assert sum(server.met[fault] for fault in FAULTS) > 5
     assert curve(tmp_path / "remote") == curve(tmp_path / "local")
+    assert holders(tmp_path) == [str(netrc)] and "the server answers 401" in refused
+    assert PASSWORD not in said + refused
+    upload = Upload(tmp_path / "remote" / "export", "jane/encoder", tmp_path / "remote" / "report")
+    sent = [part if isinstance(part, bytes) else part.read_bytes() for part in upload.files.values()]
+    assert len(sent) > 5 and not any(PASSWORD.encode() in part for part in sent)

@@ -1,7 +1,10 @@
 """DeepSpeed's options: a typo is named with what it may have meant, whatever part of DeepSpeed reads it."""
 
+import os
+
 import pytest
 from deepspeed.runtime.config import DeepSpeedConfig
+from forked_python import run_python
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
@@ -125,3 +128,16 @@ def test_every_option_that_deepspeed_looks_up_is_one_that_it_knows():
         except Exception:  # a feature that was removed, or a value of the wrong type
             continue
         assert not again.unknown(), key
+
+
+def test_the_operators_of_deepspeed_are_not_probed_at_the_start():
+    code = """
+import sys
+started = []
+sys.addaudithook(lambda event, what: started.append(what) if event == "subprocess.Popen" else None)
+from pretrain.step.engine import without_shared_memory_reduction
+without_shared_memory_reduction()
+from deepspeed.comm.torch import build_shm_op
+print(build_shm_op(), started)
+"""
+    assert run_python(["-c", code], dict(os.environ)).stdout == "None []\n"

@@ -256,12 +256,18 @@ def test_a_task_of_the_array_is_a_job_of_the_training_script(tmp_path, cluster):
     (project / "slurm" / "pretrain_clear.sh").write_text('printf "%s\\n" "$@"\n')
     path = write_sweep(tmp_path, rows={"a": {"set": {"augment.positive": "crop|repeat"}}})
     variables = cluster | {
-        "CLEAR_SWEEP_PROJECT": str(project),
         "SLURM_ARRAY_TASK_ID": "0",
         "SLURM_JOB_ID": "7",
     }
     done = subprocess.run(
-        ["bash", str(ROOT / "slurm" / "sweep.sh"), str(path), "--out", str(tmp_path / "out")],
+        [
+            "bash",
+            str(ROOT / "slurm" / "sweep.sh"),
+            f"--project={project}",
+            str(path),
+            "--out",
+            str(tmp_path / "out"),
+        ],
         env=variables,
         capture_output=True,
         text=True,

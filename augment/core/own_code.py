@@ -1,0 +1,104 @@
+"""Run code of the user's own: an objective, an augmentation, a function that embeds. The one gate for it.
+
+Recipes, run folders and tables of results name such code too, and may come from other people. So it runs only
+where a word of this command names it, or the command says --trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from augment.core.errors import AugmentationError
+
+ALLOWED = "CLEARLY_CODE"
+"""Environment variable with what may run: files by their whole paths and modules, between colons; or `*`.
+
+Processes that a command starts inherit it."""
+OWN = re.compile(r"^(?P<file>.+\.py):(?P<name>[^\W\d]\w*)$")
+
+
+def allow(words: Iterable[str], everything: bool = False) -> None:
+    """Allow the code that words of a command name, alone or within a specification or YAML; or everything.
+
+    A name is FILE.py:NAME, of a file that is there, or package.module:NAME.
+    """
+    found = [os.environ.get(ALLOWED, ""), "*" if everything else ""]
+    for word in words:
+        value = word.partition("=")[2] if word.startswith("-") and "=" in word else word
+        found += re.findall(r"^([^\W\d][\w.]*):[^\W\d]\w*$", value)
+        for end in re.finditer(r"\.py(?=:[^\W\d])", word):
+            head = word[: end.end()]
+            names = [head[start.end() :] for start in re.finditer(r"^|[=,|+\s\"'{\[]", head)]
+            found += [str(path) for path in map(_resolved, names) if path.is_file()]
+    os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys(filter(None, found)))
+
+
+def require_allowed(where: str) -> None:
+    """Refuse a file that is there, or a module, that no word of this command names.
+
+    Raises:
+        AugmentationError: it may not run.
+    """
+    path = _resolved(where)
+    if where.endswith(".py") and not path.is_file():
+        return
+    name = str(path) if where.endswith(".py") else where
+    if not {name, "*"} & set(os.environ.get(ALLOWED, "").split(os.pathsep)):
+        raise AugmentationError(
+            f"code in {name} runs only where the command itself names it: write it there too, as --objective "
+            "or --aug, or add --trust if you trust who wrote it"
+        )
+
+
+def load(name: str) -> Any:
+    """Return what FILE.py:NAME or package.module:NAME names, None where there is none.
+
+    A process imports a file once.
+
+    Raises:
+        AugmentationError: it may not run, there is no such file or module, or importing it fails; the message
+            continues the caller's sentence.
+    """
+    where, _, attribute = name.rpartition(":")
+    try:
+        if where.endswith(".py"):
+            module = _import_file(_resolved(where))
+        else:
+            require_allowed(where)
+            sys.path.insert(0, os.getcwd())
+            module = importlib.import_module(where)
+    except AugmentationError:
+        raise
+    except Exception as error:  # whatever the user's module does when it is imported
+        raise AugmentationError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+    return getattr(module, attribute, None)
+
+
+def _resolved(file: str) -> Path:
+    return Path(os.path.expanduser(file)).resolve()
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise AugmentationError(f"there is no file {path}")
+    require_allowed(str(path))
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None  # of every file whose name ends in .py
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
