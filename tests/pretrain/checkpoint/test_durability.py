@@ -11,6 +11,8 @@ from export_helpers import make_run
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import choose, set_aside
+from pretrain.checkpoint.folder_writer import FolderWriter
+from pretrain.checkpoint.tensor_file import TensorEntry
 from pretrain.common.files import replace_durably
 from pretrain.export.folder import export
 
@@ -98,6 +100,20 @@ def test_a_save_syncs_before_it_names_and_names_before_it_removes(saved, monkeyp
         if call[0] == "rename" and Path(call[2]).name.startswith(".old-")
     )
     assert first_removal > calls.renames()[-1][0], "an old checkpoint went before the new one had its name"
+
+
+def test_each_rank_syncs_the_names_of_its_files(tmp_path, monkeypatch):
+    """Rank 0's own sync of the folder may know nothing of files that another machine has made."""
+    writer, tensor = FolderWriter(tmp_path / "step-00000001"), torch.ones(3)
+    writer.begin(0)
+    entries = [TensorEntry(name, torch.float32, (3,)) for name in ("a", "b")]
+    writer.plan([(f"{entry.name}-00000.safetensors", [entry]) for entry in entries])
+    calls = Calls(monkeypatch)
+    for entry in entries:
+        writer.write(entry, tensor)
+    assert calls.made[-1][:2] == ("sync", str(writer.hidden)) and calls.synced(
+        writer.hidden / "b-00000.safetensors", calls.made[:-1]
+    )
 
 
 def test_a_replaced_file_is_synced_before_it_is_named(tmp_path, monkeypatch):

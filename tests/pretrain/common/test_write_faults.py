@@ -116,6 +116,21 @@ def test_a_copy_of_a_read_only_folder_can_be_replaced(tmp_path):
         place.chmod(0o755)
 
 
+def test_a_file_is_moved_to_another_folder(tmp_path):
+    def make(folder: Path) -> None:
+        restore({"from": None, "from/file": NEW, "to": None, "to/file": OLD}, folder / "both")
+
+    def act(folder: Path) -> None:
+        if (folder / "both/from/file").exists():
+            files.rename_durably(folder / "both/from/file", folder / "both/to/file")
+
+    def find(folder: Path) -> str:
+        assert (folder / "both/to/file").read_bytes() in (OLD, NEW)
+        return "old" if (folder / "both/from/file").exists() else "new"
+
+    require_all(Subject(act, find, make), tmp_path, least=3)
+
+
 def test_a_removed_file_stays_removed(tmp_path):
     def find(folder: Path) -> str:
         return "old" if (folder / "file").exists() else "new"
