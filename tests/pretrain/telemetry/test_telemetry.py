@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_helpers import wait_for
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -238,9 +239,7 @@ def test_metrics_survive_a_kill(tmp_path):
         finally:
             os._exit(1)
     path = tmp_path / "metrics.jsonl"
-    deadline = time.monotonic() + 30
-    while (not path.exists() or path.stat().st_size < 5000) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: path.exists() and path.stat().st_size >= 5000, [])
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     steps = [record["step"] for record in read_metrics(path)]
