@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -127,6 +128,24 @@ def start(words: list[str], ranks: int = 1, **more: str) -> list[subprocess.Pope
     """Start `ranks` processes of a command. more: environment variables."""
     port = free_port()
     return [start_rank(words, rank, ranks, port, **more) for rank in range(ranks)]
+
+
+def fork(action: Callable[[], int | None]) -> int:
+    """Start a child that does something and then ends, with the status that this returns (None: 0; an error:
+    1), and never goes on with the tests; return its process id."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = action() or 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def status_of(child: int) -> int:
+    """Wait for a child's end; return its exit status, or the number of its signal, below 0."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 BUSY = 4  # how much longer than on a quiet machine: several tests start processes side by side

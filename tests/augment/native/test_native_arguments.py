@@ -169,7 +169,7 @@ for attempt in json.loads(sys.argv[1]):
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        signal.alarm(5)
+        signal.alarm(60)
         try:
             eval(attempt)
             said = "returned"

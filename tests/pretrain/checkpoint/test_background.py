@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from checkpoint_helpers import PlainEngine
-from run_helpers import command, outputs_of, records, start, wait_for
+from run_helpers import command, fork, outputs_of, records, start, status_of, wait_for
 from safetensors.torch import save_file
 from test_checkpoint import launch, results_of
 
@@ -157,13 +157,7 @@ def test_a_kill_before_every_operation_leaves_a_whole_checkpoint(tmp_path):
     left = []
     for number in itertools.count(1):
         folder = tmp_path / str(number)
-        child = os.fork()
-        if child == 0:
-            try:
-                _save_and_die(folder, number)
-            finally:
-                os._exit(1)
-        status = os.waitpid(child, 0)[1]
+        status = status_of(fork(lambda folder=folder, number=number: _save_and_die(folder, number)))
         engine, whole = PlainEngine(), PlainEngine()
         path = store.latest(folder)
         step = store.load(path, engine)["step"]
@@ -178,7 +172,7 @@ def test_a_kill_before_every_operation_leaves_a_whole_checkpoint(tmp_path):
         # what a kill leaves does not keep the next save from its place, and goes with it
         store.save(folder, whole, {"step": 5}, keep=1)
         assert sorted(there.name for there in folder.iterdir()) == ["latest", "step-00000005"]
-        if os.waitstatus_to_exitcode(status) == 0:
+        if status == 0:
             break
     assert left == sorted(left) and len(left) > 20 and set(left) == {1, 2}
 
@@ -205,7 +199,6 @@ def _save_and_die(folder: Path, number: int) -> None:
     saver.save(folder, {"step": 2}, Retention(1))
     engine.step()
     saver.wait()
-    os._exit(0)
 
 
 KILLS = {

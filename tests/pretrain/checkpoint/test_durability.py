@@ -8,6 +8,7 @@ import pytest
 import torch
 from checkpoint_helpers import PlainEngine, flip
 from export_helpers import make_run
+from run_helpers import fork, status_of
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import choose, set_aside
@@ -143,14 +144,16 @@ def test_an_export_is_synced_before_it_is_named(tmp_path, monkeypatch):
 def test_two_writers_of_one_file_leave_one_of_both_whole(tmp_path):
     """Neither may write into what the other is about to rename."""
     path = tmp_path / "results.json"
-    if (child := os.fork()) == 0:
+
+    def write() -> None:
         for _ in range(200):
             replace_durably(path, b"a" * 50_000)
-        os._exit(0)
+
+    child = fork(write)
     for _ in range(200):
         replace_durably(path, b"b" * 50_000)
         assert path.read_bytes() in (b"a" * 50_000, b"b" * 50_000)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert status_of(child) == 0
     assert os.listdir(tmp_path) == ["results.json"]
 
 

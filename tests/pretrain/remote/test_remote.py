@@ -1,6 +1,5 @@
 """Prepared data on a server that stalls, drops, cuts, corrupts and says 503, read through a small cache."""
 
-import os
 import pickle
 import shutil
 import threading
@@ -9,7 +8,7 @@ import fsspec
 import numpy as np
 import pytest
 from range_server import FAULTS, RangeServer
-from run_helpers import command, curve, finish, start
+from run_helpers import command, curve, finish, fork, start, status_of
 
 from pretrain.common.errors import UserError
 from pretrain.data.shards import DamagedShard, ShardReader
@@ -161,18 +160,13 @@ def test_threads_and_processes_share_a_cache(tmp_path):
             if chunks.read(place(number)) != made(number):
                 wrong.append(number)
 
-    children = []
-    for seed in range(2):
-        if (child := os.fork()) == 0:
-            work(seed)
-            os._exit(len(wrong))
-        children.append(child)
+    children = [fork(lambda seed=seed: work(seed) or len(wrong)) for seed in range(2)]
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(2, 6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    assert not wrong and list(map(status_of, children)) == [0, 0]
     assert kept_bytes(tmp_path) <= 30_000 + 6 * 1_500 + 6_000
 
 
