@@ -107,7 +107,7 @@ def free_port() -> int:
     first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     while True:
         with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, first) if first > 10_000 else 0))
+            probe.bind(("", random.SystemRandom().randrange(10_000, first) if first > 10_000 else 0))
             return probe.getsockname()[1]
 
 
