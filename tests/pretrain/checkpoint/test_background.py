@@ -113,6 +113,18 @@ def test_without_room_in_memory_training_waits_and_a_run_says_so_once(tmp_path, 
     assert len(said) == 1 and "no room in memory" in said[0]
 
 
+def test_copies_of_all_ranks_of_a_machine_must_fit(tmp_path, monkeypatch):
+    engine = PlainEngine(40)
+    copies = sum(4 * parameter.numel() for parameter in engine.module.parameters())
+    monkeypatch.setattr("pretrain.checkpoint.saver.free_memory", lambda: 2 * copies)
+    for ranks in (1, 2):
+        monkeypatch.setattr("pretrain.checkpoint.saver.ranks_here", lambda ranks=ranks: ranks)
+        saver = Saver(engine)
+        saver.save(tmp_path, {"step": ranks}, Retention(1))
+        saver.wait()
+        assert saver.has_room == (ranks == 1)
+
+
 def test_a_run_keeps_the_newest_each_nth_the_best_and_the_branch_point(tmp_path, alone):
     checkpoints, _ = run_of(tmp_path, every=1, keep=2, keep_every=4, keep_best=True)
     with checkpoints:
