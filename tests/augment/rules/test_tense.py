@@ -67,6 +67,9 @@ from augment.rules.tense import tense
         ("He ran as if he were old.",
          "He/PRP/nsubj/2 ran/VBD/root/0 as/IN/mark/7 if/IN/mark/7 he/PRP/nsubj/7 were/VBD/cop/7 "
          "old/JJ/advcl/2 ././punct/2", "present", "He runs as if he is old."),
+        ("It ran as if it were old.",
+         "It/PRP/nsubj/2 ran/VBD/root/0 as/IN/mark/7 if/IN/mark/7 it/PRP/nsubj/7 were/VBD/cop/7 "
+         "old/JJ/advcl/2 ././punct/2", "present", "It runs as if it is old."),
         ("He used to sing.", "He/PRP/nsubj/2 used/VBD/root/0 to/TO/mark/4 sing/VB/xcomp/2 ././punct/2",
          "present", None),
         ("He used to sing.", "He/PRP/nsubj/2 used/VBD/root/0 to/TO/mark/4 sing/VB/xcomp/2 ././punct/2",
