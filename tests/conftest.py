@@ -10,6 +10,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from small_wordnet import forget_words, write_small_wordnet
 from augment.text import wordnet
 
 torch.set_num_threads(1)
+# A shell without job control starts what goes on behind a & with Ctrl-C ignored, and so all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 

@@ -180,7 +180,7 @@ def _spike(norm: float, limit: float) -> str | None:
 def _since(faults: Sequence[int]) -> int:
     """Return the first fault of the last series.
 
-    >>> _since([2, 700, 704, 705])
+    >>> _since([2, 689, 700, 710])
     700
     """
     first = faults[-1]

@@ -26,7 +26,6 @@ def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": "160", "PYTHONPATH": str(ROOT)},
-        timeout=120,
         **({"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}),
     )
 

@@ -153,7 +153,7 @@ CASES = {
 
 GUIDED = {"false_negatives": {"guide": "self", "margin": 0.05}}
 RELATIVE = {"false_negatives": {"guide": "self", "margin": -0.02, "strategy": "relative"}}
-WIDTHS = {"matryoshka": [32, 8, 20], "matryoshka_weights": [1.0, 0.5, 2.0]}
+WIDTHS = {"matryoshka": [32, 8, 20], "matryoshka_weights": [0.7, 0.5, 2.0]}
 NARROW = {"matryoshka": [20, 8]}  # the whole width is not among them
 OPTIONS = {
     "clear_mean": GUIDED | WIDTHS,

@@ -11,6 +11,7 @@ import numpy as np
 
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
+from pretrain.common.processes import stat_fields
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
@@ -121,8 +122,6 @@ def children() -> set[int]:
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process is gone, or waits for its parent to notice."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
+    """Return whether a process is gone, or waits for its parent to notice: its last thread has ended, too."""
+    fields = stat_fields(pid)
+    return not fields or (fields[0] in "ZX" and int(fields[17]) <= 1)

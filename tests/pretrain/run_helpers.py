@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from forked_python import ForkedPython
@@ -100,9 +102,13 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port on which nothing listens, and which the system gives to no connection by itself: until
+    the ranks have come to it, others on this machine connect."""
+    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", random.SystemRandom().randrange(10_000, first) if first > 10_000 else 0))
+            return probe.getsockname()[1]
 
 
 def start_rank(words: list[str], rank: int, ranks: int, port: object, **more: str) -> subprocess.Popen:
@@ -124,7 +130,25 @@ def start(words: list[str], ranks: int = 1, **more: str) -> list[subprocess.Pope
     return [start_rank(words, rank, ranks, port, **more) for rank in range(ranks)]
 
 
-BUSY = 2  # how much longer than on a quiet machine: several tests start processes side by side
+def fork(action: Callable[[], int | None]) -> int:
+    """Start a child that does something and then ends, with the status that this returns (None: 0; an error:
+    1), and never goes on with the tests; return its process id."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = action() or 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def status_of(child: int) -> int:
+    """Wait for a child's end; return its exit status, or the number of its signal, below 0."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+BUSY = 4  # how much longer than on a quiet machine: several tests start processes side by side
 
 
 def outputs_of(processes: list[subprocess.Popen], timeout: int) -> list[str]:
@@ -162,11 +186,19 @@ def wait_for(
         time.sleep(pause)
 
 
+def paths_in(folder: Path, pattern: str) -> list[Path]:
+    """The paths that match a pattern in a folder where others make and remove some: `glob` itself fails on a
+    folder that it has seen and does not find again."""
+    while True:
+        with suppress(FileNotFoundError):
+            return sorted(folder.glob(pattern))
+
+
 def records(run: Path) -> list[dict]:
     """All whole records of metrics.jsonl."""
     path = run / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}\n")]
 
 
 OF_THE_MACHINE = {

@@ -30,7 +30,7 @@ def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
         "--data",
         str(tmp_path),
     ]
-    run = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+    run = subprocess.run(words, env=environment(), capture_output=True, text=True)
     assert run.returncode == 0 and "nothing here will fail" in run.stdout, run.stdout + run.stderr
     for what in (
         "software",
@@ -45,7 +45,7 @@ def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
         assert what in run.stdout, what
     assert f"no lock below {tmp_path / 'runs'}" in run.stdout and "SentEval 0 of" in run.stdout
     words[-1] = str(tmp_path / "nowhere")
-    run = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+    run = subprocess.run(words, env=environment(), capture_output=True, text=True)
     assert run.returncode == 1 and "WRONG" in run.stdout and "1 thing will fail" in run.stdout
 
 
@@ -110,13 +110,13 @@ def test_tasks_look_for_each_others_files(tmp_path):
     slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
     code = (
         "import os, sys; from pathlib import Path; from pretrain.doctor import storage\n"
-        "print(storage.visibility(Path(sys.argv[1]), dict(os.environ), 10.0)[0].what)"
+        "print(storage.visibility(Path(sys.argv[1]), dict(os.environ), float(sys.argv[2]))[0].what)"
     )
     apart = [tmp_path / "a", tmp_path / "b"]
-    for places, expected in (([tmp_path] * 2, "is seen by"), (apart, "does not see")):
+    for places, seconds, expected in (([tmp_path] * 2, 120, "is seen by"), (apart, 3, "does not see")):
         processes = [
             subprocess.Popen(
-                [sys.executable, "-c", code, str(place)],
+                [sys.executable, "-c", code, str(place), str(seconds)],
                 env=environment() | slurm | {"SLURM_PROCID": str(number)},
                 stdout=subprocess.PIPE,
                 text=True,
@@ -124,7 +124,7 @@ def test_tasks_look_for_each_others_files(tmp_path):
             for number, place in enumerate(places)
         ]
         for process in processes:
-            assert expected in process.communicate(timeout=120)[0]
+            assert expected in process.communicate()[0]
     assert levels(storage.visibility(tmp_path, {})) == ["note"]
 
 

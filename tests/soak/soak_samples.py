@@ -13,6 +13,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from run_helpers import paths_in
+
 SHARED = Path("/dev/shm")
 MEASURES = ("rss", "pss", "uss", "anonymous", "peak", "descriptors", "threads")
 """anonymous: pages of no file, those too that a forked process still shares."""
@@ -163,7 +165,7 @@ def hidden_entries(folder: Path) -> list[str]:
     """Return what is half-written or temporary in a run folder: hidden names, but for the run's lock."""
     return sorted(
         str(path.relative_to(folder))
-        for path in folder.rglob(".*")
+        for path in paths_in(folder, "**/.*")
         if path.name not in (".lock", ".lock.holder")
     )
 

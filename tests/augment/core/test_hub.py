@@ -29,7 +29,7 @@ def silent(request, tmp_path, monkeypatch) -> Iterator[str]:
             server.close()
         begun = time.monotonic()
         yield address
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 25
 
 
 def test_a_model_is_refused(silent):

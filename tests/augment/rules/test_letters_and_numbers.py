@@ -16,6 +16,7 @@ from augment.text.parsed import without_parse
         ("the 1984 elections", "the nineteen eighty-four elections"),
         ("the 1984 people", "the one thousand, nine hundred and eighty-four people"),
         ("the 1500 voters", "the one thousand, five hundred voters"),
+        ("the 2000 voters", "the two thousand voters"),
         ("It cost $5 and £2.50.", "It cost five dollars and two pounds and fifty pence."),
         ("A $5 ticket, an $8 one", "A five-dollar ticket, an eight-dollar one"),
         ("50% of 1,200", "Fifty percent of one thousand, two hundred"),

@@ -40,6 +40,9 @@ from augment.rules.tense import tense
         ("People also run; people can run.",
          "People/NNS/nsubj/3 also/RB/advmod/3 run/VBP/root/0 ;/:/punct/3 people/NNS/nsubj/7 can/MD/aux/7 "
          "run/VB/parataxis/3 ././punct/3", "past", "People also ran; people could run."),
+        ("He would go; people can run.",  # past already
+         "He/PRP/nsubj/3 would/MD/aux/3 go/VB/root/0 ;/:/punct/3 people/NNS/nsubj/7 can/MD/aux/7 "
+         "run/VB/parataxis/3 ././punct/3", "past", None),
         ("There are dogs.", "There/EX/expl/2 are/VBP/ROOT/0 dogs/NNS/attr/2 ././punct/2", "past",
          "There were dogs."),
         ("We've been here.", "We/PRP/nsubj/4 've/VBP/aux/4 been/VBN/cop/4 here/RB/root/0 ././punct/4", "past",
@@ -64,6 +67,9 @@ from augment.rules.tense import tense
         ("He ran as if he were old.",
          "He/PRP/nsubj/2 ran/VBD/root/0 as/IN/mark/7 if/IN/mark/7 he/PRP/nsubj/7 were/VBD/cop/7 "
          "old/JJ/advcl/2 ././punct/2", "present", "He runs as if he is old."),
+        ("It ran as if it were old.",
+         "It/PRP/nsubj/2 ran/VBD/root/0 as/IN/mark/7 if/IN/mark/7 it/PRP/nsubj/7 were/VBD/cop/7 "
+         "old/JJ/advcl/2 ././punct/2", "present", "It runs as if it is old."),
         ("He used to sing.", "He/PRP/nsubj/2 used/VBD/root/0 to/TO/mark/4 sing/VB/xcomp/2 ././punct/2",
          "present", None),
         ("He used to sing.", "He/PRP/nsubj/2 used/VBD/root/0 to/TO/mark/4 sing/VB/xcomp/2 ././punct/2",

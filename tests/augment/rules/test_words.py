@@ -114,12 +114,12 @@ def test_gender(text, tags, expected):
 
 
 def test_names_stay_the_same_within_a_sentence_and_differ_between():
-    tags = "Peter/NNP saw/VBD Mary/NNP ,/, but/CC Peter/NNP Fox/NNP hid/VBD ./."
-    found = outcomes(gender_swap, tagged("Peter saw Mary, but Peter Fox hid.", tags))
+    tags = "Mary/NNP saw/VBD Anna/NNP ,/, but/CC Mary/NNP Fox/NNP hid/VBD ./."
+    found = outcomes(gender_swap, tagged("Mary saw Anna, but Mary Fox hid.", tags), 1000)
     assert len(found) > 30
     for result in found:
         first, second, again = re.fullmatch(r"(\w+) saw (\w+), but (\w+) Fox hid\.", result).groups()
-        assert first == again and len({first, second, "Peter", "Mary"}) == 4
+        assert first == again and len({first, second, "Mary", "Anna"}) == 4
 
 
 # Places

@@ -148,6 +148,8 @@ CAME_AND_LEFT = (
         denied("he did not come.", "Yes ")),
         # not having to is no double negation of having to
         ("He must go.", "He/PRP/nsubj/3 must/MD/aux/3 go/VB/root/0 ././punct/3", {None}),
+        ("He must not go.",
+         "He/PRP/nsubj/4 must/MD/aux/4 not/RB/advmod/4 go/VB/root/0 ././punct/4", {None}),
         ("He had better go.",
          "He/PRP/nsubj/2 had/VBD/root/0 better/RBR/advmod/4 go/VB/xcomp/2 ././punct/2", {None}),
         # capitals

@@ -189,6 +189,7 @@ def test_code_variant_puts_an_intensifier_before_adjectives_and_mends_the_articl
             "He/PRP/nsubj/2 goes/VBZ/root/0 ././punct/2",
             {"He cannot but go.", "He cannot help but go."},
         ),
+        ("Nobody goes.", "Nobody/NN/nsubj/2 goes/VBZ/root/0 ././punct/2", set()),  # "must" would forbid it
     ],
 )
 def test_a_modal_verb_makes_no_duty_of_a_fact(text, annotation, expected):

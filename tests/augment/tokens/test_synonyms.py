@@ -119,6 +119,7 @@ def test_substitution_takes_whole_words_up_to_the_rate(family, rate):
     tokenizer, vocabulary, table = make(family)
     sentences = [
         *SENTENCES,
+        "big",  # of which the rate takes less than half a token
         *[" ".join(np.random.default_rng(i).permutation([*WORDS] * 3)) for i in range(60)],
     ]
     batch = encode(sentences, tokenizer, vocabulary)

@@ -242,7 +242,7 @@ def test_a_hub_that_does_not_answer_is_said_soon(tmp_path, monkeypatch, answer):
             UserError, match=r"nyu-mll/glue: http://127\.0\.0\.1:\d+ does not answer.*give --source"
         ):
             fetch("GLUE/RTE", tmp_path)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 25
 
 
 def test_fetch_mistakes_are_one_message(tmp_path):

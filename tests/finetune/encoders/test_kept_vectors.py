@@ -6,12 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import torch
 from model_folders import SENTENCES, make_tokenizer, save_bert, save_run
+from run_helpers import paths_in, wait_for
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -121,8 +121,7 @@ def test_processes_may_share_a_folder_and_be_killed(tmp_path):
 
     killed = start(100_000)
     assert killed.stdout is not None and killed.stdout.readline()
-    while len(list(tmp_path.glob("*/*.vectors"))) < 5:
-        time.sleep(0.01)
+    wait_for(lambda: len(paths_in(tmp_path, "*/*.vectors")) >= 5, [killed], pause=0.01)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     there = len(list(tmp_path.glob("*/*.vectors")))

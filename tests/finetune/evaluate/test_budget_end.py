@@ -76,21 +76,19 @@ def run_until(deadline, codes, jobs, tmp_path, shutdown):
 
 
 def test_a_unit_is_told_to_end_at_the_deadline_and_later_killed(tmp_path, shutdown, monkeypatch):
-    monkeypatch.setattr(running, "SECONDS_TO_END", 3.0)
+    monkeypatch.setattr(running, "SECONDS_TO_END", 6.0)
     codes = ["pass", SLEEPS, DEAF, "import nothing_of_this_name", PARENT, DEAF_CHILD, SLEEPS]
-    started = time.monotonic()
-    told = run_until(started + 12, codes, 6, tmp_path, shutdown)
-    assert time.monotonic() - started < 60
+    told = run_until(time.monotonic() + 12, codes, 6, tmp_path, shutdown)
     assert told[0] == ("finished", 0) and told[3] == ("finished", 1)
     assert [one and one[0] for one in told[1:3]] == ["ended", "ended"]
-    assert told[1][1] >= 11 and told[2][1] >= told[1][1] + 2  # which had to be killed
+    assert told[1][1] >= 6 and told[2][1] >= told[1][1] + 2  # which had to be killed
     assert told[4][0] == told[5][0] == "ended" and told[6] in (None, ("ended", pytest.approx(12, abs=30)))
     assert not processes_with("left-behind") and not processes_with("301.5")
 
 
 def test_what_ends_by_itself_before_it_is_killed_is_done(tmp_path, shutdown):
-    code = "import signal, time; signal.signal(signal.SIGINT, lambda *_: None); time.sleep(2.0)"
-    (told,) = run_until(time.monotonic() + 1.5, [code], 1, tmp_path, shutdown)
+    code = "import signal, time; signal.signal(signal.SIGINT, lambda *_: None); time.sleep(5.0)"
+    (told,) = run_until(time.monotonic() + 4, [code], 1, tmp_path, shutdown)
     assert told == ("finished", 0)
 
 

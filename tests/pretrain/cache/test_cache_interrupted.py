@@ -83,7 +83,7 @@ def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, 
         words, cwd=ROOT, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     try:
-        assert process.wait(timeout=120) == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
         make(tiny_data, tmp_path / "killed", {"augmented": TOKENS}, copies=3)
     finally:
         with contextlib.suppress(ProcessLookupError):

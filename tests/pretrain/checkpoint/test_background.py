@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from checkpoint_helpers import PlainEngine
-from run_helpers import command, outputs_of, records, start, wait_for
+from run_helpers import command, fork, outputs_of, records, start, status_of, wait_for
 from safetensors.torch import save_file
 from test_checkpoint import launch, results_of
 
@@ -96,7 +96,7 @@ def test_a_run_says_that_it_waited(tmp_path, alone, disk):
     with checkpoints:
         checkpoints.save(Progress(step=1), say=said.append)
         assert not said
-        threading.Timer(0.2, disk.set).start()
+        threading.Timer(1, disk.set).start()
         last = checkpoints.save(Progress(step=2), wait=True, say=said.append)
         assert store.problem_with(last) is None
     (text,) = said
@@ -111,6 +111,18 @@ def test_without_room_in_memory_training_waits_and_a_run_says_so_once(tmp_path, 
         path = checkpoints.save(Progress(step=step), say=said.append)
         assert store.problem_with(path) is None
     assert len(said) == 1 and "no room in memory" in said[0]
+
+
+def test_copies_of_all_ranks_of_a_machine_must_fit(tmp_path, monkeypatch):
+    engine = PlainEngine(40)
+    copies = sum(4 * parameter.numel() for parameter in engine.module.parameters())
+    monkeypatch.setattr("pretrain.checkpoint.saver.free_memory", lambda: 2 * copies)
+    for ranks in (1, 2):
+        monkeypatch.setattr("pretrain.checkpoint.saver.ranks_here", lambda ranks=ranks: ranks)
+        saver = Saver(engine)
+        saver.save(tmp_path, {"step": ranks}, Retention(1))
+        saver.wait()
+        assert saver.has_room == (ranks == 1)
 
 
 def test_a_run_keeps_the_newest_each_nth_the_best_and_the_branch_point(tmp_path, alone):
@@ -157,13 +169,7 @@ def test_a_kill_before_every_operation_leaves_a_whole_checkpoint(tmp_path):
     left = []
     for number in itertools.count(1):
         folder = tmp_path / str(number)
-        child = os.fork()
-        if child == 0:
-            try:
-                _save_and_die(folder, number)
-            finally:
-                os._exit(1)
-        status = os.waitpid(child, 0)[1]
+        status = status_of(fork(lambda folder=folder, number=number: _save_and_die(folder, number)))
         engine, whole = PlainEngine(), PlainEngine()
         path = store.latest(folder)
         step = store.load(path, engine)["step"]
@@ -178,7 +184,7 @@ def test_a_kill_before_every_operation_leaves_a_whole_checkpoint(tmp_path):
         # what a kill leaves does not keep the next save from its place, and goes with it
         store.save(folder, whole, {"step": 5}, keep=1)
         assert sorted(there.name for there in folder.iterdir()) == ["latest", "step-00000005"]
-        if os.waitstatus_to_exitcode(status) == 0:
+        if status == 0:
             break
     assert left == sorted(left) and len(left) > 20 and set(left) == {1, 2}
 
@@ -205,7 +211,6 @@ def _save_and_die(folder: Path, number: int) -> None:
     saver.save(folder, {"step": 2}, Retention(1))
     engine.step()
     saver.wait()
-    os._exit(0)
 
 
 KILLS = {
@@ -238,12 +243,13 @@ def test_a_run_whose_checkpoint_cannot_be_written_ends_before_the_next_is_due(ti
     """The folder of checkpoints is exchanged for a file: an error of the operating system, as a full disk."""
     run, every = tmp_path / "run", 50
     flags = {"train__steps": 100_000, "checkpoint__every": every, "evaluate__every": 0}
+    flags |= {"checkpoint__keep": 999}  # none goes while it is looked at
     ranks = start(command(tiny_data, run, **flags), ranks=2)
     checkpoints = run / "checkpoints"
     wait_for(lambda: store.latest(checkpoints) is not None, ranks)
     good = store.latest(checkpoints)
-    os.rename(checkpoints, run / "elsewhere")
-    checkpoints.touch()
+    (run / "elsewhere").touch()
+    files.exchange(checkpoints, run / "elsewhere")
     outputs = outputs_of(ranks, 240)
     assert [rank.returncode for rank in ranks] == [2, 2], outputs
     told = "".join(outputs)

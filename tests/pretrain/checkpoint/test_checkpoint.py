@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_helpers import PlainEngine
-from run_helpers import finish, start
+from run_helpers import finish, fork, start, status_of
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder_writer import Retention
@@ -164,22 +164,18 @@ def test_saving_a_step_again_replaces_it(saved):
 @pytest.mark.parametrize("background", [False, True])
 def test_real_write_failure_leaves_nothing_half(saved, background):
     """A real EFBIG of the operating system, in a child so that the limit stays there."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            engine = PlainEngine(60)
-            engine.step()
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
-            saver = Saver(engine)
+
+    def write() -> None:
+        engine = PlainEngine(60)
+        engine.step()
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+        saver = Saver(engine)
+        with pytest.raises(store.CheckpointError, match=r"File too large.* step-00000003, is untouched"):
             saver.save(saved, {"step": 9}, Retention(1), background)
             saver.wait()
-        except store.CheckpointError as error:
-            code = 0 if "File too large" in str(error) and "step-00000003, is untouched" in str(error) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert status_of(fork(write)) == 0
     assert sorted(p.name for p in saved.iterdir()) == ["latest"] + [f"step-0000000{i}" for i in (1, 2, 3)]
     assert store.latest(saved) == saved / "step-00000003"
 
@@ -198,12 +194,7 @@ def test_killed_at_random_moments_inside_saves(tmp_path):
     seen, seconds = 0, 0.05  # seconds of a save: of those seen last, because a busy machine takes longer
     for _ in range(30):
         child_out, child_in = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                _save_until_killed(tmp_path, child_in)
-            finally:
-                os._exit(1)
+        child = fork(lambda pipe=child_in: _save_until_killed(tmp_path, pipe))
         os.close(child_in)
         with os.fdopen(child_out) as lines:
             assert lines.readline() == "ready\n"

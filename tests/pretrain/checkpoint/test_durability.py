@@ -8,9 +8,12 @@ import pytest
 import torch
 from checkpoint_helpers import PlainEngine, flip
 from export_helpers import make_run
+from run_helpers import fork, status_of
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import choose, set_aside
+from pretrain.checkpoint.folder_writer import FolderWriter
+from pretrain.checkpoint.tensor_file import TensorEntry
 from pretrain.common.files import replace_durably
 from pretrain.export.folder import export
 
@@ -100,6 +103,20 @@ def test_a_save_syncs_before_it_names_and_names_before_it_removes(saved, monkeyp
     assert first_removal > calls.renames()[-1][0], "an old checkpoint went before the new one had its name"
 
 
+def test_each_rank_syncs_the_names_of_its_files(tmp_path, monkeypatch):
+    """Rank 0's own sync of the folder may know nothing of files that another machine has made."""
+    writer, tensor = FolderWriter(tmp_path / "step-00000001"), torch.ones(3)
+    writer.begin(0)
+    entries = [TensorEntry(name, torch.float32, (3,)) for name in ("a", "b")]
+    writer.plan([(f"{entry.name}-00000.safetensors", [entry]) for entry in entries])
+    calls = Calls(monkeypatch)
+    for entry in entries:
+        writer.write(entry, tensor)
+    assert calls.made[-1][:2] == ("sync", str(writer.hidden)) and calls.synced(
+        writer.hidden / "b-00000.safetensors", calls.made[:-1]
+    )
+
+
 def test_a_replaced_file_is_synced_before_it_is_named(tmp_path, monkeypatch):
     (tmp_path / "metrics.jsonl").write_text("old\n")
     calls = Calls(monkeypatch)
@@ -127,14 +144,16 @@ def test_an_export_is_synced_before_it_is_named(tmp_path, monkeypatch):
 def test_two_writers_of_one_file_leave_one_of_both_whole(tmp_path):
     """Neither may write into what the other is about to rename."""
     path = tmp_path / "results.json"
-    if (child := os.fork()) == 0:
+
+    def write() -> None:
         for _ in range(200):
             replace_durably(path, b"a" * 50_000)
-        os._exit(0)
+
+    child = fork(write)
     for _ in range(200):
         replace_durably(path, b"b" * 50_000)
         assert path.read_bytes() in (b"a" * 50_000, b"b" * 50_000)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert status_of(child) == 0
     assert os.listdir(tmp_path) == ["results.json"]
 
 

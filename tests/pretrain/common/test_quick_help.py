@@ -73,7 +73,6 @@ def answer(command: str, flag: str) -> subprocess.CompletedProcess:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
     )
 
 

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from run_helpers import fork, status_of
 from write_faults import Subject, require_all, restore, state_of
 
 from pretrain.common import files
@@ -116,6 +117,21 @@ def test_a_copy_of_a_read_only_folder_can_be_replaced(tmp_path):
         place.chmod(0o755)
 
 
+def test_a_file_is_moved_to_another_folder(tmp_path):
+    def make(folder: Path) -> None:
+        restore({"from": None, "from/file": NEW, "to": None, "to/file": OLD}, folder / "both")
+
+    def act(folder: Path) -> None:
+        if (folder / "both/from/file").exists():
+            files.rename_durably(folder / "both/from/file", folder / "both/to/file")
+
+    def find(folder: Path) -> str:
+        assert (folder / "both/to/file").read_bytes() in (OLD, NEW)
+        return "old" if (folder / "both/from/file").exists() else "new"
+
+    require_all(Subject(act, find, make), tmp_path, least=3)
+
+
 def test_a_removed_file_stays_removed(tmp_path):
     def find(folder: Path) -> str:
         return "old" if (folder / "file").exists() else "new"
@@ -139,17 +155,16 @@ def test_without_locks_each_writer_has_a_name_of_its_own(tmp_path, monkeypatch):
 
 def test_a_line_that_does_not_fit_leaves_nothing(tmp_path):
     """Of the operating system itself: a limit on the size of files."""
-    if (child := os.fork()) == 0:
+
+    def write() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         lines = files.LineFile(tmp_path / "lines")
         lines.append("a" * 600 + "\n")
-        try:
+        with pytest.raises(OSError, match="File too large"):
             lines.append("b" * 600 + "\n")
-        except OSError as error:
-            os._exit(0 if error.errno == errno.EFBIG else 2)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert status_of(fork(write)) == 0
     assert (tmp_path / "lines").read_text() == "a" * 600 + "\n"
 
 

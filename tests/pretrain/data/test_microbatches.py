@@ -22,6 +22,10 @@ def test_parts_hold_every_sequence_once_within_the_budget(seed, budget):
     assert all(np.all(np.diff(lengths[part]) >= 0) for part in parts)
 
 
+def test_a_budget_may_be_filled_to_the_last_token():
+    assert [count_micro_batches(np.full(6, 4), budget) for budget in (7, 8, 24)] == [6, 3, 1]
+
+
 def test_more_parts_than_sequences_leaves_some_empty():
     parts = cut(np.array([5, 3]), 4)
     assert len(parts) == 4 and sorted(np.concatenate(parts).tolist()) == [0, 1]

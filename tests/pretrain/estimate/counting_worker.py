@@ -145,6 +145,7 @@ def main() -> None:
         size = measure_model(config_of(0), FakeTokenizer(), 8, "fp32", on_gpu=False)
         out.write_text(json.dumps({"stages": found, "size": vars(size)}))
     dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -81,6 +81,7 @@ def main() -> None:
     found = {"peak": peak_of(profiled), "seconds": min(seconds[PROFILED:]), "tokens": tokens[-1]}
     Path(f"{out}.{rank}").write_text(json.dumps(found))
     dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ import os
 import resource
 import signal
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from export_helpers import make_run
+from run_helpers import fork, status_of
 from write_faults import State, Subject, require_all, state_of
 
 from pretrain.common.errors import UserError
@@ -72,30 +72,21 @@ def test_an_export_and_each_next_attempt(run, whole, tmp_path, step, again):
 def test_a_library_that_cannot_write_is_one_error(run, tmp_path):
     """Of the operating system itself, in a child so that the limit stays there: weights do not fit."""
 
-    def raises(error: type[Exception], what: str, call: Callable[[], object]) -> bool:
-        try:
-            call()
-        except error as raised:
-            return what in str(raised)
-        return False
-
-    def trial() -> None:
-        with trial_export(run):
+    def write() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+        with pytest.raises(UserError, match="cannot write the export"):
+            export(run, tmp_path / "export", 7)
+        os.environ["TMPDIR"], tempfile.tempdir = str(tmp_path), None
+        with (
+            pytest.raises(
+                UserError, match="or name another temporary folder by the environment variable TMPDIR"
+            ),
+            trial_export(run),
+        ):
             pass
+        with pytest.raises(OSError, match="File too large"):
+            universal._save({"param": torch.zeros(5000)}, tmp_path / "x.lock")
 
-    weights = {"param": torch.zeros(5000)}
-    if (child := os.fork()) == 0:
-        told = False
-        try:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-            told = raises(UserError, "cannot write the export", lambda: export(run, tmp_path / "export", 7))
-            os.environ["TMPDIR"], tempfile.tempdir = str(tmp_path), None
-            told &= raises(
-                UserError, "or name another temporary folder by the environment variable TMPDIR", trial
-            )
-            told &= raises(OSError, "File too large", lambda: universal._save(weights, tmp_path / "x.lock"))
-        finally:
-            os._exit(0 if told else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert status_of(fork(write)) == 0
     assert not [path for path in tmp_path.iterdir() if ".lock" not in path.name]

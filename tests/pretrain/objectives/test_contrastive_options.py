@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from exactness_worker import FakeTokenizer
-from objective_helpers import SIZES, term_and_encoder
+from objective_helpers import SIZES
 from sentence_transformers.sentence_transformer import losses
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -59,14 +59,15 @@ def equal(ours, theirs, inputs):
 def test_an_absent_hard_negative_is_no_negative(absent):
     """Where all vectors are equal, the loss is the log of the number of candidates."""
     count = 8
-    term, _ = term_and_encoder("simcse", hard_negatives=True, head="none", hard_negative_logit=0.0)
+    whole = objective(name="simcse", simcse={"hard_negatives": True, "head": "none"})
+    term = whole.terms["simcse"]
     views = {role: torch.ones(count, WIDTH, dtype=torch.double) for role in term.roles}
     numbers = torch.arange(count)
     present = {"negative": numbers >= absent}
     for identities in (None, {role: numbers + 100 * i for i, role in enumerate(term.roles)}):
         context = BatchContext(0, 0.0, numbers * 0, identities, present, None, 5)
         loss = term.relate(views, context)["simcse"].item()
-        candidates = term.negatives(count) - absent / count * term.given_negatives(count) + 1
+        candidates = whole.negatives(count, 1 - absent / count) + 1
         assert loss == pytest.approx(math.log(candidates), rel=1e-6) and candidates == 2 * count - absent
 
 
@@ -149,7 +150,7 @@ def context(probing: bool = False) -> BatchContext:
     return BatchContext(0, 0.0, zeros, None, {}, None, 5, probing=probing)
 
 
-@pytest.mark.parametrize("weights", [[], [1.0, 0.5, 2.0]])
+@pytest.mark.parametrize("weights", [[], [0.3, 0.5, 2.0]])
 def test_widths_equal_matryoshka_loss_over_multiple_negatives_ranking_loss(weights):
     (a, p), _ = columns(2)
     options = {"matryoshka": [32, 4, 16], "matryoshka_weights": weights}
@@ -170,6 +171,16 @@ def test_a_head_sees_the_coordinates_within_a_width_alone():
     views = {role: torch.randn(N, WIDTH, dtype=torch.float64) for role in ("anchor", "positive")}
     changed = {role: torch.cat([v[:, :8], torch.randn(N, WIDTH - 8)], 1) for role, v in views.items()}
     assert whole.relate(views, context())["simcse"] == whole.relate(changed, context())["simcse"]
+
+
+def test_a_heads_running_statistics_are_of_whole_vectors_alone():
+    views = {role: torch.randn(N, WIDTH) for role in ("anchor", "positive")}
+    kept = []
+    for widths in ([], [WIDTH, 8]):
+        whole = objective(name="simcse", simcse={"head": "batch-norm"}, matryoshka=widths)
+        whole.relate(views, context())
+        kept.append(dict(whole.named_buffers()))
+    assert kept[0] and all(kept[1][name].equal(buffer) for name, buffer in kept[0].items())
 
 
 @pytest.mark.parametrize(

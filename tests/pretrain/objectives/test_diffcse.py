@@ -62,6 +62,9 @@ def test_every_token_stays_within_both_models(tmp_path, reading):
     drawn = read[0].flatten()
     assert drawn.max() < VOCABULARY and len(drawn.unique()) > 0.9 * (VOCABULARY - 5)
     assert (drawn.view(200, 50).flatten()[~known] == term.mask_id).all()
+    masked, other = drawn[known] == term.mask_id, drawn[known] != ids[known]
+    shares = [float(one.float().mean()) for one in (masked, other & ~masked)]
+    assert shares == pytest.approx([0.9 * 0.8 * 0.98, 0.9 * 0.1 * 0.98], rel=0.1)  # of BERT; 1 in 50 is [CLS]
     hidden = torch.zeros(200, 32)
     loss = term.sequence_loss(None, "anchor", ids, lengths, hidden, np.arange(200, dtype=np.uint64), 0)
     assert loss.isfinite()

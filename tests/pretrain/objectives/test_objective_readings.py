@@ -1,5 +1,7 @@
 """Readings of the papers: what each fixes, and that the adversaries that are to be alive find something."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +51,13 @@ def test_the_packages_numbers_are_inert_and_a_longer_step_wakes_them():
     assert checks["vadvcse_cosine_with_start"] > 0.9999
     awake = checks_of("smart-package", step_size=1e3)
     assert awake["vadvcse_adversarial_over_random"] > 2 and awake["vadvcse_cosine_with_start"] < 0.9
+
+
+def test_the_annealed_factor_of_augcse_is_that_of_domain_adversarial_training():
+    """2 / (1 + exp(-10 p)) - 1 of progress p (Ganin et al. 2016, section 5.2.2)."""
+    term, _ = term_and_encoder("augcse", alpha_schedule="annealed", positive="augmented")
+    expected = [term.settings.alpha * math.tanh(5 * progress) for progress in (0.0, 0.1, 0.9)]
+    assert [term.alpha(progress) for progress in (0.0, 0.1, 0.9)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("reading", ADVERSARIAL_READINGS)

@@ -297,6 +297,12 @@ def test_the_queue_holds_the_newest_first_and_no_more_than_it_may():
     assert int(term.filled) == len(term.queue) == 48
     assert term.queue_identities.tolist() == [*range(100, 132), *range(16)]
     assert torch.allclose(term.queue[:32], term.momentum_head(rows + 1))
+    short = build_objective(config(name="esimcse", esimcse={"queue": 0.5}), encoder()).terms["esimcse"]
+    short.remember(rows, torch.arange(32))
+    assert torch.allclose(short.queue, short.momentum_head(rows)[short.queue_identities])
+    rows[3] = torch.nan  # a batch that is not finite costs its step, and no later one
+    term.remember(rows, torch.arange(32))
+    assert term.queue.isfinite().all() and torch.allclose(term.queue[:3], term.momentum_head(rows[:3]))
 
 
 def test_edits_depend_on_a_sequences_key_and_not_on_its_neighbours():

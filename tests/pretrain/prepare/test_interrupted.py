@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from prepare_helpers import WORDS, config, digest, make_corpus, texts_of
+from run_helpers import ROOT, paths_in, wait_for
 
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
@@ -52,7 +53,8 @@ def _fail_when_decided(hashes: HashRange, work: Path, rank: int) -> None:
     WorkFile.write(hashes, work, rank)
 
 
-ROOT = Path(__file__).resolve().parents[3]
+COMPLETED = ".work/logs/*/completions/*"
+"""A file for each finished task; its folders come and go."""
 
 
 def _start(arguments: list[str]) -> subprocess.Popen:
@@ -79,7 +81,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatc
     kills = []
     for target in (2, 12, 14, 10**9):  # finished tasks at the kill: reading, at the tokenizer, at the shards
         process = _start([*arguments, "--out", str(killed)])
-        while process.poll() is None and len(list(killed.glob(".work/logs/*/completions/*"))) < target:
+        while process.poll() is None and len(paths_in(killed, COMPLETED)) < target:
             time.sleep(0.005)
         if process.poll() is not None:
             assert process.returncode == 0
@@ -114,14 +116,11 @@ def test_sigterm_ends_its_workers_too(tmp_path):
             str(out),
         ]
     )
-    while process.poll() is None and len(list(out.glob(".work/logs/*/completions/*"))) < 2:
+    while process.poll() is None and len(paths_in(out, COMPLETED)) < 2:
         time.sleep(0.005)
     process.terminate()
-    assert process.wait(timeout=60) == 128 + signal.SIGTERM
-    deadline = time.monotonic() + 30
-    while left := [one for one in psutil.pids() if _session(one) == process.pid]:
-        assert time.monotonic() < deadline, [psutil.Process(one).cmdline() for one in left]
-        time.sleep(0.1)
+    assert process.wait() == 128 + signal.SIGTERM
+    wait_for(lambda: not [one for one in psutil.pids() if _session(one) == process.pid], [], timeout=30)
 
 
 def _session(process: int) -> int | None:
@@ -151,9 +150,8 @@ def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path, background):
     arguments = ["--source", str(corpus), "--vocabulary", "320", "--progress", "false", "--workers", "2"]
     done = subprocess.run(
         [sys.executable, str(tmp_path / "run.py"), *arguments, "--out", str(tmp_path / "out")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
-        # A shell script starts its background jobs with SIGINT ignored, and Python then has no
-        # KeyboardInterrupt.
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        # Ignored in a background job of a shell script, where Python has no KeyboardInterrupt.
         preexec_fn=functools.partial(signal.signal, signal.SIGINT,
         signal.SIG_IGN if background else signal.SIG_DFL),
     )  # fmt: skip

@@ -19,7 +19,7 @@ def test_a_log_file_gets_lines_of_progress(tmp_path, monkeypatch, capsys):
     with Display(tmp_path, stages), Heartbeat(tmp_path, "read", 0) as heartbeat:
         heartbeat.advance(30)
         printed, until = "", time.monotonic() + 60
-        while "read, clean, split: 30%, 0:00:0" not in printed:
+        while "read, clean, split: 30%, 0:0" not in printed:
             assert time.monotonic() < until, printed
             time.sleep(0.05)
             printed += capsys.readouterr().err

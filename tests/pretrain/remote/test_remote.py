@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from forked_python import run_python
 from range_server import FAULTS, RangeServer
-from run_helpers import command, curve, environment, finish, start
+from run_helpers import command, curve, environment, finish, fork, start, status_of
 
 from pretrain import api
 from pretrain.common.credentials import require_no_credentials, without_credentials
@@ -166,18 +166,13 @@ def test_threads_and_processes_share_a_cache(tmp_path):
             if chunks.read(place(number)) != made(number):
                 wrong.append(number)
 
-    children = []
-    for seed in range(2):
-        if (child := os.fork()) == 0:
-            work(seed)
-            os._exit(len(wrong))
-        children.append(child)
+    children = [fork(lambda seed=seed: work(seed) or len(wrong)) for seed in range(2)]
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(2, 6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    assert not wrong and list(map(status_of, children)) == [0, 0]
     assert kept_bytes(tmp_path) <= 30_000 + 6 * 1_500 + 6_000
 
 

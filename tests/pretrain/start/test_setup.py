@@ -119,7 +119,7 @@ def test_one_thread_that_torchrun_has_set_is_not_the_users(tmp_path, asked, flag
         str(tmp_path / "threads.py"),
     ]
     done = subprocess.run(
-        words + ([] if flag is None else [flag]), env=environment, capture_output=True, text=True, timeout=120
+        words + ([] if flag is None else [flag]), env=environment, capture_output=True, text=True
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("threads")]
     assert lines == [f"threads {expected}"] * ranks, done.stdout + done.stderr

@@ -207,12 +207,12 @@ def test_float16_may_overflow_until_its_scale_is_at_the_floor(tmp_path):
 def test_faults_are_counted_over_the_last_steps_alone(tmp_path):
     progress = Progress(norms=[[step, 1.0] for step in range(1, 50)])
     faults = judged(tmp_path, progress, spikes="skip", skip=2, within=100)
-    for step in (60, 130, 165):
+    for step in (65, 71, 165):  # 65 is too long ago at 165, and 71 just counts at 170
         assert not faults.judge(numbers(step, 50.0))
-    assert progress.faults == [130, 165]
+    assert progress.faults == [71, 165]
     with pytest.raises(OverBudget, match="3 had a fault") as over:
         faults.judge(numbers(170, 50.0))
-    assert "(130, 165, 170), and train.faults.skip is 2" in over.value.what
+    assert "(71, 165, 170), and train.faults.skip is 2" in over.value.what
     assert (over.value.step, over.value.since, over.value.finding.sequences) == (170, 165, [170])
 
 

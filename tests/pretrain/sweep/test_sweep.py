@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
-from run_helpers import TINY, environment
+from run_helpers import TINY, environment, paths_in, wait_for
 from sweep_helpers import ROOT, write_sweep
 
 from pretrain.sweep.evaluations import EvaluatedModel, evaluate
@@ -73,7 +72,7 @@ def command(tmp_path, *words):
 
 def sweep(tmp_path, *words, expect=0):
     line = command(tmp_path, *words)
-    done = subprocess.run(line, env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -174,12 +173,9 @@ def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
     process = subprocess.Popen(
         line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
     )
-    end = time.monotonic() + 60
-    while not list((tmp_path / "out" / "runs").glob("long*/ready")):
-        assert time.monotonic() < end and process.poll() is None
-        time.sleep(0.05)
+    wait_for(lambda: paths_in(tmp_path / "out" / "runs", "long*/ready"), [process], pause=0.05)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=60)[0]
+    said = process.communicate()[0]
     assert process.returncode == 143 and "waiting for the run to save" in said and "next, seed" not in said
     assert "received SIGTERM: stopped" in said and f"  next: {shlex.join(['python', *line[1:]])}\n" in said
     said = sweep(tmp_path, path)
@@ -306,7 +302,7 @@ def test_a_sweep_trains_resumes_and_dry_runs_for_real(tiny_data, tmp_path):
     ]
 
     def sweep(*more):
-        return subprocess.run([*words, *more], env=environment(), capture_output=True, text=True, timeout=400)
+        return subprocess.run([*words, *more], env=environment(), capture_output=True, text=True)
 
     tried = sweep("--dry-run", "--rows", "MLM,too small")
     assert tried.returncode == 1 and "starts  MLM" in tried.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from run_helpers import ROOT, TINY, curve, environment, wait_for
+from run_helpers import ROOT, TINY, curve, environment, paths_in, wait_for
 from sweep_helpers import write_sweep
 
 from pretrain.common.errors import UserError
@@ -53,16 +53,16 @@ def test_torchrun_starts_the_ranks_and_a_signal_to_the_sweep_saves(tiny_data, tm
     process = start(tmp_path, "--launch", TORCHRUN)
 
     def run():
-        return next((tmp_path / "out" / "runs").glob("one-*"), tmp_path)
+        return next(iter(paths_in(tmp_path / "out" / "runs", "one-*")), tmp_path)
 
     wait_for(lambda: len(curve(run())) > 4, [process], timeout=200, pause=0.02)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate()[0]
     assert process.returncode == 143 and "waiting for the run to save" in said, said
     log = (run() / "log.txt").read_text()
     assert "2 x CPU" in log and not (run() / "stop").exists() and list((run() / "checkpoints").glob("step-*"))
     process = start(tmp_path, "--launch", TORCHRUN)
-    said = process.communicate(timeout=200)[0]
+    said = process.communicate()[0]
     assert process.returncode == 0 and "ours, 1 of 1 seeds" in said and ", from step" in said, said
     assert max(curve(run())) == 60
 
@@ -75,7 +75,7 @@ def test_a_launcher_that_is_not_there_is_one_message(tiny_data, tmp_path):
     }
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     process = start(tmp_path, "--launch", "torch-run --nproc-per-node 2")
-    said = process.communicate(timeout=100)[0]
+    said = process.communicate()[0]
     assert process.returncode == 2 and "torch-run cannot be started" in said and "Traceback" not in said, said
 
 
@@ -94,7 +94,7 @@ def test_a_fault_of_one_run_that_may_pass_does_not_end_the_sweep(tiny_data, tmp_
     (tmp_path / "launcher.py").write_text(PASSING)
     write_tiny(tiny_data, tmp_path, seeds=[1, 2])
     process = start(tmp_path, "--launch", f"{sys.executable} {tmp_path / 'launcher.py'}")
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate()[0]
     assert said.count("FAILED (75): error: rank 1 is lost") == 2 and "SIGUSR1" not in said, said
 
 
@@ -136,19 +136,19 @@ def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data
     process = start(tmp_path, "--jobs", "2")
 
     def runs():
-        return sorted((tmp_path / "out" / "runs").glob("one-*"))
+        return paths_in(tmp_path / "out" / "runs", "one-*")
 
     wait_for(
         lambda: [len(curve(run)) > 4 for run in runs()] == [True] * 2, [process], timeout=200, pause=0.02
     )
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate()[0]
     assert process.returncode == 143 and said.count("waiting for the run to save") == 2, said
     assert [run.name.split("-")[1] for run in runs()] == ["seed1", "seed2"]  # no third was begun
     for run in runs():
         assert "threads a rank: " in (run / "log.txt").read_text() and list(run.glob("checkpoints/step-*"))
     process = start(tmp_path, "--jobs", "2")
-    said = process.communicate(timeout=200)[0]
+    said = process.communicate()[0]
     assert process.returncode == 0 and "ours, 3 of 3 seeds" in said and said.count(", from step") == 2, said
     assert [max(curve(run)) for run in runs()] == [steps] * 3
 
@@ -159,14 +159,14 @@ def test_a_killed_sweep_has_its_runs_save_and_end(tiny_data, tmp_path):
     process = start(tmp_path, "--jobs", "2")
 
     def runs():
-        return sorted((tmp_path / "out" / "runs").glob("one-*"))
+        return paths_in(tmp_path / "out" / "runs", "one-*")
 
     wait_for(
         lambda: [len(curve(run)) > 4 for run in runs()] == [True] * 2, [process], timeout=200, pause=0.02
     )
     process.kill()
-    process.communicate(timeout=60)
-    wait_for(lambda: all(list(run.glob("checkpoints/step-*")) for run in runs()), [], timeout=100)
+    process.communicate()
+    wait_for(lambda: all(paths_in(run, "checkpoints/step-*") for run in runs()), [], timeout=100)
     wait_for(lambda: not any((run / ".lock").exists() for run in runs()), [], timeout=100)
     assert all(max(curve(run)) < steps for run in runs())
 
@@ -174,5 +174,5 @@ def test_a_killed_sweep_has_its_runs_save_and_end(tiny_data, tmp_path):
 def test_runs_side_by_side_are_of_one_process_each(tiny_data, tmp_path):
     write_tiny(tiny_data, tmp_path)
     process = start(tmp_path, "--jobs", "2", "--launch", TORCHRUN)
-    said = process.communicate(timeout=100)[0]
+    said = process.communicate()[0]
     assert process.returncode == 2 and "give one of the two" in said, said

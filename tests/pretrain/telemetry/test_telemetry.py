@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_helpers import fork, wait_for
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -227,20 +228,15 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
 
 
 def test_metrics_survive_a_kill(tmp_path):
-    child = os.fork()
-    if child == 0:
-        try:
-            telemetry = Telemetry(tmp_path, 10**9, stream=io.StringIO())
-            with telemetry:
-                for step in range(1, 10**9):
-                    telemetry.advance(step, {"total": 1.0}, 0.1, 10)
-                    telemetry.log(step, {"loss": {"total": 1.0}})
-        finally:
-            os._exit(1)
+    def write() -> None:
+        with Telemetry(tmp_path, 10**9, stream=io.StringIO()) as telemetry:
+            for step in range(1, 10**9):
+                telemetry.advance(step, {"total": 1.0}, 0.1, 10)
+                telemetry.log(step, {"loss": {"total": 1.0}})
+
+    child = fork(write)
     path = tmp_path / "metrics.jsonl"
-    deadline = time.monotonic() + 30
-    while (not path.exists() or path.stat().st_size < 5000) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: path.exists() and path.stat().st_size >= 5000, [])
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     steps = [record["step"] for record in read_metrics(path)]

@@ -35,10 +35,8 @@ def ended(ranks: list[subprocess.Popen]) -> tuple[str, list[int]]:
     """What all ranks have printed, and their exit statuses; nothing of them is left, in bounded time."""
     everything = [psutil.Process(rank.pid) for rank in ranks if rank.poll() is None]
     everything += [child for process in everything for child in process.children(recursive=True)]
-    began = time.monotonic()
     outputs = outputs_of(ranks, MOST)
-    assert time.monotonic() - began < MOST, outputs
-    assert not psutil.wait_procs(everything, 5)[1]
+    assert not psutil.wait_procs(everything, 60)[1]
     return "".join(outputs), [rank.returncode for rank in ranks]
 
 
