@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from augment.core.errors import AugmentationError
+from augment.core.waiting import within
 from pretrain.checkpoint.folder import candidates, step_of
 from pretrain.common.error_output import is_printed, mark_printed, print_error
 from pretrain.common.errors import UserError
@@ -214,20 +214,11 @@ def newest_checkpoint(run_folder: Path) -> tuple[int, str] | None:
 
 
 def bounded(action: Callable[[], T], seconds: float, otherwise: T) -> T:
-    """Return what an action returns; `otherwise` where it fails, or takes longer.
-
-    A file system that is away lets a call wait for ever; its thread is then left behind.
-    """
-    results: list[T] = []
-
-    def act() -> None:
-        with contextlib.suppress(Exception):
-            results.append(action())
-
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return results[0] if results else otherwise
+    """Return what an action returns; `otherwise` where it fails, or takes longer."""
+    try:
+        return within(seconds, action)
+    except Exception:
+        return otherwise
 
 
 def _first_line(error: BaseException) -> str:
