@@ -4,6 +4,7 @@ Importing it takes seconds (torch, DeepSpeed, transformers): `pretrain/main.py` 
 """
 
 import functools
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         # while the model is as it starts
         repair_best(folder, progress, functools.partial(checkpoints.save, Progress(), wait=True))
         store.load(checkpoint, engine, verify=False)  # verified when it was chosen
-    recipe = to_yaml(config) + as_comments(data.inputs)
-    on_rank_zero(lambda: replace_durably(folder / "config.yaml", recipe.encode()))
+    recipe = (to_yaml(config) + as_comments(data.inputs)).encode()
 
     # batches, evaluation, checkpoints
     of_ledger = compare_last_batch(config, data.train, spec, progress, checkpoint)
@@ -156,6 +156,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
             rank,
             progress.step,
             progress.tokens,
+            progress.rows,
             flops,
             sequences_before=config.batch_sizes.before,
             track=config.track or (),
@@ -164,6 +165,8 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         ) as telemetry,
         watchdog.end_after_errors(),
     ):
+        on_rank_zero(lambda: replace_durably(folder / "config.yaml", recipe))
+        telemetry.log(progress.step, {"config_sha256": hashlib.sha256(recipe).hexdigest()})
         if default_recipe is not None:
             telemetry.say(summary.describe_default(default_recipe))
         lengths = summary.measure_views(config, data, encoder, progress)
@@ -184,6 +187,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
             scores = evaluate()
             telemetry.log(0, {"evaluation": scores})
             progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
+            progress.rows = on_rank_zero(telemetry.sync)
             keep_start(folder, functools.partial(checkpoints.save, progress, wait=True), keep_best)
         steps = iter(batches)  # forks the workers, which must not have the run's signal handlers
         shutdown = Shutdown(folder, watch_file=rank == 0)

@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.common.memory import FlatMemory
-from pretrain.common.shutdown import EXIT_CODES, NONE, REASONS, STOP, UNSAVED, Shutdown
+from pretrain.common.ranks import on_rank_zero
+from pretrain.common.run_folder import require_in_place
+from pretrain.common.shutdown import EXIT_CODES, MOVED, NONE, REASONS, STOP, UNSAVED, Shutdown
 from pretrain.common.transfer import Numbers
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
@@ -102,6 +104,8 @@ def train(
         ends_row = last or progress.step == 0 or _is_due(progress.step + 1, settings.log_every)
         asked = max(shutdown.requested(), UNSAVED if checkpoints.failed else NONE)
         result = whole.compute(batch, asked, probing=ends_row, busy=stragglers.busy())
+        if result.request == MOVED:
+            on_rank_zero(lambda: require_in_place(config.run_folder))
         with clock("step"):
             norm, applied = update.apply(result.losses["total"], faults.largest_applied(progress.step + 1))
         memory.after_step()
@@ -115,7 +119,7 @@ def train(
         progress.substitutions += result.substitutions
         progress.ledger = chain.extend(progress.ledger, result.sums)
         evaluates = last or _is_due(progress.step, config.evaluate.every)
-        request = NONE if last else result.request
+        request = NONE if last or result.request == MOVED else result.request  # moved back meanwhile
 
         log.add(batch, result, rate, norm, applied, ends_row)
         due = checkpoints.due(progress.step)
@@ -134,7 +138,7 @@ def train(
             progress.window, progress.monitor = log.window.state(), log.monitor.memory()
             # what is asked of the checkpoint at once needs it whole; else training goes on meanwhile
             with watchdog("checkpoint"):
-                telemetry.sync()
+                progress.rows = on_rank_zero(telemetry.sync)
                 path = checkpoints.save(progress, wait=bool(last or request or best), say=telemetry.say)
                 if best:
                     keep_best(path)

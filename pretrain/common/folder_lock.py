@@ -26,6 +26,7 @@ from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from pretrain.common.errors import UserError
 from pretrain.common.processes import stat_fields
+from pretrain.common.run_folder import moved
 
 LOCK = ".lock"
 LEASE = 120.0
@@ -216,6 +217,8 @@ def state_here(owner: Any) -> str:
 
 def _stop(loss: Any) -> None:
     """End this process: it has lost its lock, and another may be writing already."""
+    if moved():
+        return  # its next step says so, on all ranks, and nothing is written until then
     print(
         f"\nerror: the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for "
         "long, or the file was removed. Stopped before anything else is written; what was saved is whole.",

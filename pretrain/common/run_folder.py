@@ -1,8 +1,11 @@
-"""Run folders given as models: which weights a run's name stands for."""
+"""Run folders: which weights a run's name stands for, and whether a folder still has its name."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +72,56 @@ def named_model(key: str, source: str | None) -> str | None:
         return source and export_of(source)
     except UserError as error:
         raise ValueError(f"{key}: {error}") from None
+
+
+# -- a folder that keeps its name ----------------------------------------
+
+
+class FolderMoved(UserError, OSError):
+    """A folder was renamed or removed while this process wrote into it."""
+
+
+_guarded: dict[str, tuple[os.stat_result, str]] = {}
+"""Absolute path of a folder -> its status, and the name of a file that is in it all the time."""
+
+
+@contextlib.contextmanager
+def guard(folder: Path, mark: str) -> Iterator[None]:
+    """Let `pretrain.common.files` write nothing below a folder's name once another folder has it, or none.
+
+    mark: a file in it. Who removes the folder may remove this before the folder itself.
+    """
+    name = os.path.abspath(folder)
+    _guarded[name] = os.stat(folder), mark
+    try:
+        yield
+    finally:
+        del _guarded[name]
+
+
+def moved(path: Path | None = None) -> FolderMoved | None:
+    """Return an error where a guarded folder in which a path lies has lost its name; path: None: any."""
+    place = None if path is None else os.path.join(os.path.abspath(path), "")
+    for folder, (status, mark) in _guarded.items():
+        if place is not None and not place.startswith(os.path.join(folder, "")):
+            continue
+        try:
+            kept = os.path.samestat(os.stat(folder), status) and os.path.exists(os.path.join(folder, mark))
+        except OSError as error:
+            kept = error.errno not in (
+                errno.ENOENT,
+                errno.ENOTDIR,
+            )  # a file system that is away may come back
+        if not kept:
+            return FolderMoved(
+                f"{folder} was renamed or removed while this run wrote into it. The run has stopped, and "
+                "writes nothing more under that name. Where the folder is now, it goes on from its last "
+                "checkpoint: the same command with --run NEW_NAME --resume auto"
+            )
+    return None
+
+
+def require_in_place(path: Path) -> None:
+    """Raise FolderMoved where a guarded folder in which a path lies has lost its name."""
+    if error := moved(path):
+        raise error

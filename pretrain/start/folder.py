@@ -11,6 +11,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import discard, make_folder, remove_if_empty
 from pretrain.common.folder_lock import LOCK, folder_lock
 from pretrain.common.ranks import on_rank_zero
+from pretrain.common.run_folder import guard
 from pretrain.config.run import Config
 
 
@@ -52,6 +53,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
             ) from None
         held.callback(remove_if_empty, folder)  # of a start that is refused before it writes anything
         held.enter_context(folder_lock(folder))
+        held.enter_context(guard(folder, LOCK))
 
     with ExitStack() as held:
         on_rank_zero(hold)

@@ -23,6 +23,7 @@ from pretrain.checkpoint.folder import candidates, step_of
 from pretrain.common.error_output import is_printed, mark_printed, print_error
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
+from pretrain.common.run_folder import FolderMoved, moved
 from pretrain.common.shutdown import EXIT_REQUEUE
 from pretrain.watch.faults import PEER, SLOW, fault_of
 from pretrain.watch.heartbeat import Heartbeat, read_all, silent_ranks, who_is_behind
@@ -66,8 +67,11 @@ class Ending:
     def explain(self, error: Exception) -> Exception:
         """Print why the run ends, unless another rank does, and return what to raise for it.
 
-        That is the error itself, marked printed, where it is one for users and not one that may pass.
+        That is the error itself, marked printed, where it is one for users and not one that may pass. Of a
+        run folder that has gone rank 0 has told all.
         """
+        if isinstance(error := moved() or error, FolderMoved):
+            return error
         fault = fault_of(error)
         for_users = isinstance(error, (UserError, AugmentationError))
         told = is_printed(error)

@@ -142,10 +142,10 @@ def test_a_line_that_does_not_fit_leaves_nothing(tmp_path):
     if (child := os.fork()) == 0:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        lines = files.LineFile(tmp_path / "lines")
-        lines.append("a" * 600 + "\n")
+        lines = files.AppendedFile(tmp_path / "lines")
+        lines.append(b"a" * 600 + b"\n")
         try:
-            lines.append("b" * 600 + "\n")
+            lines.append(b"b" * 600 + b"\n")
         except OSError as error:
             os._exit(0 if error.errno == errno.EFBIG else 2)
         os._exit(1)
