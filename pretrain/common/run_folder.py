@@ -114,9 +114,9 @@ def moved(path: Path | None = None) -> FolderMoved | None:
             )  # a file system that is away may come back
         if not kept:
             return FolderMoved(
-                f"{folder} was renamed or removed while this run wrote into it. The run has stopped, and "
-                "writes nothing more under that name. Where the folder is now, it goes on from its last "
-                "checkpoint: the same command with --run NEW_NAME --resume auto"
+                f"{folder} was renamed or removed while this command wrote into it. It has stopped, and "
+                "writes nothing more under that name. To go on where the folder is now, name that; of a run "
+                "with --run NEW_NAME --resume auto"
             )
     return None
 

@@ -11,7 +11,6 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import discard, make_folder, remove_if_empty
 from pretrain.common.folder_lock import LOCK, folder_lock
 from pretrain.common.ranks import on_rank_zero
-from pretrain.common.run_folder import guard
 from pretrain.config.run import Config
 
 
@@ -52,8 +51,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
                 f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
             ) from None
         held.callback(remove_if_empty, folder)  # of a start that is refused before it writes anything
-        held.enter_context(folder_lock(folder))
-        held.enter_context(guard(folder, LOCK))
+        held.enter_context(folder_lock(folder, says_itself=True))
 
     with ExitStack() as held:
         on_rank_zero(hold)

@@ -70,8 +70,9 @@ class Ending:
         That is the error itself, marked printed, where it is one for users and not one that may pass. Of a
         run folder that has gone rank 0 has told all.
         """
-        if isinstance(error := moved() or error, FolderMoved):
-            return error
+        gone = error if isinstance(error, FolderMoved) else moved()
+        if gone is not None:
+            return gone
         fault = fault_of(error)
         for_users = isinstance(error, (UserError, AugmentationError))
         told = is_printed(error)
