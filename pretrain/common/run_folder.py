@@ -81,18 +81,19 @@ class FolderMoved(UserError, OSError):
     """A folder was renamed or removed while this process wrote into it."""
 
 
-_guarded: dict[str, tuple[os.stat_result, str]] = {}
-"""Absolute path of a folder -> its status, and the name of a file that is in it all the time."""
+_guarded: dict[str, tuple[str, bytes]] = {}
+"""Absolute path of a folder -> that of a file in it, and its content."""
 
 
 @contextlib.contextmanager
 def guard(folder: Path, mark: str) -> Iterator[None]:
     """Let `pretrain.common.files` write nothing below a folder's name once another folder has it, or none.
 
-    mark: a file in it. Who removes the folder may remove this before the folder itself.
+    mark: a file in it that does not change, and of which no other folder has the same.
     """
     name = os.path.abspath(folder)
-    _guarded[name] = os.stat(folder), mark
+    path = os.path.join(name, mark)
+    _guarded[name] = path, Path(path).read_bytes()
     try:
         yield
     finally:
@@ -102,16 +103,13 @@ def guard(folder: Path, mark: str) -> Iterator[None]:
 def moved(path: Path | None = None) -> FolderMoved | None:
     """Return an error where a guarded folder in which a path lies has lost its name; path: None: any."""
     place = None if path is None else os.path.join(os.path.abspath(path), "")
-    for folder, (status, mark) in _guarded.items():
+    for folder, (mark, content) in _guarded.items():
         if place is not None and not place.startswith(os.path.join(folder, "")):
             continue
-        try:
-            kept = os.path.samestat(os.stat(folder), status) and os.path.exists(os.path.join(folder, mark))
-        except OSError as error:
-            kept = error.errno not in (
-                errno.ENOENT,
-                errno.ENOTDIR,
-            )  # a file system that is away may come back
+        try:  # its content: a file of the same name may get the same inode, and some file systems change it
+            kept = Path(mark).read_bytes() == content
+        except OSError as error:  # a file system that is away may come back
+            kept = error.errno not in (errno.ENOENT, errno.ENOTDIR)
         if not kept:
             return FolderMoved(
                 f"{folder} was renamed or removed while this command wrote into it. It has stopped, and "
