@@ -4,6 +4,7 @@ Importing it takes seconds (torch, DeepSpeed, transformers): `pretrain/main.py` 
 """
 
 import functools
+import hashlib
 import os
 from pathlib import Path
 
@@ -148,9 +149,6 @@ class TrainingRun:
             # while the model is as it starts
             repair_best(self.folder, self.progress, self._save_start)
             store.load(self.checkpoint, self.engine, verify=False)  # verified when it was chosen
-        recipe = to_yaml(config) + as_comments(data.inputs)
-        on_rank_zero(lambda: replace_durably(self.folder / "config.yaml", recipe.encode()))
-
         self.ledger_message = verify_resumed_batch(
             config, data.train, self.spec, self.progress, self.checkpoint
         )
@@ -162,7 +160,7 @@ class TrainingRun:
         config, progress = self.config, self.progress
         self.loader = self._loader()
         with self.checkpoints, self._telemetry() as self.telemetry, self.watchdog.end_after_errors():
-            extra_metrics = self._say_what_runs()
+            extra_metrics = self._record_what_runs()
             if progress.step == 0:
                 self._evaluate_start()
             # kick off the workers now: forked later, they would have the signal handlers of the run
@@ -233,6 +231,7 @@ class TrainingRun:
             self.rank,
             self.progress.step,
             self.progress.tokens,
+            self.progress.rows,
             self.flops,
             sequences_before=self.config.batch_sizes.before,
             track=self.config.track or (),
@@ -240,9 +239,12 @@ class TrainingRun:
             settings=dict(leaves(self.config.model_dump(mode="json"))),
         )
 
-    def _say_what_runs(self) -> ExtraMetrics:
-        """Print what is about to run; return what a row of metrics says besides the trainer's own numbers."""
+    def _record_what_runs(self) -> ExtraMetrics:
+        """Write and print what is about to run; return what a row of metrics says besides the trainer's own numbers."""
         config, data, progress, telemetry = self.config, self.data, self.progress, self.telemetry
+        recipe = (to_yaml(config) + as_comments(data.inputs)).encode()
+        on_rank_zero(lambda: replace_durably(self.folder / "config.yaml", recipe))
+        telemetry.log(progress.step, {"config_sha256": hashlib.sha256(recipe).hexdigest()})
         if self.default_recipe is not None:
             telemetry.say(summary.describe_default(self.default_recipe))
         lengths = summary.measure_views(config, data, self.encoder, progress)
@@ -274,6 +276,7 @@ class TrainingRun:
         self.telemetry.log(0, {"evaluation": scores})
         from_random, best_by = self.config.model.init is None, self.config.evaluate.best_by
         self.progress.note_scores(scores, from_random, best_by)
+        self.progress.rows = on_rank_zero(self.telemetry.sync)
         keep_start(self.folder, self._save_start, self._keep_best)
 
     def _save_start(self, folder: Path) -> Path:

@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.common.memory import FlatMemory
-from pretrain.common.shutdown import EXIT_CODES, NONE, REASONS, STOP, UNSAVED, Shutdown
+from pretrain.common.ranks import on_rank_zero
+from pretrain.common.run_folder import require_in_place
+from pretrain.common.shutdown import EXIT_CODES, MOVED, NONE, REASONS, STOP, UNSAVED, Shutdown
 from pretrain.common.transfer import Numbers
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
@@ -106,7 +108,7 @@ class Trainer:
             result = self._step(batches)
 
             last = progress.step == self.stop_step
-            request = NONE if last else result.request
+            request = NONE if last or result.request == MOVED else result.request  # moved back meanwhile
             evaluates = last or _is_due(progress.step, config.evaluate.every)
             saves = last or request or self.checkpoints.due(progress.step)
             if evaluates or saves:
@@ -137,6 +139,8 @@ class Trainer:
         ends_row = number in (1, self.stop_step) or _is_due(number, settings.log_every)
         request = max(self.shutdown.requested(), UNSAVED if self.checkpoints.failed else NONE)
         result = self.whole.compute(batch, request, probing=ends_row, busy=self.stragglers.busy())
+        if result.request == MOVED:
+            on_rank_zero(lambda: require_in_place(self.config.run_folder))
         with clock("step"):
             norm, applied = self.update.apply(result.losses["total"], self.faults.largest_applied(number))
         self.memory.after_step()
@@ -166,7 +170,7 @@ class Trainer:
         progress.loss_scale = self.scale.state() if self.scale is not None else {}
         progress.window, progress.monitor = self.log.window.state(), self.log.monitor.memory()
         with self.watchdog("checkpoint"):
-            self.telemetry.sync()
+            progress.rows = on_rank_zero(self.telemetry.sync)
             path = self.checkpoints.save(progress, wait=wait, say=self.telemetry.say)
             if is_best:
                 self.keep_best(path)

@@ -130,7 +130,7 @@ TRIED_BY = {
     "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.output pretrain.prepare.run "
     "pretrain.prepare.stages.merge",
     "pretrain/remote/test_mirror_faults.py": "pretrain.remote.mirror",
-    "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run",
+    "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run pretrain.telemetry.board",
     "pretrain/test_command_faults.py": "pretrain.mine.__main__ augment.convert_weights",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",
     "finetune/test_result_faults.py": "finetune.baselines finetune.encoders.kept_vectors "
@@ -149,7 +149,7 @@ TRIED_ALONE = {
 """What one operation of `pretrain.common.files` holds together, which has its tests, and why it is enough."""
 _ONE_FILE = {"replace", "replace_durably", "write_atomically"}
 _MORE = {
-    "put_in_place", "recover", "copy_tree", "create", "sync", "write_durably", "open_partial", "LineFile",
+    "put_in_place", "recover", "copy_tree", "create", "sync", "write_durably", "open_partial", "AppendedFile",
     "put_file_in_place", "rename_durably", "remove_durably", "write_tensors", "write_manifest",
 }  # fmt: skip
 _OF = {"pretrain.common.files", "pretrain.data.shard_writer", "finetune.tuning.run_files"}

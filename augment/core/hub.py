@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from augment.core.waiting import within
+
 SECONDS = 5.0  # for an answer
 
 
@@ -20,7 +22,7 @@ def hub_fault() -> str:
     if constants.HF_HUB_OFFLINE:
         return ""
     try:
-        get_session().head(constants.ENDPOINT, timeout=SECONDS)
+        within(2 * SECONDS, lambda: get_session().head(constants.ENDPOINT, timeout=SECONDS))
     except Exception as error:  # its HTTP library's own, which differs by version
         return f"{constants.ENDPOINT} does not answer ({(str(error) or repr(error)).splitlines()[0]})"
     return ""

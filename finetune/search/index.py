@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import names_function
 from finetune.search.stored import Floats, Signs, Storage, load_faiss
-from pretrain.common.files import make_folder, replace_durably
+from pretrain.common.files import make_folder, replace_durably, sha256_of, to_json
 from pretrain.common.folder_lock import folder_lock
 
 _AT_ONCE = 8192  # sentences encoded between two lines of progress
 _WAIT = 24 * 3600.0
+_VECTORS, _ABOUT = "vectors.faiss", "index.json"
 
 
 @dataclass(frozen=True)
@@ -83,37 +83,39 @@ def open_index(
     for sentence in sentences:
         digest.update(sentence.encode() + b"\n")
     place = folder / digest.hexdigest()[:16]
-    path = place / "vectors.faiss"
     try:
         make_folder(place)
     except PermissionError as error:  # another user's run
         say(f"the index is not kept, for {place} cannot be made: {error.strerror}")
         return build_index(model, sentences, say, quantize)
-    about = {"model": model.name, "pooling": model.pooling, "sentences": len(sentences)}
-    about |= {} if quantize == "none" else {"quantize": quantize}
     with folder_lock(place, _WAIT):
-        if not path.is_file():
+        index = _kept_index(place, sentences, say, quantize)
+        if index is None:
             vectors = _built(model, sentences, say, quantize)
-            _write_about(place, about | {"cut": (cut := model.count_cut(sentences))})
-            replace_durably(path, vectors.serialized())  # last: it says that all is there
-        else:
-            vectors = (Signs if quantize == "binary" else Floats).read(str(path))
-            kept = _kept_cut(place)  # None: damaged, or of an earlier version
-            if (cut := model.count_cut(sentences) if kept is None else kept) != kept:
-                _write_about(place, about | {"cut": cut})
-    return SentenceIndex(vectors, sentences, cut)
+            index = SentenceIndex(vectors, sentences, model.count_cut(sentences))
+            content = vectors.serialized()
+            about = {"model": model.name, "pooling": model.pooling, "sentences": len(sentences)}
+            about |= {"quantize": quantize, "cut": index.cut, "sha256": hashlib.sha256(content).hexdigest()}
+            replace_durably(place / _ABOUT, to_json(about))
+            replace_durably(place / _VECTORS, content)  # last: it says that all is there
+    return index
 
 
-def _write_about(place: Path, about: dict[str, Any]) -> None:
-    replace_durably(place / "index.json", (json.dumps(about, indent=2) + "\n").encode())
+def _kept_index(
+    place: Path, sentences: Sequence[str], say: Callable[[str], None], quantize: Storage
+) -> SentenceIndex | None:
+    """Return the index that a folder keeps; None: none yet, or one that is damaged.
 
-
-def _kept_cut(place: Path) -> int | None:
-    """Return how many sentences are cut, as an index says; None: it does not."""
-    with suppress(OSError, ValueError):
-        about = json.loads((place / "index.json").read_text("utf-8"))
-        if isinstance(about, dict) and isinstance(about.get("cut"), int):
-            return about["cut"]
+    faiss itself takes any bytes of the right number as vectors.
+    """
+    if not (place / _VECTORS).is_file():
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        about = json.loads((place / _ABOUT).read_bytes())
+        if about["sha256"] == sha256_of(place / _VECTORS):
+            vectors = (Signs if quantize == "binary" else Floats).read(str(place / _VECTORS))
+            return SentenceIndex(vectors, sentences, int(about["cut"]))
+    say(f"the index in {place} is damaged, or of a version that kept no checksum: it is made again")
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -30,8 +31,11 @@ def read_tensors(path: Path) -> dict[str, Any]:
         UserError: the file is damaged.
     """
     try:
+        with zipfile.ZipFile(path) as file:  # torch itself does not look at the checksums that it writes
+            if damaged := file.testzip():
+                raise ValueError(f"the checksum of {damaged} differs")
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
+    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError, zipfile.BadZipFile) as error:
         raise UserError(
             f"{path} cannot be read ({error}); remove it, and what it holds is computed again"
         ) from error

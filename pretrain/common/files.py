@@ -27,11 +27,13 @@ import re
 import shutil
 import stat
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from pretrain.common.errors import UserError
+from pretrain.common.run_folder import require_in_place
 
 _BUFFER_BYTES = 1 << 18
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
@@ -58,6 +60,7 @@ def fsync_tree(folder: Path) -> None:
 def make_folder(folder: Path) -> None:
     """Make a folder, and those above it, unless it is there; the names of new ones are durable."""
     folder = Path(folder)
+    require_in_place(folder)
     if folder.is_dir():
         return
     if folder.parent != folder:
@@ -73,6 +76,7 @@ def put_in_place(hidden: Path, folder: Path) -> None:
     Readers find the old folder or the new one, also after a kill or a power cut. Where the file system cannot
     exchange two names (NFS), there is an instant without either, and `recover` mends a kill in it.
     """
+    require_in_place(folder)
     fsync_tree(hidden)
     recover(folder)
     if not folder.exists():
@@ -169,6 +173,7 @@ class _Descriptor(io.RawIOBase):
 
 def create(path: Path) -> io.BufferedWriter:
     """Open an empty file to write to. It has its last name only in a folder that has not got its own yet."""
+    require_in_place(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     return io.BufferedWriter(_Descriptor(descriptor), _BUFFER_BYTES)
 
@@ -242,6 +247,7 @@ def open_partial(path: Path, folder: Path | None = None) -> tuple[Path, io.Buffe
     Args:
         folder: where the hidden file lies; None: beside `path`.
     """
+    require_in_place(path)
     folder = folder or path.parent
     partial = folder / f".{path.name}.partial"
     descriptor = _locked(partial)
@@ -278,6 +284,7 @@ def put_file_in_place(hidden: Path, path: Path) -> None:
 
 def rename_durably(source: Path, target: Path) -> None:
     """Rename a file or a folder whose content is durable; a file that has the name is replaced."""
+    require_in_place(target)
     os.rename(source, target)
     fsync_folder(target.parent)
     if source.parent != target.parent:
@@ -316,35 +323,49 @@ def discard(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-class LineFile:
-    """A file to append lines to: each is in it whole, or not at all, unless a kill comes in the middle.
+class AppendedFile:
+    """A file to append to: each piece is in it whole, or not at all, unless a kill comes in the middle.
 
-    Readers leave out a last line without its end. It becomes durable by `sync`.
+    What the disk refuses waits in memory, and is appended, in order, when the disk takes it. Readers leave
+    out a last piece without its end. It becomes durable by `sync`.
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
+        self.waiting: deque[bytes] = deque()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         fsync_folder(path.parent)
 
-    def append(self, line: str) -> None:
-        """Append a line, which ends with a line feed. Raises: OSError; then nothing was appended."""
-        before = os.fstat(self._descriptor).st_size
-        try:
-            rest = memoryview(line.encode())
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, before)
-            raise
+    def append(self, piece: bytes) -> None:
+        """Append a piece, behind those that wait. Raises: OSError; then it waits, too."""
+        self.waiting.append(piece)
+        self._flush()
+
+    def _flush(self) -> None:
+        require_in_place(self.path)
+        while self.waiting:
+            before = os.fstat(self._descriptor).st_size
+            try:
+                rest = memoryview(self.waiting[0])
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, before)
+                raise
+            self.waiting.popleft()
 
     def sync(self) -> None:
-        """Make all lines durable."""
+        """Append what waits, and make all durable. Raises: OSError."""
+        self._flush()
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+        """Append what waits, and close the file. Raises: OSError; it is closed then, too."""
+        try:
+            self._flush()
+        finally:
+            os.close(self._descriptor)
 
 
 @contextlib.contextmanager

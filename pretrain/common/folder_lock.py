@@ -26,6 +26,7 @@ from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from pretrain.common.errors import UserError
 from pretrain.common.processes import stat_fields
+from pretrain.common.run_folder import guard, moved
 
 LOCK = ".lock"
 LEASE = 120.0
@@ -39,22 +40,24 @@ class FolderTakenError(UserError):
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[None]:
+def folder_lock(folder: Path, wait: float = 0.0, part: str = "", says_itself: bool = False) -> Iterator[None]:
     """Hold `folder` for writing until the block ends or this process dies.
 
-    A child that is forked meanwhile does not hold it.
+    A child that is forked meanwhile does not hold it. Nothing is written into a folder that is renamed or
+    removed meanwhile (`guard`).
 
     Args:
         folder: an existing folder.
         wait: how many seconds to wait for a live holder.
         part: a file or folder in it; hold that alone.
+        says_itself: whether the holder looks by itself, soon, for a folder that is renamed or removed.
 
     Raises:
         FolderTakenError: another process holds it; the message names its host, its pid and when it started.
         UserError: the folder cannot be written.
     """
     path = folder / (f".{part}{LOCK}" if part else LOCK)
-    lock = lease_of(path, on_compromise=_stop)
+    lock = lease_of(path, on_compromise=lambda loss: None if says_itself and moved() else _stop(loss))
     try:
         _acquire(lock, folder / part, wait)
     except OSError as error:
@@ -65,7 +68,8 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[Non
     try:
         with contextlib.suppress(OSError):  # a full disk: the lock works without the note
             note.write_text(json.dumps(_description()) + "\n")
-        yield
+        with contextlib.nullcontext() if part else guard(folder, LOCK):
+            yield
     finally:
         with contextlib.suppress(OSError):
             note.unlink()
@@ -216,10 +220,9 @@ def state_here(owner: Any) -> str:
 
 def _stop(loss: Any) -> None:
     """End this process: it has lost its lock, and another may be writing already."""
-    print(
-        f"\nerror: the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for "
-        "long, or the file was removed. Stopped before anything else is written; what was saved is whole.",
-        file=sys.stderr,
-        flush=True,
+    what = (None if Path(loss.lock_file).parent.is_dir() else moved()) or (
+        f"the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for long, or "
+        "the file was removed. Stopped before anything else is written; what was saved is whole."
     )
+    print(f"\nerror: {what}", file=sys.stderr, flush=True)
     os._exit(2)

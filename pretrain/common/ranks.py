@@ -11,6 +11,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from pretrain.common.error_output import mark_printed, print_before_sending
 from pretrain.common.errors import UserError
+from pretrain.common.run_folder import moved
 
 T = TypeVar("T")
 
@@ -71,10 +72,10 @@ def on_rank_zero(action: Callable[[], T]) -> T:
         try:
             message[0] = action()
         except Exception as error:
-            raised = error
-            kind = type(error) if isinstance(error, UserError) else UserError
-            message[1:] = kind, str(error) or type(error).__name__
-            print_before_sending(error)
+            raised = moved() or error
+            kind = type(raised) if isinstance(raised, UserError) else UserError
+            message[1:] = kind, str(raised) or type(raised).__name__
+            print_before_sending(raised)
     dist.broadcast_object_list(message, src=0, group=group)
     if raised is not None:
         raise raised

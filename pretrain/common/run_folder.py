@@ -1,8 +1,11 @@
-"""Run folders given as models: which weights a run's name stands for."""
+"""Run folders: which weights a run's name stands for, and whether a folder still has its name."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +72,54 @@ def named_model(key: str, source: str | None) -> str | None:
         return source and export_of(source)
     except UserError as error:
         raise ValueError(f"{key}: {error}") from None
+
+
+# -- a folder that keeps its name ----------------------------------------
+
+
+class FolderMoved(UserError, OSError):
+    """A folder was renamed or removed while this process wrote into it."""
+
+
+_guarded: dict[str, tuple[str, bytes]] = {}
+"""Absolute path of a folder -> that of a file in it, and its content."""
+
+
+@contextlib.contextmanager
+def guard(folder: Path, mark: str) -> Iterator[None]:
+    """Let `pretrain.common.files` write nothing below a folder's name once another folder has it, or none.
+
+    mark: a file in it that does not change, and of which no other folder has the same.
+    """
+    name = os.path.abspath(folder)
+    path = os.path.join(name, mark)
+    _guarded[name] = path, Path(path).read_bytes()
+    try:
+        yield
+    finally:
+        del _guarded[name]
+
+
+def moved(path: Path | None = None) -> FolderMoved | None:
+    """Return an error where a guarded folder in which a path lies has lost its name; path: None: any."""
+    place = None if path is None else os.path.join(os.path.abspath(path), "")
+    for folder, (mark, content) in _guarded.items():
+        if place is not None and not place.startswith(os.path.join(folder, "")):
+            continue
+        try:  # its content: a file of the same name may get the same inode, and some file systems change it
+            kept = Path(mark).read_bytes() == content
+        except OSError as error:  # a file system that is away may come back
+            kept = error.errno not in (errno.ENOENT, errno.ENOTDIR)
+        if not kept:
+            return FolderMoved(
+                f"{folder} was renamed or removed while this command wrote into it. It has stopped, and "
+                "writes nothing more under that name. To go on where the folder is now, name that; of a run "
+                "with --run NEW_NAME --resume auto"
+            )
+    return None
+
+
+def require_in_place(path: Path) -> None:
+    """Raise FolderMoved where a guarded folder in which a path lies has lost its name."""
+    if error := moved(path):
+        raise error

@@ -8,14 +8,16 @@ import signal
 from pathlib import Path
 
 from pretrain.common.files import remove_file
+from pretrain.common.run_folder import moved
 
 EXIT_REQUEUE = 75  # EX_TEMPFAIL: a batch script requeues the job, which resumes with --resume auto
 EXIT_BUDGET = 124  # that of `timeout`: work that was left when the time was up is kept, and can be continued
 STOP_FILE = "stop"
 
 # Requests, the weightier the larger: the largest over all ranks wins. A stop file forbids a requeue.
-# UNSAVED: a checkpoint could not be written, which the next save raises on all ranks.
-NONE, UNSAVED, INTERRUPT, TERMINATE, REQUEUE, STOP = range(6)
+# UNSAVED: a checkpoint could not be written, which the next save raises on all ranks. MOVED: the run folder
+# was renamed or removed.
+NONE, UNSAVED, INTERRUPT, TERMINATE, REQUEUE, STOP, MOVED = range(7)
 EXIT_CODES = {STOP: 0, INTERRUPT: 130, TERMINATE: 143, REQUEUE: EXIT_REQUEUE}
 REASONS = {
     STOP: "found the stop file",
@@ -37,7 +39,8 @@ class Shutdown:
         """
         Args:
             folder: of the run; its stop file is `folder`/stop.
-            watch_file: whether this rank looks for the stop file at every step. One rank is enough.
+            watch_file: whether this rank looks at every step for the stop file, and for the folder itself.
+                One rank is enough.
         """
         self._requested = NONE
         self._stop_file = folder / STOP_FILE if watch_file else None
@@ -52,7 +55,9 @@ class Shutdown:
 
     def requested(self) -> int:
         """Return the weightiest request that this rank has received, NONE if there is none."""
-        if self._stop_file is not None and self._stop_file.exists():
+        if self._stop_file is not None and moved():
+            self._requested = MOVED
+        elif self._stop_file is not None and self._stop_file.exists():
             self._requested = STOP
         return self._requested
 

@@ -43,6 +43,7 @@ from pretrain.data.tokenizer import cleaning_tokenizer, tokenizer_hash
 from pretrain.export.model_card import model_card
 from pretrain.export.quantization import quantize_export
 from pretrain.export.sentence_transformers import POOLED_TYPES, read_head, write_modules
+from pretrain.export.sums import write_sums
 from pretrain.model.architectures import config_from, family_of
 from pretrain.model.heads import ProjectionHead, simcse_head
 
@@ -104,6 +105,7 @@ def _make(run: Path, chosen: Path, out: Path, quantize: str, sentences: Path | N
                         policy = read_policy(hidden)
                         assert policy is not None  # of the export just written
                         quantize_export(hidden, policy, read_kept_head(hidden, policy), quantize, sentences)
+                write_sums(hidden)
                 _keep_times(hidden, out)
                 _share(hidden)
                 put_in_place(hidden, out)

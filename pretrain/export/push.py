@@ -16,6 +16,7 @@ from pretrain.export.evaluations import WEIGHTS, evaluations_of
 from pretrain.export.folder import MARK, read_policy
 from pretrain.export.hub_card import hub_card
 from pretrain.export.model_card import without_folders
+from pretrain.export.sums import SUMS
 
 REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 RECIPE = "training_config.yaml"
@@ -61,7 +62,9 @@ class Upload:
             RECIPE: yaml.safe_dump(without_folders(recipe), sort_keys=False, allow_unicode=True),
         }
         self.files: dict[str, bytes | Path] = {
-            path.relative_to(export).as_posix(): path for path in sorted(export.rglob("*")) if path.is_file()
+            path.relative_to(export).as_posix(): path
+            for path in sorted(export.rglob("*"))
+            if path.is_file() and path.name != SUMS  # of files as they are here
         }
         self.files |= {name: text.encode() for name, text in rewritten.items()}
 

@@ -15,12 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from augment.core.waiting import within
 from pretrain.common.errors import UserError
 
 CONNECT_SECONDS, STALL_SECONDS = 10.0, 30.0
 """How long to wait for a connection, and for the next bytes of an answer."""
 _FINAL = (400, 401, 403, 404, 405, 410)  # answers that another try does not change
-_PIECE = 1 << 18
+_PIECE = 1 << 14  # a thread that was left behind ends when it has as many bytes
+_LARGEST = 1 << 30  # bytes of a file whose size nothing says: a manifest, a tokenizer
 
 
 class Unreachable(Exception):
@@ -37,7 +39,7 @@ class Retries:
 
     tries: at most so many. first, longest: seconds before the second try, and the most before any; the wait
         doubles each time, times a random number from 0.5 to 1.5, so that ranks do not come back together.
-    deadline: seconds for one try; a server that sends too slowly is tried again.
+    deadline: seconds for one try, from the connection to the last byte.
     """
 
     tries: int = 7
@@ -76,7 +78,7 @@ class Transport:
         began, failures = time.monotonic(), 0
         while True:
             try:
-                content = self._read_once(file, start, size)
+                content = self._read_within_deadline(file, start, size)
                 if size is not None and len(content) != size:
                     raise OSError(f"{len(content):,} of {size:,} bytes came")
                 if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
@@ -94,12 +96,19 @@ class Transport:
                     ) from error
             time.sleep(self.retries.wait(failures))
 
-    def _read_once(self, file: str, start: int, size: int | None) -> bytes:
+    def _read_within_deadline(self, file: str, start: int, size: int | None) -> bytes:
+        seconds = self.retries.deadline
         place = f"{self.url}/{file}"
+        slow = f"waiting for {place}, up to {seconds:g} s"
+        try:
+            return within(seconds, lambda: self._read_once(place, start, size), slow)
+        except TimeoutError:
+            raise OSError(f"it took more than {seconds:g} s") from None
+
+    def _read_once(self, place: str, start: int, size: int | None) -> bytes:
         if not self.url.startswith(("http://", "https://")):
             return self._by_fsspec(place, start, size)
         headers = {} if size is None else {"Range": f"bytes={start}-{start + size - 1}"}
-        until = time.monotonic() + self.retries.deadline
         with self._open(_session).get(
             place, headers=headers, stream=True, timeout=(CONNECT_SECONDS, STALL_SECONDS)
         ) as answer:
@@ -113,12 +122,12 @@ class Transport:
                     "the server sends whole files only (it does not answer requests for a range of bytes); "
                     "serve the folder with one that does, such as nginx, or copy it here",
                 )
-            pieces = []
+            content, most = bytearray(), _LARGEST if size is None else size
             for piece in answer.iter_content(_PIECE):
-                pieces.append(piece)
-                if time.monotonic() > until:
-                    raise OSError(f"it took more than {self.retries.deadline:g} s")
-            return b"".join(pieces)
+                content += piece
+                if len(content) > most:
+                    raise Unreachable(place, f"the server sends more than {most:,} bytes")
+            return bytes(content)
 
     def _by_fsspec(self, place: str, start: int, size: int | None) -> bytes:
         system = self._open(self._file_system)

@@ -13,6 +13,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import discard, recover
 from pretrain.common.ranks import on_rank_zero
 from pretrain.export.folder import export, is_export, read_policy
+from pretrain.export.sums import changed_files
 from pretrain.step.progress import Progress
 
 
@@ -63,7 +64,10 @@ def repair_best(folder: Path, progress: Progress, save_start: Callable[[Path], P
 def _step_held(folder: Path) -> int | None:
     """Return the step that best/ is of; None: it is no whole export."""
     try:
-        policy = read_policy(folder / "best")
+        changed = [
+            name for name in changed_files(folder / "best") or () if name != "README.md"
+        ]  # people's own
+        policy = None if changed else read_policy(folder / "best")
     except UserError:
         return None
     return None if policy is None else policy["step"]

@@ -37,7 +37,6 @@ FREE = {
     "train.optimizer_code": "changes no gradient; its updates differ by rounding",
     "train.zero": "changes no gradient",
     "train.threads": "changes no gradient",
-    "train.log_every": "changes what is written, not what is trained",
     "train.rendezvous_seconds": "decides how long ranks wait for each other",
     "train.step_deadline": "decides how long a rank may hang",
     "train.precision_file": "the precision itself is compared",
@@ -55,6 +54,7 @@ MAY_CHANGE = {
     "train.faults.rollbacks": "rolling back counts from the run's first step",
     "train.faults.spikes": "from this step on",
     "train.faults.spike_factor": "from this step on",
+    "train.log_every": "from this step on; it changes what is written, not what is trained",
     "train.faults.jump": "steps that are done stay as they are",
     "train.steps": "the decay then ends at the new last step: a linear rate jumps up where a run is extended",
 }

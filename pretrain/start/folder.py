@@ -51,7 +51,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
                 f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
             ) from None
         held.callback(remove_if_empty, folder)  # of a start that is refused before it writes anything
-        held.enter_context(folder_lock(folder))
+        held.enter_context(folder_lock(folder, says_itself=True))
 
     with ExitStack() as held:
         on_rank_zero(hold)

@@ -56,7 +56,7 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
         return None, None
     if not _is_own(choice.path, checkpoints):
         state["progress"]["best_score"] = None  # best/ is chosen among this folder's own evaluations
-        on_rank_zero(lambda: _begin_branch(choice.path, state["step"], folder))
+        on_rank_zero(lambda: _begin_branch(choice.path, state, folder))
     on_rank_zero(lambda: _set_others_aside(choice, state["step"], checkpoints))
     return choice.path, state
 
@@ -112,14 +112,14 @@ def _is_own(checkpoint: Path, checkpoints: Path) -> bool:
     return checkpoint.resolve().parent == checkpoints.resolve()
 
 
-def _begin_branch(checkpoint: Path, step: int, folder: Path) -> None:
+def _begin_branch(checkpoint: Path, state: dict[str, Any], folder: Path) -> None:
     """Copy the metrics of another run, up to the checkpoint from which this one continues.
 
     Without them its curves would begin in the middle, and its last table would have no start.
     """
     metrics = checkpoint.resolve().parents[1] / "metrics.jsonl"
     if metrics.is_file() and not (folder / "metrics.jsonl").exists():
-        copy_metrics(metrics, folder / "metrics.jsonl", step)
+        copy_metrics(metrics, folder / "metrics.jsonl", state["step"], state["progress"].get("rows"))
 
 
 def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: Path) -> None:

@@ -59,7 +59,7 @@ def roll_back(
         f"{fault.what}. The parameters are those of {good.name} again, and steps {state['step'] + 1} to "
         f"{fault.step} are left out (roll-back {done + 1} of {allowed}). Report: {report}"
     )
-    telemetry.sync()
+    progress.rows = on_rank_zero(telemetry.sync)
     checkpoints.save(progress, wait=True)  # last: a run that is killed before it does all this again
 
 

@@ -337,7 +337,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce
     records = [
         record for record in read_metrics(config.run_folder / "metrics.jsonl") if "evaluation" in record
     ]
-    # empty where a full disk stopped the metrics
+    # empty where somebody has removed them
     scores = {record["step"]: record["evaluation"] for record in records}
     first, last = (records[0]["evaluation"], records[-1]["evaluation"]) if records else ({}, {})
     best = scores.get(progress.best_step, {})

@@ -29,6 +29,7 @@ class Progress:
         heldout_left_out: damaged chunks of the held-out split.
         loss_scale: state of the fp16 loss scale.
         changes: settings that were changed when the run was resumed (`pretrain.start.continuity`).
+        rows: where metrics.jsonl ended when the checkpoint was begun (`pretrain.telemetry.metrics_file`).
         window: sums since the last row of metrics (`pretrain.telemetry.averages`).
         ledger: hashes of all batches so far (`pretrain.ledger.chain`); empty in checkpoints from before it.
         monitor: what alarms remember (`pretrain.telemetry.monitors`).
@@ -50,6 +51,7 @@ class Progress:
     loss_scale: dict[str, float] = field(default_factory=dict)
     changes: list[dict] = field(default_factory=list)
     ledger: dict = field(default_factory=dict)
+    rows: dict = field(default_factory=dict)
     window: dict = field(default_factory=dict)
     monitor: dict = field(default_factory=dict)
 

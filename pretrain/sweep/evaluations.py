@@ -21,6 +21,7 @@ import shlex
 import statistics
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, run_logged
 from pretrain.sweep.file import Entry
@@ -75,12 +77,17 @@ class EvaluatedModel:
         """Return an STS task's gold scores and similarities, float32[P] each; None: they were not kept."""
         if not self.pairs.is_file():
             return None
-        with np.load(self.pairs) as kept:
-            names = [name for name in kept.files if name.startswith(f"{task}/") and name != f"{task}/gold"]
-            wanted = f"{task}/{self.pooling}"
-            if not names:
-                return None
-            return kept[f"{task}/gold"], kept[wanted if wanted in names else names[0]]
+        try:
+            with np.load(self.pairs) as kept:
+                names = [
+                    name for name in kept.files if name.startswith(f"{task}/") and name != f"{task}/gold"
+                ]
+                wanted = f"{task}/{self.pooling}"
+                if not names:
+                    return None
+                return kept[f"{task}/gold"], kept[wanted if wanted in names else names[0]]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise UserError(f"{self.pairs} is damaged ({error}); remove it and evaluate sts again") from error
 
     def words(self, evaluation: str, flags: str) -> list[str]:
         """Return the command of an evaluation."""

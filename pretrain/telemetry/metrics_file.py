@@ -1,14 +1,47 @@
-"""metrics.jsonl: one JSON object a line, appended as training goes, cut back to the checkpoint on resume."""
+"""metrics.jsonl: one JSON object a line, appended as training goes, cut back to the checkpoint on resume.
+
+Lines are chained. Each ends with its link, 128 bits of BLAKE2b over the link before and the line without its
+own, so that a line that was changed, doubled, moved or lost shows:
+
+    {"step": 7, "loss": {"total": 4.1}, "link": "9f0c..."}
+
+A checkpoint records its place among them: {"lines": how many there were, "link": the last one}.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pretrain.common.files import replace_durably
+
+Place = dict[str, Any]
+NO_LINES: Place = {"lines": 0, "link": hashlib.blake2b(b"metrics.jsonl, 1", digest_size=16).hexdigest()}
+"""The place before the first line."""
+_LINK = re.compile(rb', "link": "([0-9a-f]{32})"\}\n\Z')
+
+
+def link_of(before: str, line: bytes) -> str:
+    """Return the link of a line, given without it."""
+    return hashlib.blake2b(bytes.fromhex(before) + line, digest_size=16).hexdigest()
+
+
+def chained(record: dict[str, Any], place: Place) -> tuple[bytes, Place]:
+    """Return a record as the line after a place, and the place after it."""
+    line = to_line(record).encode()
+    link = link_of(place["link"], line)
+    return line[:-2] + f', "link": "{link}"}}\n'.encode(), {"lines": place["lines"] + 1, "link": link}
+
+
+def split_link(line: bytes) -> tuple[bytes, str]:
+    """Return a line without its link, and the link; "" where it has none, as those of older versions."""
+    found = _LINK.search(line)
+    return (line, "") if found is None else (line[: found.start()] + b"}\n", found[1].decode())
 
 
 def to_line(record: dict[str, Any]) -> str:
@@ -39,42 +72,47 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
                 except ValueError:
                     continue
                 if isinstance(record, dict):
+                    record.pop("link", None)
                     yield record
 
 
-def truncate_metrics(path: Path, step: int) -> int:
-    """Cut a metrics file back to `step`: the resumed run will write the records of later steps again.
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a metrics file, without a last one that a kill has cut."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
 
-    Records up to and including `step` stay, since a checkpoint is written after its own step's records. Step
-    0 means a new run, of which nothing stays. Settings that an earlier start from this step `changed` go:
-    each start records its own. The file is replaced atomically.
+
+def copy_metrics(source: Path, path: Path, step: int, place: Place | None = None) -> tuple[Place, bool]:
+    """Write the lines of a metrics file until a checkpoint to another, or to the same, at once.
+
+    The resumed run writes what was recorded later again. Step 0 means a new run, of which nothing stays.
+
+    Args:
+        step: of the checkpoint. Where it does not record a place, lines up to this step stay, but for the
+            settings of an earlier start from there.
+        place: that the checkpoint records.
 
     Returns:
-        How many lines went, cut ones included.
+        The place to go on from, and whether the checkpoint's is in the file. Where it is not, lines were
+        changed or lost; the chain goes on from the checkpoint's, so that it stays broken there.
     """
-    path = Path(path)
-    if not path.is_file():
-        return 0
-    with open(path, "rb") as file:
-        lines = file.read().count(b"\n") + (0 if _ends_whole(path) else 1)
-    return lines - copy_metrics(path, path, step)
+    kept = whole_lines(source) if step > 0 else []
+    links = [split_link(line)[1] for line in kept]
+    recorded = place or {}
+    if recorded.get("link") in links:
+        kept = kept[: links.index(recorded["link"]) + 1]
+    else:
+        kept = [line for line in kept if _is_before(line, step)]
+    replace_durably(path, b"".join(kept))
+    if recorded and step > 0:
+        return recorded, len(kept) == recorded["lines"] and recorded["link"] in links
+    last = split_link(kept[-1])[1] if kept else ""
+    return {"lines": len(kept), "link": last or NO_LINES["link"]}, True
 
 
-def copy_metrics(source: Path, path: Path, step: int) -> int:
-    """Write what `truncate_metrics` would leave of a metrics file to another, at once; return its lines."""
-    kept = [
-        record
-        for record in read_metrics(source)
-        if step > 0 and record.get("step", 0) <= step - ("changed" in record)
-    ]
-    replace_durably(path, "".join(map(to_line, kept)).encode())
-    return len(kept)
-
-
-def _ends_whole(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(0, 2)
-        if file.tell() == 0:
-            return True
-        file.seek(-1, 2)
-        return file.read(1) == b"\n"
+def _is_before(line: bytes, step: int) -> bool:
+    try:
+        record = json.loads(line)
+        return record.get("step", 0) <= step - bool(record.keys() & {"changed", "config_sha256"})
+    except (ValueError, AttributeError, TypeError):
+        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import resource
 import sys
@@ -16,13 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from pretrain.common.errors import UserError
-from pretrain.common.files import LineFile, make_folder
+from pretrain.common.files import AppendedFile, make_folder
+from pretrain.common.run_folder import FolderMoved
+from pretrain.telemetry.board import Board
 from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
-from pretrain.telemetry.metrics_file import to_line, truncate_metrics
+from pretrain.telemetry.metrics_file import Place, chained, copy_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
 from pretrain.telemetry.trackers.outside import Outside, TrackedRun
-
-logger = logging.getLogger(__name__)
 
 LINE_WIDTH = 80  # columns of a plain line
 _BAR_WIDTH = 10  # columns of the bar at least, where the terminal is narrow
@@ -32,8 +31,8 @@ class Telemetry:
     """Report one run's progress. On ranks other than 0 every method does nothing.
 
     Use it as a context manager around the loop: it opens metrics.jsonl and TensorBoard, both cut back to
-    `start_step`, and other trackers, and closes them, and the bar, however the loop ends. When the disk is
-    full it warns once and stops writing metrics; the run continues. So it does without a tracker that fails.
+    `start_step`, and other trackers, and closes them, and the bar, however the loop ends. What a full disk
+    refuses waits in memory until `sync`; the run continues. So it does without a tracker that fails.
     """
 
     def __init__(
@@ -43,6 +42,7 @@ class Telemetry:
         rank: int = 0,
         start_step: int = 0,
         start_tokens: int = 0,
+        start_place: Place | None = None,
         flops: FlopsMeter | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -58,6 +58,7 @@ class Telemetry:
             total_steps: the step at which the run ends.
             start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
             start_tokens: trained on up to there.
+            start_place: in metrics.jsonl, as the checkpoint records it.
             flops: for MFU; None: it is not reported.
             stream: where to print; None: standard output. Where it is no terminal: plain lines.
             clock: returns monotonic seconds.
@@ -76,8 +77,9 @@ class Telemetry:
         self._stream = stream or sys.stdout
         self._clock = clock
         self._between, self._last_line = seconds_between_lines, -math.inf
-        self._metrics: LineFile | None = None
-        self._board: Any = None
+        self._metrics: AppendedFile | None = None
+        self._place = start_place or {}
+        self._board: Board | None = None
         self._has_board = "tensorboard" in track
         self._outside = Outside(
             [tracker for tracker in track if tracker != "tensorboard"] if self._active else [],
@@ -86,7 +88,7 @@ class Telemetry:
         )
         self._bar: Progress | None = None
         self._task: Any = None
-        self._silenced = False
+        self._refused = False
 
     # -- life ------------------------------------------------------------
 
@@ -96,20 +98,18 @@ class Telemetry:
         path = self.run_folder / "metrics.jsonl"
         try:
             make_folder(self.run_folder)
-            truncate_metrics(path, self._start_step)
-            self._metrics = LineFile(path)
+            self._place, whole = copy_metrics(path, path, self._start_step, self._place)
+            self._metrics = AppendedFile(path)
+            if self._has_board:
+                purge = self._start_step + 1 if self._start_step else 0
+                self._board = Board(self.run_folder / "tensorboard", purge)
         except OSError as error:
             raise UserError(
-                f"cannot write {path}: {error.strerror or error}; what was there is as it was. Free some "
-                "space, or name another folder with --run"
+                f"cannot write {error.filename or path}: {error.strerror or error}; what was there is as it "
+                "was. Free some space, or name another folder with --run"
             ) from error
-        if self._has_board:
-            # takes a second to import, which users of the other functions here should not wait for
-            from torch.utils.tensorboard import SummaryWriter
-
-            # hides events of the steps that will be done again: TensorBoard would draw both
-            purge = self._start_step + 1 if self._start_step else 0
-            self._board = SummaryWriter(str(self.run_folder / "tensorboard"), purge_step=purge)
+        if not whole:
+            self.say(f"WARNING: {path} is not as the checkpoint recorded it. clearly verify says where")
         self._outside.open(path)
         if self._stream.isatty():
             self._bar = Progress(
@@ -132,12 +132,11 @@ class Telemetry:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        for sink in (self._board, self._metrics):
-            if sink is not None:
-                try:
-                    sink.close()
-                except OSError as error:
-                    logger.warning("metrics could not be closed: %s", error)
+        for file in self._files():
+            try:
+                file.close()
+            except OSError as error:
+                self._warn_of(error)
         self._board = self._metrics = None
         self._outside.close()
 
@@ -205,13 +204,24 @@ class Telemetry:
         self._print(f"WARNING at step {self._step}: {text}")
         self._write(self._step, {"warning": text})
 
-    def sync(self) -> None:
-        """Make all records so far durable: a checkpoint continues behind them, also after a power cut."""
-        if self._metrics is not None:
+    def sync(self) -> Place:
+        """Make all records so far durable; return the place in metrics.jsonl, for a checkpoint.
+
+        The checkpoint continues behind them, also after a power cut. On rank 0 alone.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        for file in self._files():
             try:
-                self._metrics.sync()
+                file.sync()
             except OSError as error:
-                self._warn_of(error)
+                raise UserError(
+                    f"no checkpoint is written at step {self._step}: {len(file.waiting)} records before it "
+                    f"cannot be written to {file.path} ({error.strerror or error}). Free some space"
+                ) from error
+        self._end_warning()
+        return self._place
 
     # -- parts -------------------------------------------------------------
 
@@ -252,30 +262,41 @@ class Telemetry:
         else:
             print(text, file=self._stream, flush=True)
 
+    def _files(self) -> list[AppendedFile]:
+        """Return the files that this process writes records to."""
+        board = [] if self._board is None else [self._board.file]
+        return board if self._metrics is None else [self._metrics, *board]
+
     def _write(self, step: int, metrics: dict[str, Any]) -> None:
         if self._metrics is None:
             return
         row = {"step": step, "wall_time": time.time()} | metrics
         self._outside.write(row)
+        line, self._place = chained(row, self._place)
         try:
-            self._metrics.append(to_line(row))
-            if self._board is not None:
-                self._write_to_board(step, metrics)
+            try:
+                self._metrics.append(line)
+            finally:
+                if self._board is not None:
+                    self._board.write(step, row["wall_time"], metrics)
         except OSError as error:
             self._warn_of(error)
+        else:
+            self._end_warning()
 
     def _warn_of(self, error: OSError) -> None:
-        if not self._silenced:
+        """Print once, until records can be written again, that they cannot; not that the folder has gone."""
+        if not (self._refused or isinstance(error, FolderMoved)):
             self._print(
-                f"WARNING: metrics can't be written to {self.run_folder} ({error}); training continues"
+                f"WARNING: records can't be written to {self.run_folder} ({error}). They wait in memory, and "
+                "training goes on until its next checkpoint"
             )
-        self._silenced = True
+        self._refused = True
 
-    def _write_to_board(self, step: int, metrics: dict[str, Any]) -> None:
-        for name, value in flatten(metrics):
-            self._board.add_scalar(name, value, step)
-        if "warning" in metrics:
-            self._board.add_text("warning", metrics["warning"], step)
+    def _end_warning(self) -> None:
+        if self._refused:
+            self._print(f"records are written to {self.run_folder} again; none was lost")
+        self._refused = False
 
 
 def memory_use() -> dict[str, float]:

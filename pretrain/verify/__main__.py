@@ -1,11 +1,11 @@
-"""Make a run's batches again from its config.yaml and its data, and compare them with what it recorded.
+"""Check a run against what it recorded: its files, and its batches, made again from config.yaml and its data.
 
     clearly verify runs/NAME                       # the sequences of every step: fast, no augmentation
     clearly verify runs/NAME --views               # what masking and augmentation made of them, too
     clearly verify runs/NAME --from 1000 --to 2000
     clearly verify runs/NAME --seen letter.txt --out seen.tsv    # which steps have read a document
 
-No model is needed. The exit status is 1 where a batch is not as recorded.
+No model is needed. The exit status is 1 where a file or a batch is not as recorded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def verify(
     workers: cli.Natural | None = None,
     **overrides: str,
 ) -> int:
-    """Check that every batch of a run is as it recorded, or say which steps have read a document.
+    """Check that every file and batch of a run is as it recorded, or say which steps have read a document.
 
     Args:
         run: folder of the run.
@@ -62,10 +62,12 @@ def verify(
     if out is not None and (not seen or out.suffix not in (".tsv", ".json")):
         raise UserError(f"--out {out}: a .tsv or .json file, for the answer to --seen")
     # these import torch and transformers: seconds, so not for --help and wrong flags
+    from pretrain.verify.files import verify_files
     from pretrain.verify.records import read_records
     from pretrain.verify.replay import Replay
 
     recorded = read_records(run)
+    whole = bool(seen) or verify_files(run)
     replay = Replay(load_config(run / "config.yaml", overrides), recorded.substitutions, recorded.jumped)
     first, last = span["from"] or 1, min(span["to"] or recorded.last_step, recorded.last_step)
     if first > last:
@@ -75,7 +77,11 @@ def verify(
 
         answer(run, replay, seen, first, last, out)
         return 0
-    return _verify(run, recorded, replay, first, last, views, usable_cores() if workers is None else workers)
+    whole = verify_files(run)
+    status = _verify(
+        run, recorded, replay, first, last, views, usable_cores() if workers is None else workers
+    )
+    return status if whole else 1
 
 
 def _verify(

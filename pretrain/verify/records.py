@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrain.checkpoint.folder import candidates, read_state
+from pretrain.checkpoint.folder import CheckpointError, candidates, read_state
 from pretrain.common.errors import UserError
 from pretrain.export.folder import read_policy
 from pretrain.telemetry.metrics_file import read_metrics
@@ -80,11 +81,12 @@ def read_records(run: Path) -> Recorded:
 
 
 def _kept(run: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield step, name and progress of every checkpoint and export."""
+    """Yield step, name and progress of every checkpoint and export that can be read."""
     for path in candidates(run / "checkpoints"):
-        state = read_state(path)
-        yield int(state["step"]), path.name, state.get("progress", {})
+        with suppress(CheckpointError, KeyError, TypeError, ValueError):
+            state = read_state(path)
+            yield int(state["step"]), path.name, state.get("progress", {})
     for name in EXPORTS:
-        policy = read_policy(run / name)
-        if policy is not None:
-            yield int(policy["step"]), name, policy.get("progress", {})
+        with suppress(UserError):
+            if (policy := read_policy(run / name)) is not None:
+                yield int(policy["step"]), name, policy.get("progress", {})

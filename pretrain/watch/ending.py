@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -19,10 +18,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from augment.core.errors import AugmentationError
+from augment.core.waiting import within
 from pretrain.checkpoint.folder import candidates, step_of
 from pretrain.common.error_output import is_printed, mark_printed, print_error
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
+from pretrain.common.run_folder import FolderMoved, moved
 from pretrain.common.shutdown import EXIT_REQUEUE
 from pretrain.watch.faults import PEER, SLOW, fault_of
 from pretrain.watch.heartbeat import Heartbeat, read_all, silent_ranks, who_is_behind
@@ -66,8 +67,12 @@ class Ending:
     def explain(self, error: Exception) -> Exception:
         """Print why the run ends, unless another rank does, and return what to raise for it.
 
-        That is the error itself, marked printed, where it is one for users and not one that may pass.
+        That is the error itself, marked printed, where it is one for users and not one that may pass. Of a
+        run folder that has gone rank 0 has told all.
         """
+        gone = error if isinstance(error, FolderMoved) else moved()
+        if gone is not None:
+            return gone
         fault = fault_of(error)
         for_users = isinstance(error, (UserError, AugmentationError))
         told = is_printed(error)
@@ -214,20 +219,11 @@ def newest_checkpoint(run_folder: Path) -> tuple[int, str] | None:
 
 
 def bounded(action: Callable[[], T], seconds: float, otherwise: T) -> T:
-    """Return what an action returns; `otherwise` where it fails, or takes longer.
-
-    A file system that is away lets a call wait for ever; its thread is then left behind.
-    """
-    results: list[T] = []
-
-    def act() -> None:
-        with contextlib.suppress(Exception):
-            results.append(action())
-
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return results[0] if results else otherwise
+    """Return what an action returns; `otherwise` where it fails, or takes longer."""
+    try:
+        return within(seconds, action)
+    except Exception:
+        return otherwise
 
 
 def _first_line(error: BaseException) -> str:

@@ -212,12 +212,14 @@ OF_THE_MACHINE = {
     "hfu",
     "eta_seconds",
     "slowest_rank",
+    "link",
 }
 
 
 def reproducible_records(run: Path) -> list[dict]:
-    """All whole records of metrics.jsonl, without what depends on the machine."""
-    return [{key: value for key, value in row.items() if key not in OF_THE_MACHINE} for row in records(run)]
+    """All whole records of metrics.jsonl but those of starts, without what depends on the machine."""
+    rows = [row for row in records(run) if "config_sha256" not in row]
+    return [{key: value for key, value in row.items() if key not in OF_THE_MACHINE} for row in rows]
 
 
 def curve(run: Path) -> dict[int, dict]:

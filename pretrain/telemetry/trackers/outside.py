@@ -15,6 +15,7 @@ from typing import Any
 
 from pretrain.common.credentials import without_credentials
 from pretrain.common.errors import UserError
+from pretrain.common.run_folder import moved
 from pretrain.telemetry.formats import flatten
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.trackers.tracker import CLOSE_SECONDS, TrackedRun, Tracker
@@ -141,6 +142,8 @@ class Outside:
     def _leave_out_failed(self) -> None:
         for feed in [feed for feed in self._feeds if feed.problem]:
             self._feeds.remove(feed)
+            if moved():  # which ends the run, and is said
+                continue
             self._say(
                 f"WARNING: tracker {feed.name}: {without_credentials(feed.problem)}. The run goes on without "
                 "it; metrics.jsonl has all, and the next start from a checkpoint sends what is missing"

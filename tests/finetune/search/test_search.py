@@ -78,18 +78,26 @@ def test_the_nearest_are_those_of_the_largest_cosines(tmp_path, monkeypatch, exa
     assert model.encoded == before + len(SENTENCES) - 1
 
 
-@pytest.mark.parametrize("damaged", [None, "", "[]", '{"model": "random"}', '{"cut": nu', '{"cut": "x"}'])
-def test_what_is_cut_is_counted_anew_where_the_index_does_not_say_it(tmp_path, damaged):
-    model = Model()
-    index.open_index(model, SENTENCES, tmp_path, print)
-    (about,) = tmp_path.glob("*/index.json")
-    whole = about.read_text()
-    about.unlink()
-    if damaged is not None:
-        about.write_text(damaged)
-    again = index.open_index(model, SENTENCES, tmp_path, print)
-    assert model.encoded == len(SENTENCES) and again.cut == model.count_cut(SENTENCES) > 0
-    assert about.read_text() == whole
+@pytest.mark.parametrize("quantize", ["none", "binary"])
+def test_a_damaged_index_is_made_again_and_that_is_said(tmp_path, quantize):
+    model, queries = Model(), random_vectors(SENTENCES[4:6])
+    made = index.open_index(model, SENTENCES, tmp_path, print, quantize)
+    (vectors,), (about,) = tmp_path.glob("*/vectors.faiss"), tmp_path.glob("*/index.json")
+    whole = {path: path.read_bytes() for path in (vectors, about)}
+
+    def flipped(place):
+        return whole[vectors][:place] + bytes([whole[vectors][place] ^ 64]) + whole[vectors][place + 1 :]
+
+    damages = [(vectors, flipped(place)) for place in range(0, len(whole[vectors]), 13)]
+    damages += [(vectors, whole[vectors][:-9]), (vectors, b"")]
+    damages += [(about, text) for text in (b"", b"[]", b'{"cut": 3}', b'{"sha256": "0"}')]
+    for times, (path, content) in enumerate(damages, 2):
+        path.write_bytes(content)
+        said = []
+        again = index.open_index(model, SENTENCES, tmp_path, said.append, quantize)
+        assert again.nearest(queries, 3) == made.nearest(queries, 3) and again.cut == made.cut
+        assert len(said) == 1 and f"{vectors.parent} is damaged" in said[0]
+        assert model.encoded == times * len(SENTENCES) and path.read_bytes() == whole[path]
 
 
 def test_what_a_function_gives_is_kept_nowhere(tmp_path):

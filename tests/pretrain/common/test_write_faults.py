@@ -159,10 +159,10 @@ def test_a_line_that_does_not_fit_leaves_nothing(tmp_path):
     def write() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        lines = files.LineFile(tmp_path / "lines")
-        lines.append("a" * 600 + "\n")
+        lines = files.AppendedFile(tmp_path / "lines")
+        lines.append(b"a" * 600 + b"\n")
         with pytest.raises(OSError, match="File too large"):
-            lines.append("b" * 600 + "\n")
+            lines.append(b"b" * 600 + b"\n")
 
     assert status_of(fork(write)) == 0
     assert (tmp_path / "lines").read_text() == "a" * 600 + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from base64 import b64encode
@@ -82,12 +83,27 @@ class _Handler(BaseHTTPRequestHandler):
             content = bytes([content[0] ^ 1]) + content[1:]
         if fault == "stall":
             self.server.stopping.wait(3600)  # until the client has gone, or the test has ended
+        if fault in ("drip", "drip-headers", "endless"):
+            return self._go_on(fault, len(content))
         half = content[: len(content) // 2]
         if fault == "drop":
             return self._answer(status, half, len(content))
         if fault == "cut":
             return self._answer(status, half)
         self._answer(status, content)
+
+    def _go_on(self, fault: str, size: int) -> None:
+        """Send a byte a tenth of a second of a body or of a header, or a body without an end."""
+        self.close_connection = True
+        head = b"HTTP/1.1 206 Partial\r\nX-Long: "
+        if fault != "drip-headers":
+            length = b"" if fault == "endless" else b"Content-Length: %d\r\n" % size
+            head = b"HTTP/1.1 206 Partial\r\n" + length + b"\r\n"
+        piece = b" " * (1 << 16) if fault == "endless" else b" "
+        with contextlib.suppress(OSError):  # the client has gone
+            self.wfile.write(head)
+            while not self.server.stopping.wait(0 if fault == "endless" else 0.1):
+                self.wfile.write(piece)
 
     def _answer(self, status: int, body: bytes, promised: int | None = None) -> None:
         try:

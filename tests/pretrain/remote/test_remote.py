@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 import threading
+import time
 
 import fsspec
 import numpy as np
@@ -13,6 +14,7 @@ from forked_python import run_python
 from range_server import FAULTS, RangeServer
 from run_helpers import command, curve, environment, finish, fork, start, status_of
 
+from augment.core import waiting
 from pretrain import api
 from pretrain.common.credentials import require_no_credentials, without_credentials
 from pretrain.common.errors import UserError
@@ -82,6 +84,29 @@ def test_nobody_answers(tmp_path):
     ):
         mirror("http://127.0.0.1:9/d/", tmp_path / "m", ENOUGH, QUICK)
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    "fault, why",
+    [("drip", "more than 1 s"), ("drip-headers", "more than 1 s"), ("endless", "sends more than 2,000,000")],
+)
+def test_a_server_that_drips_or_never_ends_is_given_up_and_named(
+    tiny_data, tmp_path, monkeypatch, capsys, fault, why
+):
+    """A byte arrives before each time-out of the socket."""
+    monkeypatch.setattr(transport, "_LARGEST", 2_000_000)
+    monkeypatch.setattr(waiting, "SLOW_SECONDS", 0.5)
+    began = time.monotonic()
+    with RangeServer(tiny_data) as server:
+        server.faults["manifest.json"] = [fault] * 2
+        place = f"{server.url}/manifest.json"
+        with pytest.raises(UserError, match=rf"data.remote: {place}: .*{why}"):
+            mirror(server.url, tmp_path / "m", ENOUGH, Retries(tries=2, first=0.001, deadline=1))
+        assert fault == "endless" or f"waiting for {place}" in capsys.readouterr().err
+        server.faults["manifest.json"] = [fault]
+        with pytest.raises(Unreachable, match=f"{place}: .*more than (1 s|10 bytes)"):
+            Transport(server.url, Retries(tries=1, deadline=1)).read("manifest.json", 0, 10)
+    assert time.monotonic() - began < 30
 
 
 def test_waits_grow_and_differ():

@@ -13,6 +13,7 @@ from run_helpers import command, finish, start
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.export.folder import export, read_policy
+from pretrain.export.sums import changed_files
 from pretrain.start.best import repair_best
 from pretrain.step.progress import Progress
 
@@ -79,17 +80,22 @@ def checkpoint_of_start(root) -> Path:
     return root / "step-00000000"
 
 
-@pytest.mark.parametrize("damage", ["empty", "list", "gone", "other step"])
+@pytest.mark.parametrize("damage", ["empty", "list", "gone", "bit", "other step"])
 def test_a_best_that_is_not_the_recorded_one_is_exported_again(tmp_path, alone, capfd, damage):
     run = tmp_path / "run"
     make_run(run, steps=(3, 5))
     mark = export(run, run / "best", 5 if damage == "other step" else 3) / "clear.json"
+    mark.with_name("README.md").write_text("The card may be edited.")
     if damage == "gone":
         mark.unlink()
+    elif damage == "bit":
+        weights = mark.with_name("model.safetensors")
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     elif damage != "other step":
         mark.write_text("" if damage == "empty" else "[]")
     assert best_of_run(run, 3).best_score == -3.0
-    assert read_policy(run / "best")["step"] == 3
+    assert read_policy(run / "best")["step"] == 3 and not changed_files(run / "best")
     assert (run / "best.damaged").is_dir() == (damage == "gone") == ("best.damaged" in capfd.readouterr().err)
 
 

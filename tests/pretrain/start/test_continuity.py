@@ -279,7 +279,6 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
         "train.optimizer_code": "apex",
         "train.zero": "0",
         "train.threads": "2",
-        "train.log_every": "3",
         "train.rendezvous_seconds": "9",
         "data": "elsewhere",
         "data.workers": "0",

@@ -11,6 +11,7 @@ from run_helpers import wait_for
 from sweep_helpers import ROOT, entries_of, write_sweep
 
 from augment.spec.grammar import parse
+from pretrain.common.errors import UserError
 from pretrain.common.shutdown import TERMINATE
 from pretrain.sweep.evaluations import EvaluatedModel, deviation, evaluate, metric, models_of, pending
 from pretrain.sweep.file import expand, read_sweep
@@ -193,3 +194,6 @@ def test_similarities_are_those_of_the_pooling(tmp_path):
     found = model.similarities("STS12")
     assert np.array_equal(found[0], gold) and np.array_equal(found[1], gold + 2)
     assert model.similarities("STS13") is None and model.similarities("STS14") is None
+    model.pairs.write_bytes(model.pairs.read_bytes().replace(gold.tobytes(), (gold + 9).tobytes(), 1))
+    with pytest.raises(UserError, match=r"is damaged.*evaluate sts again"):
+        model.similarities("STS12")

@@ -15,10 +15,9 @@ from run_helpers import fork, wait_for
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from pretrain.common.files import LineFile
 from pretrain.config.batch_sizes import BatchSizes
 from pretrain.telemetry.formats import flatten, format_count, format_seconds
-from pretrain.telemetry.metrics_file import read_metrics, to_line, truncate_metrics
+from pretrain.telemetry.metrics_file import read_metrics, to_line
 from pretrain.telemetry.run import Telemetry, memory_use
 from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.telemetry.throughput import (
@@ -211,22 +210,6 @@ def test_lines_are_strict_json():
     }  # fmt: skip
 
 
-def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    assert truncate_metrics(path, 3) == 0 and list(read_metrics(path)) == []
-    for step in range(1, 6):
-        with path.open("a") as file:
-            file.write(to_line({"step": step, "loss": 0.1 + step}))
-    with path.open("a") as file:
-        file.write('{"step": 6, "lo')  # killed while writing
-    assert [record["step"] for record in read_metrics(path)] == [1, 2, 3, 4, 5]
-    assert truncate_metrics(path, 3) == 3
-    assert [json.loads(line) for line in path.read_text().splitlines()] == [
-        {"step": step, "loss": 0.1 + step} for step in (1, 2, 3)
-    ]
-    assert truncate_metrics(path, 0) == 3 and path.read_text() == ""
-
-
 def test_metrics_survive_a_kill(tmp_path):
     def write() -> None:
         with Telemetry(tmp_path, 10**9, stream=io.StringIO()) as telemetry:
@@ -367,18 +350,6 @@ def test_other_ranks_are_silent(tmp_path):
     stream = io.StringIO()
     run(tmp_path / "run", stream, Clock(), 0, 10, rank=1)
     assert stream.getvalue() == "" and not (tmp_path / "run").exists()
-
-
-def test_full_disk_silences_metrics_once_and_training_goes_on(tmp_path):
-    stream = io.StringIO()
-    telemetry = Telemetry(tmp_path, 10, stream=stream, clock=Clock())
-    with telemetry:
-        telemetry._metrics.close()
-        telemetry._metrics = LineFile(Path("/dev/full"))
-        for step in (1, 2, 3):
-            telemetry.advance(step, {"total": 1.0}, 0.1, 1)
-            telemetry.log(step, {"loss": {"total": 1.0}})
-    assert stream.getvalue().count("No space left on device") == 1
 
 
 def test_formats():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
 import tarfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.verify.__main__ import verify
+from pretrain.verify.files import verify_files
 from pretrain.verify.replay import Replay
 
 CLEAR = {"objective__name": "clear", "train__log_every": 2, "checkpoint__keep": 9}
@@ -56,6 +58,118 @@ def test_a_run_is_verified_from_its_data_alone(whole, capsys, views):
     assert "step-00000009" in said and "best" in said
     assert verify(whole, views=views, workers=0, **{"from": "5", "to": "8"}) == 0
     assert "steps 5 to 8:" in capsys.readouterr().out
+
+
+def edited_lines(lines: list[str], draw: random.Random) -> list[str]:
+    """Return the lines of metrics.jsonl after an edit that is drawn: of a row, or of the order of rows."""
+    first, second = sorted(draw.sample(range(len(lines)), 2))
+    row = json.loads(lines[first])
+    kind = draw.choice(
+        ["number", "space", "double", "swap", "delete", "cut", "unlink", "unlink all", "insert"]
+    )
+    if kind == "number":  # a loss, a score, a time: any of them
+        digits = [at for at, one in enumerate(lines[first][:-45]) if one.isdecimal()]
+        at = draw.choice(digits)
+        return [*lines[:first], lines[first][:at] + str(9 - int(lines[first][at])) + lines[first][at + 1 :],
+                *lines[first + 1 :]]  # fmt: skip
+    if kind == "space":
+        return [*lines[:first], lines[first].replace(": ", ":", 1), *lines[first + 1 :]]
+    if kind == "double":
+        return [*lines[:second], lines[first], *lines[second:]]
+    if kind == "swap":
+        lines[first], lines[second] = lines[second], lines[first]
+        return lines
+    if kind == "delete":
+        return lines[:first] + lines[first + 1 :]
+    if kind == "cut":
+        return lines[:second]
+    row.pop("link")
+    if kind == "insert":
+        return [*lines[:second], json.dumps(row) + "\n", *lines[second:]]
+    unlinked = [json.dumps({k: v for k, v in json.loads(one).items() if k != "link"}) + "\n" for one in lines]
+    return unlinked if kind == "unlink all" else [*lines[:first], unlinked[first], *lines[first + 1 :]]
+
+
+def plant(run: Path, draw: random.Random) -> str:
+    """Change something in the folder of a run; return what."""
+    kind = draw.choice(["rows"] * 4 + ["settings", "tokenizer"] + ["weights"] * 4)
+    if kind == "rows":
+        path = run / "metrics.jsonl"
+        path.write_text("".join(edited_lines(path.read_text().splitlines(keepends=True), draw)))
+        return "metrics.jsonl"
+    if kind == "settings":
+        path = run / "config.yaml"
+        path.write_text(
+            path.read_text().replace("  lr: 0.001", "  lr: 0.002") + draw.choice(["", "# a note"])
+        )
+        return "train.lr is 0.002, and was 0.001"
+    if kind == "tokenizer":
+        path = run / "tokenizer" / "tokenizer.json"
+        path.write_text(path.read_text().replace("river", "rivet", 1))
+        return "tokenizer.json"
+    folder = draw.choice([*checkpoint_folder.candidates(run / "checkpoints"), run / "best", run / "export"])
+    path = draw.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+    content = bytearray(path.read_bytes())
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    path.write_bytes(content) if draw.random() < 0.9 else path.unlink()
+    return folder.name
+
+
+def test_each_of_100_planted_edits_is_noticed(whole, tmp_path, capsys):
+    for seed in range(100):
+        run = shutil.copytree(whole, tmp_path / "run")
+        what = plant(run, random.Random(seed))
+        try:
+            assert not verify_files(run), (seed, what)
+            assert what in capsys.readouterr().out, (seed, what)
+        except UserError as error:  # no settings can be read, or no sums of an export
+            assert what in str(error), (seed, what)
+        shutil.rmtree(run)
+
+
+def test_an_edited_file_is_named_beside_the_batches(whole, tmp_path, capsys):
+    run = shutil.copytree(whole, tmp_path / "run")
+    weights = run / "best" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    del lines[4]
+    (run / "metrics.jsonl").write_text("".join(lines))
+    assert verify(run) == 1
+    said = capsys.readouterr().out
+    assert "best/model.safetensors is changed or gone" in said and "every batch is as recorded" in said
+    assert "line 5 of metrics.jsonl (step 4) is changed, or lines before it are gone" in said
+    assert "no row of step 4, 1 in all" in said
+
+
+def test_a_run_of_an_older_version_says_what_was_not_recorded(whole, tmp_path, capsys):
+    run = shutil.copytree(whole, tmp_path / "run")
+
+    def edit(state):
+        del state["progress"]["rows"]
+
+    for path in checkpoint_folder.candidates(run / "checkpoints"):
+        edit_state(path, edit)
+    for name in ("best", "export"):
+        (run / name / "SHA256SUMS").unlink()
+        policy = json.loads((run / name / "clear.json").read_text())
+        edit(policy)
+        (run / name / "clear.json").write_text(json.dumps(policy))
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [{k: v for k, v in row.items() if k != "link"} for row in rows if "config_sha256" not in row]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert verify_files(run)
+    said = capsys.readouterr().out
+    assert "not recorded, by an older version: " in said and "the files of best" in said
+    assert "rows before step-00000010" in said
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("  lr: 0.001", "  lr: 0.002"))
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows[:3], *rows[4:], rows[-2]]))
+    assert not verify_files(run)
+    said = capsys.readouterr().out
+    assert "train.lr is 0.002, and was 0.001" in said and "has no row of step" in said
 
 
 def with_another_row(whole: Path, run: Path, step: int) -> Path:

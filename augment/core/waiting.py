@@ -1,0 +1,49 @@
+"""Bound how long a call may take that cannot be told to end, as one to a network or a file system."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SLOW_SECONDS = 10.0
+"""Seconds after which a line says what is waited for."""
+
+
+def within(seconds: float, action: Callable[[], T], slow: str = "") -> T:
+    """Return what an action returns, or raise what it raises.
+
+    Time-outs of sockets are of one packet: a server that sends a byte a second meets none of them. So the
+    action has a thread of its own, which is left behind when the time is up.
+
+    Args:
+        slow: what to print after `SLOW_SECONDS`.
+
+    Raises:
+        TimeoutError: the time is up.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    if slow and seconds > SLOW_SECONDS:
+        thread.join(SLOW_SECONDS)
+        seconds -= SLOW_SECONDS
+        if thread.is_alive():
+            print(slow, file=sys.stderr, flush=True)
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError("it took too long")
+    return results[0]
