@@ -70,7 +70,8 @@ def check(report: dict, world: int) -> None:
         assert row["micro_batches"] == row["needed_micro_batches"], row
         # Against float64. bfloat16 has 8 bits of mantissa, so its gradient only points the same way; float16
         # has 11.
-        assert row["error"] < {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.25}[row["precision"]], row
+        largest = {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.25}[row["precision"]]
+        assert row["error"] < (1e-6 if row["case"] == "mlm_weight" else largest), row
         # An adversarial step is of the size of the embeddings themselves, and magnifies what float32 rounds.
         magnified = any(name.endswith("_adversarial") for name in row["expected_losses"])
         assert row["precision"] != "fp32" or row["worst_parameter"] < (2e-4 if magnified else 5e-5), row
