@@ -18,6 +18,11 @@ from pretrain.ledger.hashes import NO_WORDS
 NEGATIVE = "negative"  # the one column without which a view may be absent
 
 
+def column_of(role: str) -> str:
+    """Return the kind of a role, or of a column: its name without digits at the end."""
+    return role.rstrip("0123456789")
+
+
 @dataclass(frozen=True)
 class ViewSpec:
     """One view of every sequence.
@@ -37,7 +42,7 @@ class ViewSpec:
     @property
     def column(self) -> str:
         """Return the name of the column that the view is made of, if the data has it."""
-        return self.role.rstrip("0123456789")
+        return column_of(self.role)
 
 
 @dataclass(frozen=True)

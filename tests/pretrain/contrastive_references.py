@@ -4,9 +4,16 @@ import torch
 import torch.nn.functional as F
 
 
+NEGATIVES = []
+"""Of each loss computed: how many an anchor has in the mean, before a guide leaves some out."""
+
+
 def nce(anchors, candidates, temperature, target, excluded=None, bias=None, own=None, guide=None):
     """Mean of -log softmax at `target`; excluded: bool[A, C]; bias: added to the logits; own: one more logit
     a row; guide: (vectors of the anchors, of the first candidates, settings)."""
+    left = len(candidates) - 1 if excluded is None else ~(excluded | F.one_hot(target, len(candidates)).bool())
+    left = torch.as_tensor(left).double() if excluded is None else left.sum(1).double()
+    NEGATIVES.append(float((left + (0 if own is None else own > -torch.inf)).mean()))
     if guide is not None:
         false = false_negatives(*guide, target)
         more = torch.zeros(len(false), len(candidates) - false.shape[1], dtype=torch.bool)
@@ -55,8 +62,14 @@ def at_widths(v, config, loss):
 
 
 def same(anchor, positive, candidates):
-    """bool[A, C]: a candidate whose text is the anchor's or its positive's."""
-    return (candidates[None] == anchor[:, None]) | (candidates[None] == positive[:, None])
+    """bool[A, C]: a candidate whose text means what the anchor does: it is the anchor or the positive of a row
+    that shares a text with the anchor's row, or with one that does, and so on."""
+    rows = torch.stack([anchor, positive], 1)
+    linked = (rows[:, None, :, None] == rows[None, :, None]).flatten(2).any(2)
+    for _ in rows:
+        linked = (linked.double() @ linked.double()) > 0
+    has = (rows[:, :, None] == candidates).any(1)
+    return (linked.double() @ has.double()) > 0
 
 
 def elsewhere(settings, ctx):

@@ -211,6 +211,21 @@ TRIPLES = ("simcse_supervised", "simcse_supervised_options", "simcse_supervised_
 """Cases of which `CASE_mixture` is made: a step of `data.sets` whose set has neither positives nor negatives,
 so that the text itself fills their slots."""
 CASES |= {f"{case}_mixture": CASES[case] | {"batch": {"columns": False}} for case in TRIPLES}
+ANSWERED = (
+    "clear_mean", "clear_local", "simcse_symmetric", "simcse_supervised", "sda", "esimcse", "vascl", "augcse",
+)  # fmt: skip
+"""Cases of which `CASE_answers` is made: records that share texts, directly and by others."""
+CASES |= {f"{case}_answers": CASES[case] | {"batch": {"shared": True}} for case in ANSWERED}
+
+
+def answers(role: str) -> np.ndarray:
+    """Identities of a view of records that share texts: a question with three answers, on both ranks; one of
+    them is another's answer too, and the question of a third; and negatives that are right answers."""
+    anchors, positives, negatives = np.arange(N), 100 + np.arange(N), 200 + np.arange(N)
+    anchors[[3, 12]], positives[9], anchors[14], positives[5] = 0, positives[12], positives[9], positives[6]
+    # its own question's answer, that of a question that others link, and one that is right elsewhere
+    negatives[3], negatives[7], negatives[8] = positives[0], anchors[14], positives[11]
+    return {"anchor": anchors, "negative": negatives}.get(role.rstrip("0123456789"), positives)
 
 
 def make_batch(
@@ -221,13 +236,15 @@ def make_batch(
     prompts: dict[str, list[int]] | None = None,
     pooled: bool = True,
     columns: bool = True,
+    shared: bool = False,
 ) -> dict:
     """A global batch: every part as lists of token lists, views, identities and present by role.
 
     Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches;
     three times as long on average where they are to be `uneven`. Maskings are uneven too: each hides more
     tokens than the one before. `prompts` come behind the first token of their role's views, and into their
-    means if they are `pooled`. Without `columns` all views are the originals, and no negative is there.
+    means if they are `pooled`. Without `columns` all views are the originals, and no negative is there. With
+    `shared` texts identities are those of `answers`.
     """
     rng = np.random.default_rng(seed)
 
@@ -258,6 +275,8 @@ def make_batch(
     present = {
         role: np.ones(N, bool) if number < 2 else rng.random(N) < 0.7 for number, role in enumerate(roles)
     }
+    if shared:
+        identities = {role: answers(role) for role in roles}
     if not columns:
         views, identities = dict.fromkeys(roles, originals), dict.fromkeys(roles, np.arange(N))
         present = {role: np.full(N, role != "negative") for role in roles}

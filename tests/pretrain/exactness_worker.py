@@ -45,6 +45,7 @@ from pretrain.step.whole_batch import WholeBatch
 # isort: split
 from encoder_helpers import scale_matrices
 from exactness_cases import CASES, CLS, LABELS, MASK, PAD, SEED, SEP, VOCABULARY, WIDTH, N, make_batch, share
+from contrastive_references import NEGATIVES
 from flash_reference import flash_on_cpu
 from objective_references import SYSTEMS, reference_shares
 from reference_model import KeyedReference, Reference, double
@@ -342,6 +343,7 @@ def main() -> None:
             own = CASES[case].get("batch", {})
             whole = make_batch(5, model.objective.masked_copies, model.objective.roles, how != "off", **own)
             model.encoder.leave_out(np.array(prompt, np.int32) for prompt in whole["outside"].values())
+            NEGATIVES.clear()
             systems = () if case == "not_yet" else tuple(model.objective.terms)
             expected_losses, expected, expected_shares = reference_gradients(
                 model, whole, config, world, systems, rate > 0
@@ -377,6 +379,8 @@ def main() -> None:
                         "needed_micro_batches": needed,
                         "losses": Numbers(result.losses).read(),
                         "expected_losses": expected_losses,
+                        "negatives": result.negatives,
+                        "expected_negatives": max(NEGATIVES, default=None),
                         "measures": Numbers(result.measures).read() if pieces > 1 else {},
                         "expected_shares": expected_shares if pieces > 1 else {},
                         **errors(got, expected),

@@ -161,7 +161,7 @@ def vascl(ref, v, ctx, config):
     e, paper = v["anchor"].detach(), settings.reading == "paper"
     unit = F.normalize(e, dim=1)
     likeness = (unit @ unit.T if paper else e @ e.T).masked_fill(
-        (pair[0][:, None] == pair[0][None]) | elsewhere(settings, ctx), -torch.inf
+        same(*pair, pair[0]) | elsewhere(settings, ctx), -torch.inf
     )
     best = likeness.topk(settings.neighbours, 1)
     neighbours, none = best.indices, best.values == -torch.inf  # a rank's own lanes may have fewer
