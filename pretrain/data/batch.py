@@ -28,7 +28,8 @@ class ViewSpec:
     """One view of every sequence.
 
     role: "anchor", "positive", "negative" or a name of the caller's own. The view is made of the data's
-        column of that name (digits at its end aside: "positive2") where it has one, else of the text. A
+        column of that name ("negative2"), or of that name without digits ("positive" of the role
+        "positive2"), where it has one, else of the text. A
         record whose column is empty gives its text too: its positive is then another view of the same text
         (SDA's fallback).
     augmentation: a specification (`augment.spec.grammar`).

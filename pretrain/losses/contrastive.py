@@ -7,8 +7,8 @@ Every loss here is a softmax over candidates, anchor by anchor:
 
 `TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors, shared out over ranks
 (`pretrain.losses.sharing`). A loss says who the anchors, candidates and positives are, and may change the
-logits of a tile (`Adjustment`), exclude texts of one meaning (`Identities`) and what a guide holds for false negatives
-(`Guide`), or give each anchor candidates of its own (`own_logits`).
+logits of a tile (`Adjustment`), exclude texts of one meaning (`Identities`) and what a guide holds for false
+negatives (`Guide`), or give each anchor candidates of its own (`own_logits`).
 
 Vectors come as they are; similarity is the cosine. Losses are float32 (float64 from float64), also under
 autocast.
@@ -116,14 +116,15 @@ def info_nce(
     Args:
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
         temperature: divides the cosine.
-        negatives: [M, d], further candidates of all anchors: SimCSE's hard negatives (M = N, row i is anchor
-            i's own), or ESimCSE's momentum queue (any M, without gradient).
-        own_negative_bias: added to the logit of an anchor's own hard negative; SimCSE's
-            `hard_negative_weight`, which is a logit (0 is weight 1). Needs M = N.
+        negatives: [M, d], further candidates of all anchors: SimCSE's hard negatives (M = K N, K for each
+            anchor: rows i, N + i ... are anchor i's own), or ESimCSE's momentum queue (any M, without
+            gradient).
+        own_negative_bias: added to the logits of an anchor's own hard negatives; SimCSE's
+            `hard_negative_weight`, which is a logit (0 is weight 1). Needs M = K N.
         negatives_present: bool[M]; where False a row of `negatives` (finite) is nobody's candidate. Default:
             all are there.
         groups: int64[N]; if given, an anchor's candidates are those of its own group only. With negatives, M
-            = N.
+            = K N.
         anchor_identities, positive_identities: int64[N]; negative_identities: int64[M]: hashes of the texts.
             If given, all are, and texts of one meaning are no negatives (`pretrain.losses.identities`); of
             `negatives`, those that some anchor or positive of the meaning equals.
@@ -136,8 +137,8 @@ def info_nce(
     """
     _check_same_shape("info_nce", anchors, positives)
     count, further = len(anchors), 0 if negatives is None else len(negatives)
-    if further != count and (own_negative_bias or (groups is not None and negatives is not None)):
-        raise ValueError(f"own negatives need one negative for each of the {count} anchors, not {further}.")
+    if further % max(count, 1) and (own_negative_bias or groups is not None):
+        raise ValueError(f"own negatives need as many for each of the {count} anchors, not {further}.")
     with torch.autocast(anchors.device.type, enabled=False):
         candidates = unit_vectors(positives)
         if negatives is not None:
@@ -147,7 +148,8 @@ def info_nce(
 
         def adjust(logits: Tensor, start: int, stop: int) -> None:
             if own_negative_bias:
-                logits[:, count + start : count + stop].diagonal().add_(own_negative_bias)
+                for block in logits[:, count:].split(count, dim=1):
+                    block[:, start:stop].diagonal().add_(own_negative_bias)
             if absent is not None:
                 logits[:, count:].masked_fill_(absent, -torch.inf)
             if within_group is not None:

@@ -182,7 +182,7 @@ class Objective(nn.Module):
             guide = Guide(
                 anchors,
                 positives,
-                negatives[0] if negatives else None,
+                torch.cat(negatives) if negatives else None,
                 margin=self.false_negatives.margin,
                 strategy=self.false_negatives.strategy,
                 counting=context.probing,

@@ -198,6 +198,14 @@ CASES["simcse_kept_options"] = {
     | WIDTHS
 }
 
+THREE = {"name": "simcse", "simcse": {"hard_negatives": 3, "hard_negative_logit": 0.5}, **ALONE}
+CASES |= {
+    "simcse_negatives": {"objective": THREE},
+    "simcse_negatives_options": {"objective": THREE | GUIDED | WIDTHS},
+    "simcse_negatives_local": {"objective": THREE | {"simcse": THREE["simcse"] | {"scope": "local"}}},
+}
+"""Three hard negatives a record, some of which each lacks."""
+
 PROMPTS = {"anchor": [7, 8, 9], "positive": [11], "negative": [11], "augmented": [7, 8, 12]}
 """Role -> tokens of its prompt."""
 PROMPTED = ("clear_mean", "simcse_supervised", "declutr", "esimcse", "vascl", "augcse", "vadvcse", "diffcse")
@@ -212,7 +220,8 @@ TRIPLES = ("simcse_supervised", "simcse_supervised_options", "simcse_supervised_
 so that the text itself fills their slots."""
 CASES |= {f"{case}_mixture": CASES[case] | {"batch": {"columns": False}} for case in TRIPLES}
 ANSWERED = (
-    "clear_mean", "clear_local", "simcse_symmetric", "simcse_supervised", "sda", "esimcse", "vascl", "augcse",
+    "clear_mean", "clear_local", "simcse_symmetric", "simcse_supervised", "simcse_negatives", "sda",
+    "esimcse", "vascl", "augcse",
 )  # fmt: skip
 """Cases of which `CASE_answers` is made: records that share texts, directly and by others."""
 CASES |= {f"{case}_answers": CASES[case] | {"batch": {"shared": True}} for case in ANSWERED}
@@ -279,7 +288,7 @@ def make_batch(
         identities = {role: answers(role) for role in roles}
     if not columns:
         views, identities = dict.fromkeys(roles, originals), dict.fromkeys(roles, np.arange(N))
-        present = {role: np.full(N, role != "negative") for role in roles}
+        present = {role: np.full(N, not role.startswith("negative")) for role in roles}
     return {
         "originals": originals,
         "masked": masked,

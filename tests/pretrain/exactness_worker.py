@@ -43,9 +43,9 @@ from pretrain.step.plan import passes_of
 from pretrain.step.whole_batch import WholeBatch
 
 # isort: split
+from contrastive_references import NEGATIVES
 from encoder_helpers import scale_matrices
 from exactness_cases import CASES, CLS, LABELS, MASK, PAD, SEED, SEP, VOCABULARY, WIDTH, N, make_batch, share
-from contrastive_references import NEGATIVES
 from flash_reference import flash_on_cpu
 from objective_references import SYSTEMS, reference_shares
 from reference_model import KeyedReference, Reference, double

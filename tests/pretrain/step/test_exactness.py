@@ -34,7 +34,8 @@ GUIDED = (
 PROMPTS = ",".join(case for case in CASES if "_prompts" in case)
 MIXTURES = ",".join(case for case in CASES if case.endswith("_mixture"))
 ANSWERS = ",".join(case for case in CASES if case.endswith("_answers"))
-ALL = f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS},{GUIDED},{PROMPTS},{MIXTURES},{ANSWERS}"
+NEGATIVES = "simcse_negatives,simcse_negatives_options,simcse_negatives_local"
+ALL = f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS},{GUIDED},{PROMPTS},{MIXTURES},{ANSWERS},{NEGATIVES}"
 PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_in_batch,diffcse"
 
 FEW = "double_mlm,vascl,diffcse"
@@ -101,7 +102,7 @@ def check(report: dict, world: int) -> None:
         (2, 1, OPTIONS),
         (2, 1, GUIDED),
         (2, 1, f"{PROMPTS},{MIXTURES}"),
-        (2, 1, ANSWERS),
+        (2, 1, f"{ANSWERS},{NEGATIVES}"),
         (2, 3, f"{PARTITIONED},simcse_kept_options,clear_mean_guided"),
         (2, 0, f"{FEW},muon"),
         (2, 2, FEW),
