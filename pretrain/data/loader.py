@@ -104,16 +104,13 @@ class Position:
 
 
 def require_negatives(reader: ShardReader, views: Sequence[ViewSpec]) -> None:
-    """Raise UserError where a negative view would be the text itself, in every record, or another's."""
+    """Raise UserError where a negative view would be the text itself, in every record."""
     for view in views:
-        if view.column != NEGATIVE or view.role in reader.columns:
-            continue
-        if NEGATIVE in reader.columns:
-            raise UserError(
-                f"{reader.folder} has no column {view.role!r} (it has {', '.join(reader.columns)}): its "
-                "records have fewer negatives; lower objective.simcse.hard_negatives"
-            )
-        if parse(view.augmentation).is_identity:
+        if (
+            view.column == NEGATIVE
+            and NEGATIVE not in reader.columns
+            and parse(view.augmentation).is_identity
+        ):
             raise UserError(
                 f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and the "
                 "augmentation of the negative view is 'none': every text would be its own negative. "

@@ -121,12 +121,18 @@ def open_train(config: Config) -> ShardReader:
     """Open the split to train on; let SimCSE take all hard negatives that it has, unless a number is set.
 
     Raises:
-        UserError: a folder holds no prepared data, or the sets do not go together.
+        UserError: a folder holds no prepared data, the sets do not go together, or the records have fewer
+            negatives than the number that is set.
     """
     reader, simcse = _open_train(config), config.objective.simcse
     negatives = sum(column_of(name) == NEGATIVE for name in reader.columns)
     if simcse.hard_negatives is True and negatives > 1:
         simcse.hard_negatives = negatives
+    if 0 < negatives < simcse.hard_negatives:
+        raise UserError(
+            f"objective.simcse.hard_negatives is {simcse.hard_negatives}, and a record of {reader.folder} "
+            f"has {negatives} at most: set that number, or true for all"
+        )
     return reader
 
 

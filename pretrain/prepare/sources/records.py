@@ -211,7 +211,7 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
                     "others out by other_fields: ignore"
                 )
         elif column in columns.values():
-            names = _names(name for name in fields if meant.get(name, columns.get(name)) == column)
+            names = _names([*(name for name, of in columns.items() if of == column), field])
             raise fault(f"there are two columns for {column}: {names}")
         else:
             columns[field] = column
