@@ -252,10 +252,8 @@ class _StepLog:
         measures = dict(result.measures)
         # rank 0 alone writes rows, checkpoints (with the window), and alarms
         if result.views is not None and dist.get_rank() == 0:
-            objective = self.engine.module.objective
-            pool = objective.pool(sequences, dist.get_world_size())
-            negatives = objective.negatives(pool, result.present)
-            measures |= self.monitor.measure(result.views[:2], result.lengths, negatives, spectrum=ends_row)
+            views = result.views[:2]
+            measures |= self.monitor.measure(views, result.lengths, result.negatives, spectrum=ends_row)
         numbers: dict[str, Tensor | float] = {"norm": norm, "applied": applied}
         numbers |= {f"{_LOSS}{name}": value for name, value in result.losses.items()}
         numbers |= {f"{_MEASURE}{name}": value for name, value in measures.items()}

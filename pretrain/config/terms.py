@@ -141,14 +141,14 @@ class SimcseConfig(Term):
         description="whether the sentence vector that is evaluated and exported is the head's output "
         "(the public code for supervised models) or what enters it (unsupervised ones, --mlp_only_train)",
     )
-    hard_negatives: bool = Field(
+    hard_negatives: bool | Annotated[int, Field(ge=1)] = Field(
         False,
-        description="supervised: the data's `negative` column adds a hard negative a row, a "
-        "negative for every row (one-direction only)",
+        description="supervised: each of the data's columns `negative`, `negative2` ... adds a hard negative "
+        "a row, a negative for every row (one-direction only); a number: so many of the columns",
     )
     hard_negative_logit: float = Field(
         0.0,
-        description="constant added to the logit of a row's own hard negative; the code's "
+        description="constant added to the logits of a row's own hard negatives; the code's "
         "hard_negative_weight, 0: weight 1",
     )
 

@@ -18,12 +18,18 @@ from pretrain.ledger.hashes import NO_WORDS
 NEGATIVE = "negative"  # the one column without which a view may be absent
 
 
+def column_of(role: str) -> str:
+    """Return the kind of a role, or of a column: its name without digits at the end."""
+    return role.rstrip("0123456789")
+
+
 @dataclass(frozen=True)
 class ViewSpec:
     """One view of every sequence.
 
     role: "anchor", "positive", "negative" or a name of the caller's own. The view is made of the data's
-        column of that name (digits at its end aside: "positive2") where it has one, else of the text. A
+        column of that name ("negative2"), or of that name without digits ("positive" of the role
+        "positive2"), where it has one, else of the text. A
         record whose column is empty gives its text too: its positive is then another view of the same text
         (SDA's fallback).
     augmentation: a specification (`augment.spec.grammar`).
@@ -37,7 +43,7 @@ class ViewSpec:
     @property
     def column(self) -> str:
         """Return the name of the column that the view is made of, if the data has it."""
-        return self.role.rstrip("0123456789")
+        return column_of(self.role)
 
 
 @dataclass(frozen=True)

@@ -140,9 +140,10 @@ class BlockMaker:
         where there is one; else None.
         """
         columns = self.reader.columns
-        if spec.column not in columns[1:]:
+        name = spec.role if spec.role in columns else spec.column
+        if name not in columns[1:]:
             return original, np.zeros(len(original), dtype=np.int64), None
-        column = columns.index(spec.column)
+        column = columns.index(name)
         source = self._cache.gather(places, column)
         self._check_lengths(source, ids)
         there = source.lengths > 0

@@ -7,8 +7,8 @@ Every loss here is a softmax over candidates, anchor by anchor:
 
 `TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors, shared out over ranks
 (`pretrain.losses.sharing`). A loss says who the anchors, candidates and positives are, and may change the
-logits of a tile (`Adjustment`), exclude equal texts (`Identities`) and what a guide holds for false negatives
-(`Guide`), or give each anchor candidates of its own (`own_logits`).
+logits of a tile (`Adjustment`), exclude texts of one meaning (`Identities`) and what a guide holds for false
+negatives (`Guide`), or give each anchor candidates of its own (`own_logits`).
 
 Vectors come as they are; similarity is the cosine. Losses are float32 (float64 from float64), also under
 autocast.
@@ -16,7 +16,6 @@ autocast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pretrain.losses.false_negatives import FalseNegatives, Guide
+from pretrain.losses.identities import Identities, Meanings
 from pretrain.losses.sharing import complete, is_shared, my_rows
 from pretrain.losses.vectors import inverse, unit_vectors
 
@@ -36,33 +36,6 @@ class Adjustment(Protocol):
     """Changes the logits [stop - start, C] of anchors start to stop - 1 in place, by constants."""
 
     def __call__(self, logits: Tensor, start: int, stop: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class Identities:
-    """Which texts are equal, so that no sentence is pushed away from itself.
-
-    A candidate with the text of an anchor, or of the anchor's positive, is no negative of it. An anchor's own
-    positive always stays.
-
-    Identities are hashes of texts, on the device of the vectors. anchors: int64[A]. candidates: int64[C].
-    positives: int64[A], of each anchor's positive, or None where that has the identity of its anchor.
-    """
-
-    anchors: Tensor
-    candidates: Tensor
-    positives: Tensor | None = None
-
-    def exclude(self, logits: Tensor, own: Tensor, start: int, stop: int) -> None:
-        """Set the logits [stop - start, C] of false negatives to minus infinity.
-
-        own: int64[stop - start, 1].
-        """
-        same = self.candidates == self.anchors[start:stop, None]
-        if self.positives is not None:
-            same |= self.candidates == self.positives[start:stop, None]
-        kept = logits.gather(1, own)
-        logits.masked_fill_(same, -torch.inf).scatter_(1, own, kept)
 
 
 def nt_xent(
@@ -83,7 +56,8 @@ def nt_xent(
         temperature: divides the cosine.
         tile: anchors at a time; memory is tile x 2N numbers. Default: `TILE_LOGITS` of the device.
         groups: int64[N]; if given, an anchor's candidates are the vectors of its own group only.
-        identities: int64[2, N], hashes of the texts; if given, equal texts are no negatives (`Identities`).
+        identities: int64[2, N], hashes of the texts; if given, texts of one meaning are no negatives
+            (`pretrain.losses.identities`).
         guide: if given, what it holds for false negatives is left out.
 
     Returns:
@@ -105,8 +79,9 @@ def nt_xent(
 
         same = None
         if identities is not None:
-            every = _identities(identities, (2, count), "identities", views).flatten()
-            same = Identities(every, every, every[positives])
+            _check_identities(identities, (2, count), "identities")
+            every = Meanings.of(identities, views.device).records.repeat(2)
+            same = Identities(every, every)
         return softmax_over_candidates(
             vectors,
             vectors,
@@ -141,16 +116,18 @@ def info_nce(
     Args:
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
         temperature: divides the cosine.
-        negatives: [M, d], further candidates of all anchors: SimCSE's hard negatives (M = N, row i is anchor
-            i's own), or ESimCSE's momentum queue (any M, without gradient).
-        own_negative_bias: added to the logit of an anchor's own hard negative; SimCSE's
-            `hard_negative_weight`, which is a logit (0 is weight 1). Needs M = N.
+        negatives: [M, d], further candidates of all anchors: SimCSE's hard negatives (M = K N, K for each
+            anchor: rows i, N + i ... are anchor i's own), or ESimCSE's momentum queue (any M, without
+            gradient).
+        own_negative_bias: added to the logits of an anchor's own hard negatives; SimCSE's
+            `hard_negative_weight`, which is a logit (0 is weight 1). Needs M = K N.
         negatives_present: bool[M]; where False a row of `negatives` (finite) is nobody's candidate. Default:
             all are there.
         groups: int64[N]; if given, an anchor's candidates are those of its own group only. With negatives, M
-            = N.
+            = K N.
         anchor_identities, positive_identities: int64[N]; negative_identities: int64[M]: hashes of the texts.
-            If given, all are, and equal texts are no negatives (`Identities`).
+            If given, all are, and texts of one meaning are no negatives (`pretrain.losses.identities`); of
+            `negatives`, those that some anchor or positive of the meaning equals.
         guide: if given, what it holds for false negatives is left out, hard negatives too, if it has vectors
             of them.
         tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
@@ -160,8 +137,8 @@ def info_nce(
     """
     _check_same_shape("info_nce", anchors, positives)
     count, further = len(anchors), 0 if negatives is None else len(negatives)
-    if further != count and (own_negative_bias or (groups is not None and negatives is not None)):
-        raise ValueError(f"own negatives need one negative for each of the {count} anchors, not {further}.")
+    if further % max(count, 1) and (own_negative_bias or groups is not None):
+        raise ValueError(f"own negatives need as many for each of the {count} anchors, not {further}.")
     with torch.autocast(anchors.device.type, enabled=False):
         candidates = unit_vectors(positives)
         if negatives is not None:
@@ -171,21 +148,19 @@ def info_nce(
 
         def adjust(logits: Tensor, start: int, stop: int) -> None:
             if own_negative_bias:
-                logits[:, count + start : count + stop].diagonal().add_(own_negative_bias)
+                for block in logits[:, count:].split(count, dim=1):
+                    block[:, start:stop].diagonal().add_(own_negative_bias)
             if absent is not None:
                 logits[:, count:].masked_fill_(absent, -torch.inf)
             if within_group is not None:
                 for block in logits.split(count, dim=1):
                     within_group(block, start, stop)
 
-        same = _pair_identities(anchors, anchor_identities, positive_identities)
+        same = _pair_identities(anchors, anchor_identities, positive_identities, negative_identities)
         if (same is None) != (negative_identities is None) and negatives is not None:
             raise ValueError(
                 "identities are given for anchors, positives and negatives, or for none of them."
             )
-        if same is not None and negatives is not None:
-            own = _identities(negative_identities, (further,), "negative_identities", anchors)
-            same = Identities(same.anchors, torch.cat([same.candidates, own]), same.positives)
         index = torch.arange(count, device=anchors.device)
         return softmax_over_candidates(
             unit_vectors(anchors),
@@ -220,8 +195,7 @@ def symmetric_info_nce(
         ours, theirs = unit_vectors(anchors), unit_vectors(positives)
         index = torch.arange(len(anchors), device=anchors.device)
         within_group = _within_group(groups, anchors)
-        forth = _pair_identities(anchors, anchor_identities, positive_identities)
-        back = _pair_identities(anchors, positive_identities, anchor_identities)
+        same = _pair_identities(anchors, anchor_identities, positive_identities)
         false_forth, false_back = (None, None) if guide is None else (guide.forth(), guide.back())
         return 0.5 * (
             softmax_over_candidates(
@@ -231,7 +205,7 @@ def symmetric_info_nce(
                 temperature,
                 within_group,
                 tile,
-                identities=forth,
+                identities=same,
                 false_negatives=false_forth,
             )
             + softmax_over_candidates(
@@ -241,7 +215,7 @@ def symmetric_info_nce(
                 temperature,
                 within_group,
                 tile,
-                identities=back,
+                identities=same,
                 false_negatives=false_back,
             )
         )
@@ -448,17 +422,20 @@ def _check_same_shape(name: str, *vectors: Tensor) -> None:
         )
 
 
-def _identities(identities: Tensor, shape: tuple[int, ...], name: str, like: Tensor) -> Tensor:
+def _check_identities(identities: Tensor, shape: tuple[int, ...], name: str) -> None:
     if identities.shape != shape:
         raise ValueError(f"{name} must have the shape {list(shape)}, not {list(identities.shape)}.")
-    return identities.to(like.device)
 
 
-def _pair_identities(vectors: Tensor, anchors: Tensor | None, positives: Tensor | None) -> Identities | None:
+def _pair_identities(
+    vectors: Tensor, anchors: Tensor | None, positives: Tensor | None, negatives: Tensor | None = None
+) -> Identities | None:
     if (anchors is None) != (positives is None):
         raise ValueError("identities are given for both anchors and positives, or for neither.")
     if anchors is None or positives is None:
         return None
-    ours = _identities(anchors, (len(vectors),), "anchor_identities", vectors)
-    theirs = _identities(positives, (len(vectors),), "positive_identities", vectors)
-    return Identities(ours, theirs, theirs)
+    _check_identities(anchors, (len(vectors),), "anchor_identities")
+    _check_identities(positives, (len(vectors),), "positive_identities")
+    meanings = Meanings.of(torch.stack([anchors, positives]), vectors.device)
+    further = [] if negatives is None else [meanings.look_up(negatives)]
+    return Identities(meanings.records, torch.cat([meanings.records, *further]))

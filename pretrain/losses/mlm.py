@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pretrain.common.memory import rounded_rows
 from pretrain.model.kernels import fused, kernels_for
-from pretrain.model.kernels.operators import IGNORED
+from pretrain.model.kernels.operators import IGNORED, scaled
 
 if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
@@ -122,5 +122,4 @@ class _CrossEntropySum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream: Tensor) -> tuple[Tensor, None]:
         (gradient,) = ctx.saved_tensors
-        # Not in place: a graph that is kept alive may be walked again.
-        return gradient * upstream.to(gradient.dtype), None
+        return scaled(gradient, upstream), None

@@ -47,7 +47,7 @@ def nearest_neighbours(
         vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
         k: K; 16 in the authors' code, not given in the paper.
         tile: vectors at a time; memory is tile x N numbers. Default: `TILE_LOGITS` of the device.
-        identities: int64[N], hashes of the texts; if given, equal texts are no neighbours.
+        identities: int64[N], equal where texts are equal or mean the same; if given, such are no neighbours.
         groups: int64[N]; if given, neighbours are of the vector's own group only.
 
     Raises:

@@ -12,6 +12,7 @@ from pretrain.prepare.sources.records import COLUMNS, Record, records
 from pretrain.prepare.tasks import Task
 
 _TEXT, _POSITIVE, _NEGATIVE = (COLUMNS.index(name) for name in ("text", "positive", "negative"))
+_FURTHER = len(COLUMNS)  # from here on negatives
 
 
 @dataclass
@@ -53,8 +54,8 @@ def read_pairs(sources: list[Source]) -> Pairs:
                     "has a label; keep only the pairs that mean the same, and leave the column out",
                 )
             pairs[text, positive] = None
-            if record.texts[_NEGATIVE]:
-                negatives[record.texts[_NEGATIVE]] = None
+            given = (record.texts[_NEGATIVE], *record.texts[_FURTHER:])
+            negatives |= dict.fromkeys(filter(None, given))
     if not pairs:
         raise UserError(f"there is no pair in {', '.join(map(str, sources))}")
     return Pairs([text for text, _ in pairs], [positive for _, positive in pairs], list(negatives))

@@ -44,9 +44,12 @@ class LossScale:
         return gradient if self._divisor is None else gradient / self._divisor
 
     @contextmanager
-    def applied(self) -> Iterator[Tensor]:
-        """Yield the factor for a loss that goes backward here; parameters' gradients are divided by it."""
-        self._divisor = self.value
+    def applied(self, weight: float = 1.0) -> Iterator[Tensor]:
+        """Yield the factor for a loss that goes backward here; parameters' gradients are divided by it.
+
+        weight: of the loss, which their gradients are multiplied by.
+        """
+        self._divisor = self.value / weight
         try:
             yield self.value
         finally:

@@ -40,8 +40,8 @@ class BatchContext:
 
     step: optimizer step, from 0. progress: share of the training done, in [0, 1).
     groups: int64[N], the rank that holds each sequence; only for objectives whose negatives are local.
-    identities: role -> int64[N], equal where the sources of two views are equal; None where duplicates count
-    as negatives.
+    identities: role -> int64[N] on the CPU, equal where the sources of two views are equal; None where
+    duplicates count as negatives.
     present: role -> bool[N], whether the data had a source for the view (else it was made from the sequence
     itself).
     labels: int64[N] of the labelled view, or None.
@@ -182,7 +182,7 @@ class Objective(nn.Module):
             guide = Guide(
                 anchors,
                 positives,
-                negatives[0] if negatives else None,
+                torch.cat(negatives) if negatives else None,
                 margin=self.false_negatives.margin,
                 strategy=self.false_negatives.strategy,
                 counting=context.probing,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from pretrain.config.run import Config
+from pretrain.data.batch import NEGATIVE
 from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
 from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
@@ -25,7 +26,7 @@ HEADS: dict[str, Callable[[int], nn.Module]] = {
 }
 """`objective.simcse.head` -> the head on vectors of this width."""
 
-WITH_NEGATIVE = ("anchor", "positive", "negative")
+WITH_NEGATIVE = ("anchor", "positive", NEGATIVE)
 
 
 class Simcse(Objective):
@@ -35,14 +36,16 @@ class Simcse(Objective):
     negative the contradicting one.
 
     Equation 1 and, with hard negatives, 5: as the public code has it, every row sees all hard negatives, and
-    only its own has `hard_negative_logit` added. A record without a hard negative adds none. The MLP head is
+    only its own have `hard_negative_logit` added. A record may have several, each of role `negative`,
+    `negative2` ...; those that it lacks add nothing. The MLP head is
     trained only, and the vector in use is the one before it, unless `keep_head`: the public code drops it at
     test after unsupervised training (`cls_before_pooler`) and keeps it after supervised.
     """
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
-        return WITH_NEGATIVE if config.objective.simcse.hard_negatives else cls.roles
+        numbers = range(1, int(config.objective.simcse.hard_negatives) + 1)
+        return (*cls.roles, *(NEGATIVE if number == 1 else f"{NEGATIVE}{number}" for number in numbers))
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
@@ -58,14 +61,10 @@ class Simcse(Objective):
         return {"simcse": self.settings.weight * self.settings.rise(step)}
 
     def negatives(self, batch: int) -> int:
-        return (
-            2 * batch - 2
-            if self.settings.form == "2n-2"
-            else (2 * batch if self.settings.hard_negatives else batch) - 1
-        )
+        return 2 * batch - 2 if self.settings.form == "2n-2" else batch - 1 + self.given_negatives(batch)
 
     def given_negatives(self, batch: int) -> int:
-        return batch if self.settings.hard_negatives else 0
+        return (len(self.roles) - 2) * batch
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, head = self.settings, self.head
@@ -84,12 +83,13 @@ class Simcse(Objective):
                 )
             contrast = info_nce if settings.form == "one-direction" else symmetric_info_nce
             more = {}
-            if settings.hard_negatives:
+            if negatives := self.roles[2:]:
+                identities = stacked_identities(context, negatives)
                 more = {
-                    "negatives": z["negative"],
+                    "negatives": torch.cat([z[role] for role in negatives]),
                     "own_negative_bias": settings.hard_negative_logit,
-                    "negatives_present": context.present["negative"],
-                    "negative_identities": context.identity("negative"),
+                    "negatives_present": torch.cat([context.present[role] for role in negatives]),
+                    "negative_identities": None if identities is None else identities.flatten(),
                 }
             same = pair(settings, context)
             return contrast(z["anchor"], z["positive"], settings.temperature, **same, **more, guide=guide)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.false_negatives import Guide
@@ -76,7 +77,9 @@ class Vadvcse(Objective):
             raw = self.settings.distribution == "vector"
             self._candidates = unit_vectors(views["positive"] if raw else z[1])
             texts = context.identity("positive")
-            self._repeated = None if texts is None else repeated_texts(texts)
+            self._repeated = None
+            if texts is not None:
+                (self._repeated,) = send([repeated_texts(texts)], self._candidates.device)
         return {}
 
     def sequence_loss(

@@ -8,6 +8,7 @@ from torch import Tensor
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
 from pretrain.losses.false_negatives import Guide
+from pretrain.losses.identities import Meanings
 from pretrain.losses.neighbourhood import (
     NONE,
     nearest_neighbours,
@@ -50,14 +51,14 @@ class Vascl(Objective):
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, groups = self.settings, local_groups(self.settings, context)
-        first = views["anchor"]
+        first, identities = views["anchor"], stacked_identities(context, self.roles)
 
         def loss(views: Views, guide: Guide | None) -> Tensor:
             return nt_xent(
                 joint(self.head, [views["anchor"], views["positive"]]),
                 settings.temperature,
                 groups=groups,
-                identities=stacked_identities(context, self.roles),
+                identities=identities,
                 guide=guide,
             )
 
@@ -68,7 +69,7 @@ class Vascl(Objective):
                 unit_vectors(still) if self.as_printed else still,
                 settings.neighbours,
                 groups=groups,
-                identities=context.identity("anchor"),
+                identities=None if identities is None else Meanings.of(identities, still.device).records,
             )
             # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and
             # are counted.

@@ -147,18 +147,21 @@ class WholeObjective(nn.Module):
         """
         return global_batch // (world if self.is_local else 1)
 
-    def negatives(self, batch: int, present: float = 1.0) -> float:
-        """Return the most negatives that any term has for an anchor; 0 where none has any.
+    def negatives(self, batch: int, present: float = 1.0, same: float = 0.0, equal: float = 0.0) -> float:
+        """Return the most negatives that any term has for an anchor, in the mean; 0 where none has any.
 
-        present: share of the batch that has a view of role "negative" (`BatchContext.present`).
+        present: share of the views of role "negative" that are there (`BatchContext.present`). same: other
+        records of the anchor's meaning (`pretrain.losses.identities`). equal: records whose negative is a
+        text of it.
         """
-        return max(
-            (
-                term.negatives(batch) - (1 - present) * term.given_negatives(batch)
-                for term in self.terms.values()
-            ),
-            default=0,
-        )
+
+        def count(term: Objective) -> float:
+            given = term.given_negatives
+            more = given(2) - given(1)  # of a further record: its given negatives, and its own texts
+            own = term.negatives(2) - term.negatives(1) - more
+            return term.negatives(batch) - (1 - present) * given(batch) - same * own - equal * more
+
+        return max(map(count, self.terms.values()), default=0)
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """Return every term's losses by name.

@@ -18,7 +18,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.data import DataConfig
 from pretrain.config.run import Config
-from pretrain.data.batch import ViewSpec, number_of_labels
+from pretrain.data.batch import NEGATIVE, ViewSpec, column_of, number_of_labels
 from pretrain.data.damage import describe_record
 from pretrain.data.loader import require_negatives
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
@@ -75,9 +75,10 @@ def open_data(config: Config) -> Data:
     """
     on_rank_zero(lambda: _check_prompts(config))
     on_rank_zero(lambda: find_data(config))
-    config = cached_views.trains_on(config)
+    of_run, config = config, cached_views.trains_on(config)
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
+    of_run.objective.simcse.hard_negatives = config.objective.simcse.hard_negatives
     on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
     on_rank_zero(lambda: _check_fit(config, train))
@@ -117,11 +118,26 @@ def _check_prompts(config: Config) -> None:
 
 
 def open_train(config: Config) -> ShardReader:
-    """Open the split to train on, of one folder or of several sets.
+    """Open the split to train on; let SimCSE take all hard negatives that it has, unless a number is set.
 
     Raises:
-        UserError: a folder holds no prepared data, or the sets do not go together.
+        UserError: a folder holds no prepared data, the sets do not go together, or the records have fewer
+            negatives than the number that is set.
     """
+    reader, simcse = _open_train(config), config.objective.simcse
+    negatives = sum(column_of(name) == NEGATIVE for name in reader.columns)
+    if simcse.hard_negatives is True and negatives > 1:
+        simcse.hard_negatives = negatives
+    if 0 < negatives < simcse.hard_negatives:
+        raise UserError(
+            f"objective.simcse.hard_negatives is {simcse.hard_negatives}, and a record of {reader.folder} "
+            f"has {negatives} at most: set that number, or true for all"
+        )
+    return reader
+
+
+def _open_train(config: Config) -> ShardReader:
+    """Open one folder, or several sets."""
     if not config.data.sets:
         return ShardReader(config.data_folder, "train")
     parts = [ShardReader(one.folder, "train") for one in config.data.sets]

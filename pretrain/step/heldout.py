@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from scipy.special import logsumexp
 
+from augment.core.identity import sequence_identities
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
@@ -86,6 +87,7 @@ class Heldout:
         )
         self.partners = min(config.evaluate.partners, len(sequences))
         originals = sequences.slice(0, self.partners)
+        self.texts = sequence_identities(originals)
         specs = [config.augment.of_role(role) for role in ("anchor", "positive")]
         if all(parse(spec).is_identity for spec in specs):  # equal texts find each other whatever was learned
             specs[1] = PARTNER_OF_ITSELF
@@ -113,7 +115,7 @@ class Heldout:
                 else {}
             )
             first, second = (embed_sharded(engine, view, self.budget) for view in self.views)
-            result["partner_found"], result["partner_loss"] = find_partners(first, second)
+            result["partner_found"], result["partner_loss"] = find_partners(first, second, self.texts)
             result["partner_among"] = float(self.partners)
         return result
 
@@ -157,8 +159,13 @@ def text_embedder(
     return embed
 
 
-def find_partners(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+def find_partners(
+    first: np.ndarray, second: np.ndarray, texts: np.ndarray | None = None
+) -> tuple[float, float]:
     """Match rows of `first` to rows of `second` by cosine (both float[N, d]).
+
+    texts: int64[N], identities of what rows are views of. If given, another view of the same text is no
+    candidate: records may repeat a text, with other positives.
 
     Returns:
         The share of rows whose nearest row is their own, and the mean cross-entropy of choosing it at
@@ -168,6 +175,9 @@ def find_partners(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     b = second / np.maximum(np.linalg.norm(second, axis=1, keepdims=True), 1e-12)
     similarity = a @ b.T
     own = np.diagonal(similarity).copy()
+    if texts is not None:
+        similarity[texts[:, None] == texts] = -np.inf
+        np.fill_diagonal(similarity, own)
     loss = logsumexp(similarity.astype(np.float64) / PARTNER_TEMPERATURE, axis=1) - own / PARTNER_TEMPERATURE
     np.fill_diagonal(similarity, -np.inf)
     # a tie is no find: a collapsed encoder finds nothing

@@ -22,6 +22,7 @@ heads saw the whole batch on every rank, so their mean over ranks is already the
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -32,9 +33,10 @@ from torch import Tensor
 from pretrain.common.ranks import gathered
 from pretrain.common.transfer import send
 from pretrain.config.run import Balance
-from pretrain.data.batch import NEGATIVE, RankBatch
+from pretrain.data.batch import NEGATIVE, RankBatch, column_of
 from pretrain.data.lanes import lanes_of_rank, most_lanes
 from pretrain.data.microbatches import MicroBatch, send_all
+from pretrain.losses.identities import Meanings
 from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
@@ -72,7 +74,7 @@ class StepResult:
     substitutions: of all ranks (`RankBatch.substitutions`).
     sums: by which the ledger knows the global batch (`pretrain.ledger.chain.extend`).
     busy: what each rank gave to `WholeBatch.compute`.
-    present: share of the global batch that has a view of role "negative"; 1 where there is no such role.
+    negatives: how many an anchor was compared with, in the mean over the batch; None: no term has any.
     """
 
     losses: dict[str, Tensor]
@@ -86,7 +88,7 @@ class StepResult:
     substitutions: list[dict]
     sums: tuple[int, ...]
     busy: tuple[int, ...]
-    present: float
+    negatives: float | None
 
 
 class WholeBatch:
@@ -111,13 +113,14 @@ class WholeBatch:
             budget: most tokens in a micro-batch.
             loss_scale: scaling of what goes backward through float16.
             clock: where to book the time of encode, loss and backward.
-            mask_duplicates: equal texts are no negatives of each other.
+            mask_duplicates: texts of one meaning are no negatives of each other (`losses.identities`).
             balance: when sequences change ranks before a pass (`pretrain.step.balance`).
             overlap: send gradients while the last backward pass runs (`pretrain.step.reduction`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
+        self.weighing = loss_scale or LossScale(engine.module, 1.0)  # of a loss, exact to float32
         self.clock = clock or Stopwatch()
         self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -146,7 +149,7 @@ class WholeBatch:
         mine = StepPlan.of_rank(batch, self.objective, passes, request, busy)
         plan = mine.merge(self._gather(mine.to_tensor(self._most(len(batch))), self.hosts))
         passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
-        lengths, present = plan.sequences["length"], plan.sequences.get(f"present {NEGATIVE}")
+        lengths, of_host = plan.sequences["length"], plan.sequences
         rows, sequences = send_all(
             {name: part.micro_batches(counts[name]) for name, part in passes.items()},
             plan.sequences,
@@ -161,7 +164,7 @@ class WholeBatch:
         with self.engine.module.weights_unchanged(), self.reduction.of_step():
             if VIEWS in rows:
                 gathered, losses, measures = self._sentence_level(
-                    batch, rows, placements, plan, weights, not maskings, probing
+                    batch, rows, placements, plan, weights, not maskings, probing, of_host
                 )
             elif self.objective.roles:
                 zero = self.engine(Idle(self.device))
@@ -184,7 +187,7 @@ class WholeBatch:
             self._substitutions(batch) if plan.substitutions else [],
             plan.sums,
             plan.busy,
-            1.0 if present is None else present.double().mean().item(),
+            None if gathered is None else self._negatives(of_host, plan.drawn),
         )
 
     # ---- sentence level: embed, relate, backpropagate
@@ -198,6 +201,7 @@ class WholeBatch:
         weights: dict[str, float],
         last: bool,
         probing: bool,
+        of_host: dict[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor | float]]:
         """Run the three passes; return the vectors [views, N, d], losses and measures."""
         views, placed, objective = rows[VIEWS], placements[VIEWS], self.objective
@@ -210,7 +214,7 @@ class WholeBatch:
         with self.clock("loss"):
             whole = placed.in_order(self._gather(vectors))
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
-            context = self._context(batch, plan, probing)
+            context = self._context(batch, plan, probing, of_host)
         if GUIDE in rows:
             context = replace(context, guided=self._guided(rows[GUIDE], placements[GUIDE]))
         momentum = (
@@ -245,9 +249,11 @@ class WholeBatch:
         losses |= {name: term.detach() for name, term in terms.items()}
         return whole.detach(), losses, context.measures
 
-    def _context(self, batch: RankBatch, plan: StepPlan, probing: bool) -> BatchContext:
+    def _context(
+        self, batch: RankBatch, plan: StepPlan, probing: bool, of_host: dict[str, Tensor]
+    ) -> BatchContext:
         roles, of_sequences = self.objective.roles, plan.sequences
-        identities = {role: of_sequences[f"identity {role}"] for role in roles}
+        identities = {role: of_host[f"identity {role}"] for role in roles}
         return BatchContext(
             step=batch.step,
             progress=batch.step / self.objective.steps,
@@ -258,6 +264,29 @@ class WholeBatch:
             identities=identities if self.mask_duplicates else None,
             probing=probing,
         )
+
+    def _negatives(self, sequences: dict[str, Tensor], drawn: list[int]) -> float | None:
+        """Count the negatives of an anchor; sequences: of the plan, on the host."""
+        objective = self.objective
+        pool = objective.pool(sum(drawn), self.world)
+        if not objective.negatives(pool):
+            return None
+        given = [role for role in objective.roles if column_of(role) == NEGATIVE]
+        there = [sequences[f"present {role}"].double() for role in given]
+        present = torch.stack(there).mean().item() if given else 1.0
+        if not self.mask_duplicates:
+            return objective.negatives(pool, present)
+        texts = [sequences[f"identity {role}"] for role in objective.roles if role not in given]
+        meanings = Meanings.of(torch.stack(texts))
+        groups = torch.from_numpy(home(drawn)) if objective.is_local else torch.zeros_like(meanings.records)
+        keys = meanings.records * self.world + groups  # a meaning, where anchors see no other rank's
+        members = keys.bincount(minlength=self.world * len(meanings.texts)).double()
+        equal = torch.zeros(())
+        for role, of_role in zip(given, there):
+            found = meanings.look_up(sequences[f"identity {role}"])
+            anchors = members[found.clamp(min=0) * self.world + groups].where(found >= 0, 0.0)
+            equal = equal + (anchors * of_role).mean() / len(given)
+        return objective.negatives(pool, present, members[keys].mean().item() - 1, equal.item())
 
     def _follow(self, step: int, rows: list[MicroBatch], placed: Placement) -> Tensor:
         """Take a step of the momentum encoder; return its vectors of the global batch, float32[N, d]."""
@@ -342,18 +371,22 @@ class WholeBatch:
 
         It is the sum over maskings of the mean cross-entropy over the masked tokens of the whole global
         batch. A mean of the micro-batches' means would weigh tokens unequally: each adds its sum, scaled by
-        the global count.
+        the global count. In half precision only a power of two goes through the logits' gradient, and the
+        rest of the scale on to float32 gradients: most of what the logits have is -1, and would be rounded
+        alike, by up to 0.4% of the loss's weight.
         """
+        half = self.engine.module.precision != "fp32"
         sums = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
         for copy, rows in enumerate(maskings):
             scale = weight * self.world / max(counts[copy], 1)
+            rest = math.frexp(scale)[0] if half else 1.0
             for index, row in enumerate(rows):
                 with self.clock("encode"):
                     total = self.engine(MaskedLoss(row))
                 sums[copy] += total.detach()
                 with self.clock("backward"):
                     last = index == len(rows) - 1 and copy == len(counts) - 1
-                    self._backward_scaled(total * scale, last)
+                    self._backward_scaled(total * (scale / rest), last, rest)
         dist.all_reduce(sums)
         return torch.stack([total / max(count, 1) for total, count in zip(sums, counts)]).sum()
 
@@ -378,7 +411,8 @@ class WholeBatch:
         """
         return [row for rows in gathered(batch.substitutions, self.hosts) for row in rows]
 
-    def _backward_scaled(self, loss: Tensor, final: bool) -> None:
-        """Go backward from a loss that passed through the encoder's precision."""
-        with nullcontext(1.0) if self.loss_scale is None else self.loss_scale.applied() as factor:
+    def _backward_scaled(self, loss: Tensor, final: bool, weight: float = 1.0) -> None:
+        """Go backward from a loss that passed through the encoder's precision; `weight` it in float32."""
+        plain = self.loss_scale is None and weight == 1
+        with nullcontext(1.0) if plain else self.weighing.applied(weight) as factor:
             self.reduction.backward(loss * factor, final)

@@ -18,8 +18,9 @@ Alarms for what one step can do (a gradient that explodes) check every step. Ala
 - length_variance: share of the vectors' variance that the length explains (the reverse regression).
 - effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions the
   vectors use.
-- effective_negatives: how many candidates each anchor is contrasted with (2N - 2 for NT-Xent), without the
-  hard negatives that the batch lacks; left out where there are none.
+- effective_negatives: how many candidates each anchor is contrasted with (2N - 2 for NT-Xent), in the mean,
+  without the hard negatives that the batch lacks, and without texts of the anchor's meaning; left out where
+  the objective has none.
 """
 
 from __future__ import annotations
@@ -190,14 +191,14 @@ class Monitor:
 
     @torch.no_grad()
     def measure(
-        self, views: Tensor, lengths: Tensor, negatives: float, spectrum: bool = True
+        self, views: Tensor, lengths: Tensor, negatives: float | None, spectrum: bool = True
     ) -> dict[str, Tensor | float]:
         """Return the measures that the module lists: scalars on the vectors' device, which are not read.
 
         Args:
             views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
             lengths: int64[N], tokens of the original sequences; on the CPU.
-            negatives: how many an anchor is contrasted with, in the mean; 0: the objective has none.
+            negatives: how many an anchor is contrasted with, in the mean; None: the objective has none.
             spectrum: whether to compute length_r2 and effective_rank, which decompose a matrix.
         """
         count = views.shape[1]
@@ -218,7 +219,7 @@ class Monitor:
             measures["length_variance"] = length_variance(first, sampled)
             if spectrum:
                 measures |= {"length_r2": length_r2(first, sampled), "effective_rank": effective_rank(first)}
-        return measures | ({"effective_negatives": float(negatives)} if negatives else {})
+        return measures | ({} if negatives is None else {"effective_negatives": negatives})
 
     def alarms_of_step(self, step: int, losses: dict[str, float], norm: float) -> list[str]:
         """Return the alarms of this step, usually none: each names what was seen and what to try.

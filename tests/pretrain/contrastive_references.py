@@ -3,10 +3,18 @@
 import torch
 import torch.nn.functional as F
 
+NEGATIVES = []
+"""Of each loss computed: how many an anchor has in the mean, before a guide leaves some out."""
+
 
 def nce(anchors, candidates, temperature, target, excluded=None, bias=None, own=None, guide=None):
     """Mean of -log softmax at `target`; excluded: bool[A, C]; bias: added to the logits; own: one more logit
     a row; guide: (vectors of the anchors, of the first candidates, settings)."""
+    left = (
+        len(candidates) - 1 if excluded is None else ~(excluded | F.one_hot(target, len(candidates)).bool())
+    )
+    left = torch.as_tensor(left).double() if excluded is None else left.sum(1).double()
+    NEGATIVES.append(float((left + (0 if own is None else own > -torch.inf)).mean()))
     if guide is not None:
         false = false_negatives(*guide, target)
         more = torch.zeros(len(false), len(candidates) - false.shape[1], dtype=torch.bool)
@@ -31,13 +39,13 @@ def false_negatives(anchors, candidates, settings, target):
     return similarity > positive - margin
 
 
-def guiding(v, config, positive="positive", negative=None):
+def guiding(v, config, positive="positive", negatives=()):
     """What `nce` takes as a guide, forth and back, and NT-Xent's of all vectors; None without one."""
     settings = config.objective.false_negatives
     if settings.guide == "none":
         return None, None, None
     a, p = v["anchor"].detach(), v[positive].detach()
-    c = p if negative is None else torch.cat([p, v[negative].detach()])
+    c = torch.cat([p, *(v[negative].detach() for negative in negatives)])
     both = torch.cat([a, p])
     return (a, c, settings), (p, a, settings), (both, both, settings)
 
@@ -55,8 +63,14 @@ def at_widths(v, config, loss):
 
 
 def same(anchor, positive, candidates):
-    """bool[A, C]: a candidate whose text is the anchor's or its positive's."""
-    return (candidates[None] == anchor[:, None]) | (candidates[None] == positive[:, None])
+    """bool[A, C]: a candidate whose text means what the anchor does: the anchor or the positive of a row
+    that shares a text with the anchor's row, or with one that does, and so on."""
+    rows = torch.stack([anchor, positive], 1)
+    linked = (rows[:, None, :, None] == rows[None, :, None]).flatten(2).any(2)
+    for _ in rows:
+        linked = (linked.double() @ linked.double()) > 0
+    has = (rows[:, :, None] == candidates).any(1)
+    return (linked.double() @ has.double()) > 0
 
 
 def elsewhere(settings, ctx):

@@ -198,6 +198,14 @@ CASES["simcse_kept_options"] = {
     | WIDTHS
 }
 
+THREE = {"name": "simcse", "simcse": {"hard_negatives": 3, "hard_negative_logit": 0.5}, **ALONE}
+CASES |= {
+    "simcse_negatives": {"objective": THREE},
+    "simcse_negatives_options": {"objective": THREE | GUIDED | WIDTHS},
+    "simcse_negatives_local": {"objective": THREE | {"simcse": THREE["simcse"] | {"scope": "local"}}},
+}
+"""Three hard negatives a record, some of which each lacks."""
+
 PROMPTS = {"anchor": [7, 8, 9], "positive": [11], "negative": [11], "augmented": [7, 8, 12]}
 """Role -> tokens of its prompt."""
 PROMPTED = ("clear_mean", "simcse_supervised", "declutr", "esimcse", "vascl", "augcse", "vadvcse", "diffcse")
@@ -211,6 +219,22 @@ TRIPLES = ("simcse_supervised", "simcse_supervised_options", "simcse_supervised_
 """Cases of which `CASE_mixture` is made: a step of `data.sets` whose set has neither positives nor negatives,
 so that the text itself fills their slots."""
 CASES |= {f"{case}_mixture": CASES[case] | {"batch": {"columns": False}} for case in TRIPLES}
+ANSWERED = (
+    "clear_mean", "clear_local", "simcse_symmetric", "simcse_supervised", "simcse_negatives", "sda",
+    "esimcse", "vascl", "augcse",
+)  # fmt: skip
+"""Cases of which `CASE_answers` is made: records that share texts, directly and by others."""
+CASES |= {f"{case}_answers": CASES[case] | {"batch": {"shared": True}} for case in ANSWERED}
+
+
+def answers(role: str) -> np.ndarray:
+    """Identities of a view of records that share texts: a question with three answers, on both ranks; one of
+    them is another's answer too, and the question of a third; and negatives that are right answers."""
+    anchors, positives, negatives = np.arange(N), 100 + np.arange(N), 200 + np.arange(N)
+    anchors[[3, 12]], positives[9], anchors[14], positives[5] = 0, positives[12], positives[9], positives[6]
+    # its own question's answer, that of a question that others link, and one that is right elsewhere
+    negatives[3], negatives[7], negatives[8] = positives[0], anchors[14], positives[11]
+    return {"anchor": anchors, "negative": negatives}.get(role.rstrip("0123456789"), positives)
 
 
 def make_batch(
@@ -221,13 +245,15 @@ def make_batch(
     prompts: dict[str, list[int]] | None = None,
     pooled: bool = True,
     columns: bool = True,
+    shared: bool = False,
 ) -> dict:
     """A global batch: every part as lists of token lists, views, identities and present by role.
 
     Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches;
     three times as long on average where they are to be `uneven`. Maskings are uneven too: each hides more
     tokens than the one before. `prompts` come behind the first token of their role's views, and into their
-    means if they are `pooled`. Without `columns` all views are the originals, and no negative is there.
+    means if they are `pooled`. Without `columns` all views are the originals, and no negative is there. With
+    `shared` texts identities are those of `answers`.
     """
     rng = np.random.default_rng(seed)
 
@@ -258,9 +284,11 @@ def make_batch(
     present = {
         role: np.ones(N, bool) if number < 2 else rng.random(N) < 0.7 for number, role in enumerate(roles)
     }
+    if shared:
+        identities = {role: answers(role) for role in roles}
     if not columns:
         views, identities = dict.fromkeys(roles, originals), dict.fromkeys(roles, np.arange(N))
-        present = {role: np.full(N, role != "negative") for role in roles}
+        present = {role: np.full(N, not role.startswith("negative")) for role in roles}
     return {
         "originals": originals,
         "masked": masked,

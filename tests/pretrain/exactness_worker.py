@@ -43,6 +43,7 @@ from pretrain.step.plan import passes_of
 from pretrain.step.whole_batch import WholeBatch
 
 # isort: split
+from contrastive_references import NEGATIVES
 from encoder_helpers import scale_matrices
 from exactness_cases import CASES, CLS, LABELS, MASK, PAD, SEED, SEP, VOCABULARY, WIDTH, N, make_batch, share
 from flash_reference import flash_on_cpu
@@ -262,6 +263,29 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     return {n: p.grad.double().cpu().clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
+def dropout_replay() -> dict:
+    """Errors of the gradients with dropout, beside those of one backward through the same dropout."""
+    config, model = build("clear_mean", 0, "fp32", 0.2)
+    engine = build_engine(model, config)
+    engine.train()
+    batch = share(make_batch(5, 1, ("anchor", "positive")), 0, 1, 4)
+    WholeBatch(engine, 5, 90).compute(batch)
+    got = engine_gradients(engine)
+    return errors(got, replayed(engine, batch, 5, 90, config))
+
+
+def mlm_weight() -> dict:
+    """Errors in bfloat16 of what the loss's weight makes of the gradient: it is a float32 factor."""
+    config, model = build("mlm", 0, "bf16", 0.0)
+    engine, gradients = build_engine(model, config), []
+    for weight in (0.7, 1.0):
+        model.objective.mlm_weight = weight
+        WholeBatch(engine, SEED, 90).compute(share(make_batch(5, 1, ()), 0, 1, 0))
+        gradients.append(engine_gradients(engine))
+        engine.zero_grad()
+    return errors(gradients[0], {name: 0.7 * of for name, of in gradients[1].items()})
+
+
 def needed_micro_batches(
     shares: list[RankBatch], model: SentenceModel, budget: int, how: str
 ) -> tuple[int, int]:
@@ -319,6 +343,7 @@ def main() -> None:
             own = CASES[case].get("batch", {})
             whole = make_batch(5, model.objective.masked_copies, model.objective.roles, how != "off", **own)
             model.encoder.leave_out(np.array(prompt, np.int32) for prompt in whole["outside"].values())
+            NEGATIVES.clear()
             systems = () if case == "not_yet" else tuple(model.objective.terms)
             expected_losses, expected, expected_shares = reference_gradients(
                 model, whole, config, world, systems, rate > 0
@@ -354,6 +379,8 @@ def main() -> None:
                         "needed_micro_batches": needed,
                         "losses": Numbers(result.losses).read(),
                         "expected_losses": expected_losses,
+                        "negatives": result.negatives,
+                        "expected_negatives": max(NEGATIVES, default=None),
                         "measures": Numbers(result.measures).read() if pieces > 1 else {},
                         "expected_shares": expected_shares if pieces > 1 else {},
                         **errors(got, expected),
@@ -369,29 +396,12 @@ def main() -> None:
         cosine = F.cosine_similarity(first, second, dim=-1)
         dropout = {"largest_cosine_between_ranks": float(cosine.max()), "sequences": cosine.numel()}
     if world == 1 and stage == 0 and not rate:
-        config, model = build("clear_mean", 0, "fp32", 0.2)
-        engine = build_engine(model, config)
-        engine.train()
-        batch = share(make_batch(5, 1, ("anchor", "positive")), 0, 1, 4)
-        with attention():
-            WholeBatch(engine, 5, 90).compute(batch)
-            got = engine_gradients(engine)
-            expected = replayed(engine, batch, 5, 90, config)
-        report.append(
-            {
-                "case": "dropout_replay",
-                "precision": "fp32",
-                "stage": 0,
-                "world": 1,
-                **errors(got, expected),
-                "losses": {},
-                "expected_losses": {},
-                "measures": {},
-                "expected_shares": {},
-                "micro_batches": [0, 0],
-                "needed_micro_batches": [0, 0],
-            }
-        )
+        empty = {name: {} for name in ("losses", "expected_losses", "measures", "expected_shares")}
+        empty |= {"micro_batches": [0, 0], "needed_micro_batches": [0, 0]}
+        for case, check in (("dropout_replay", dropout_replay), ("mlm_weight", mlm_weight)):
+            with attention():
+                found = check()
+            report.append({"case": case, "precision": "fp32", "stage": 0, "world": 1} | found | empty)
     if rank == 0:
         out.write_text(json.dumps({"rows": report, "dropout": dropout}))
     dist.barrier()

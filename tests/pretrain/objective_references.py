@@ -50,7 +50,7 @@ def simcse(ref, v, ctx, config):
 
     if settings.keep_head:  # what is used is its output, and that is what is cut
         v, head = head(v), lambda v: v
-    guides = guiding(ctx.get("guided") or v, config, negative="negative" if settings.hard_negatives else None)
+    guides = guiding(ctx.get("guided") or v, config, negatives=list(v)[2:])
     return {"simcse": at_widths(v, config, lambda v: simcse_at(head(v), ctx, config, guides))}
 
 
@@ -61,12 +61,13 @@ def simcse_at(z, ctx, config, guides):
         return nt_xent(z["anchor"], z["positive"], settings.temperature, pair, guide=guides[2])
     forward = same(*pair, ids["positive"])
     if settings.hard_negatives:
-        bias = torch.cat(
-            [torch.zeros(len(index), len(index)), torch.eye(len(index)) * settings.hard_negative_logit], 1
+        own, roles = torch.eye(len(index)) * settings.hard_negative_logit, list(z)[2:]
+        bias = torch.cat([torch.zeros(len(index), len(index)), *[own] * len(roles)], 1)
+        of_roles = [same(*pair, ids[role]) | ~ctx["present"][role] for role in roles]
+        excluded = torch.cat(
+            [forward | elsewhere(settings, ctx), *(no | elsewhere(settings, ctx) for no in of_roles)], 1
         )
-        absent = ~ctx["present"]["negative"]
-        excluded = torch.cat([forward, same(*pair, ids["negative"]) | absent], 1)
-        candidates = torch.cat([z["positive"], z["negative"]])
+        candidates = torch.cat([z[role] for role in ("positive", *roles)])
         return nce(z["anchor"], candidates, settings.temperature, index, excluded, bias, guide=guides[0])
     loss = nce(z["anchor"], z["positive"], settings.temperature, index, forward, guide=guides[0])
     if settings.form == "symmetric":
@@ -161,7 +162,7 @@ def vascl(ref, v, ctx, config):
     e, paper = v["anchor"].detach(), settings.reading == "paper"
     unit = F.normalize(e, dim=1)
     likeness = (unit @ unit.T if paper else e @ e.T).masked_fill(
-        (pair[0][:, None] == pair[0][None]) | elsewhere(settings, ctx), -torch.inf
+        same(*pair, pair[0]) | elsewhere(settings, ctx), -torch.inf
     )
     best = likeness.topk(settings.neighbours, 1)
     neighbours, none = best.indices, best.values == -torch.inf  # a rank's own lanes may have fewer

@@ -147,6 +147,9 @@ def test_partner_found_counts_nearest_and_never_ties():
     eye = torch.eye(4).numpy()
     assert find_partners(eye, eye)[0] == 1.0
     assert find_partners(eye, eye[[1, 0, 2, 3]])[0] == 0.5
+    twice = torch.tensor([7, 8, 7, 9]).numpy()  # views of one text: only the own one is a candidate
+    assert find_partners(eye, eye[[2, 1, 0, 3]], twice)[0] == 0.5
+    assert find_partners(eye, eye[[2, 1, 0, 3]], 0 * twice) == (1.0, 0.0)
     assert find_partners(eye * 0 + 1, eye * 0 + 1)[0] == 0.0  # a collapsed encoder finds nothing
 
 

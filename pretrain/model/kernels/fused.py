@@ -17,10 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pretrain.model.attention import PackedLayout
-from pretrain.model.kernels import (
-    operators,  # noqa: F401  (defines torch.ops.clear)
-    plain,
-)
+from pretrain.model.kernels import operators, plain
 from pretrain.model.kernels.dropout import Dropout
 
 _LARGEST_WIDTH = 1 << 14
@@ -211,8 +208,7 @@ class _CrossEntropySum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
         (gradient,) = ctx.saved_tensors
-        # Not in place: a graph that is kept alive may be walked again.
-        return gradient * upstream.to(gradient.dtype), None, None
+        return operators.scaled(gradient, upstream), None, None
 
 
 def _dropout(dropout: Dropout | None) -> tuple[Tensor | None, int, float]:

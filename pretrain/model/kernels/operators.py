@@ -21,6 +21,15 @@ _COLUMNS = 1024
 _LIBRARY = torch.library.Library("clear", "DEF")
 
 
+def scaled(gradient: Tensor, factor: Tensor) -> Tensor:
+    """Multiply a gradient, which stays as it is, by a wider scalar: each product is rounded once.
+
+    A scalar of no dimension would be rounded to the gradient's type first, on a GPU: by up to 0.4% to
+    bfloat16, and so the weight of the loss.
+    """
+    return torch.mul(gradient, factor.reshape(1), out=torch.empty_like(gradient))
+
+
 def _operator(schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function for GPUs, for tensors without data, and for a CPU with Triton's interpreter."""
 

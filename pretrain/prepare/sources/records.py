@@ -1,14 +1,16 @@
 """Read records, which are texts that belong together, from files and Hugging Face datasets.
 
-A record has a text and may have a positive (a text of the same meaning), a negative (a text of another
-meaning, close in words), an augmented version of the text and a label: sentence pairs, NLI triples, AugCSE's
-sentences with a cached augmentation and its number. Nothing about a record is guessed or
-dropped: a field that is missing, misspelt or of the wrong kind is one error that names the file and the line.
+A record has a text and may have a positive (a text of the same meaning), negatives (texts of another
+meaning, close in words), an augmented version of the text and a label: sentence pairs, NLI triples, mined
+negatives, AugCSE's sentences with a cached augmentation and its number. A row with several positives is a
+record for each. Nothing about a record is guessed or dropped: a field that is missing, misspelt or of the
+wrong kind is one error that names the file and the line.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +20,7 @@ from augment.core.errors import shortened, shown
 from augment.text.cleaning import clean
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
+from pretrain.data.batch import NEGATIVE, column_of
 from pretrain.prepare.sources import readers
 from pretrain.prepare.sources.rows import Broken, Row, about_first_line, is_unicode, json_rows, table_rows
 from pretrain.prepare.tasks import Task
@@ -25,13 +28,29 @@ from pretrain.prepare.tasks import Task
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"
 MOST_LABEL = 2**31 - 1
-# the header of SimCSE's nli_for_simcse.csv; sentence-transformers' name of a triple's first text
-_OTHER_NAMES = {"sent0": "text", "sent1": "positive", "hard_neg": "negative", "anchor": "text"}
+MOST_NEGATIVES = 100
+# SimCSE's csv files, sentence-transformers' data sets, FlagEmbedding's and Tevatron's training files
+_OTHER_NAMES = {
+    "text": ("sent0", "anchor", "query", "question", "sentence1"),
+    "positive": ("sent1", "answer", "sentence2", "pos", "positive_passages"),
+    "negative": ("hard_neg", "neg", "negatives", "negative_passages"),
+}
+_SCORES = ("score", "scores", "similarity_score", "pos_scores", "neg_scores")
+_NUMBERED = re.compile(r"(.*?)_?(\d+)")  # negative_1, negative_2 ...
+
+
+def column_names(count: int) -> list[str]:
+    """Return the columns of a record's first `count` texts.
+
+    >>> column_names(6)
+    ['text', 'positive', 'negative', 'augmented', 'negative2', 'negative3']
+    """
+    return [*COLUMNS, *(f"negative{number}" for number in range(2, count - len(COLUMNS) + 2))]
 
 
 @dataclass(frozen=True)
 class Record:
-    """Texts that belong together, cleaned, in the order of `COLUMNS`; "" where there is none.
+    """Texts that belong together, cleaned, in the order of `column_names`; "" where there is none.
 
     position: where the record begins (`readers.where`).
     """
@@ -42,13 +61,15 @@ class Record:
 
     def joined(self) -> bytes:
         """Return texts and label in one piece, a line each: what makes two records the same."""
-        lines = (*self.texts, "" if self.label is None else str(self.label))
+        first, further = self.texts[: len(COLUMNS)], self.texts[len(COLUMNS) :]
+        lines = (*first, "" if self.label is None else str(self.label), *further)
         return "\n".join(lines).encode("utf-8", "replace")
 
 
 def split_joined(text: str) -> tuple[list[str], int | None]:
     """Return (texts, label) of a decoded `Record.joined`."""
-    *texts, label = text.split("\n")
+    texts = text.split("\n")
+    label = texts.pop(len(COLUMNS))
     return texts, int(label) if label else None
 
 
@@ -61,37 +82,62 @@ def records(task: Task, source: Source) -> Iterator[Record]:
     rows = {"jsonl": _jsonl_rows, "text": _text_rows}.get(task.kind, _table_rows)(task, source)
     first: Record | None = None
     for position, row in rows:
-        record = _record(row, position, partial(_fault, task, position))
-        if first is None:
-            first = record
-        elif (record.label is None) != (first.label is None):
-            here, there = ("no", "one") if record.label is None else ("a", "none")
-            before = readers.where(task, first.position)
-            raise _fault(task, position, f"this record has {here} label, and the one in {before} has {there}")
-        yield record
+        for record in _records(row, position, partial(_fault, task, position)):
+            if first is None:
+                first = record
+            elif (record.label is None) != (first.label is None):
+                here, there = ("no", "one") if record.label is None else ("a", "none")
+                before = readers.where(task, first.position)
+                raise _fault(
+                    task, position, f"this record has {here} label, and the one in {before} has {there}"
+                )
+            yield record
 
 
-def _record(row: dict[str, Any], position: int, fault: Callable[[str], UserError]) -> Record:
-    """Return the record of a row, whose values are by column."""
-    texts = []
-    for column in COLUMNS:
+def _records(row: dict[str, Any], position: int, fault: Callable[[str], UserError]) -> list[Record]:
+    """Return the records of a row, whose values are by column: one for each of its positives."""
+
+    def texts_of(column: str) -> list[str]:
         value = row.get(column)
-        if value is not None and not isinstance(value, str):
-            raise fault(f"the {column} is {shown(value)}, not text")
-        if value and not is_unicode(value):
-            raise fault(
-                f"the {column} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8): "
-                f"{value[:60]!a}"
-            )
-        texts.append(clean(value or ""))
-    if not texts[0]:
+        several = isinstance(value, list) and column_of(column) in ("positive", NEGATIVE)
+        return [text for one in (value if several else [value]) if (text := _text(one, column, fault))]
+
+    text = texts_of("text")
+    if not text:
         raise fault("the record has no text")
+    # in the order of their numbers: negative_2 before negative_10
+    columns = sorted(
+        (name for name in row if column_of(name) == NEGATIVE), key=lambda name: (len(name), name)
+    )
+    negatives = [text for column in columns for text in texts_of(column)]
+    if len(negatives) > MOST_NEGATIVES:
+        raise fault(
+            f"the record has {len(negatives)} negatives, more than {MOST_NEGATIVES}; keep the hardest"
+        )
+    further, augmented = negatives[1:], (texts_of("augmented") or [""])[0]
     label = row.get(LABEL)
     if label is not None and (
         isinstance(label, bool) or not isinstance(label, int) or not 0 <= label <= MOST_LABEL
     ):
         raise fault(f"the label is {shown(label)}, not a whole number from 0 on")
-    return Record(tuple(texts), label, position)
+    return [
+        Record((text[0], positive, (negatives or [""])[0], augmented, *further), label, position)
+        for positive in texts_of("positive") or [""]
+    ]
+
+
+def _text(value: Any, column: str, fault: Callable[[str], UserError]) -> str:
+    """Return a text of a field, cleaned; a passage, with title and text, is one text as in BEIR's corpora."""
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        value = f"{value.get('title') or ''} {value['text']}"
+    if value is not None and not isinstance(value, str):
+        raise fault(f"the {column} is {shown(value)}, not text")
+    if value and not is_unicode(value):
+        raise fault(
+            f"the {column} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8): "
+            f"{value[:60]!a}"
+        )
+    return clean(value or "")
 
 
 def _text_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -143,32 +189,43 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
     """Return field -> column, for the fields that a record has."""
     keys = {column: getattr(source, f"{column}_key") for column in (*COLUMNS, LABEL)}
     meant = {key: column for column, key in keys.items()}
-    for field, standard in _OTHER_NAMES.items():
-        if keys[standard] == standard:  # nobody has said otherwise
-            meant.setdefault(field, standard)
-    column_of: dict[str, str] = {}
+    for standard, names in _OTHER_NAMES.items():
+        # nobody has said otherwise; of a file that has both, one is another field
+        if keys[standard] == standard and (standard not in fields or source.other_fields == "refuse"):
+            meant |= {name: standard for name in names if name not in meant}
+    columns: dict[str, str] = {}
     for field in fields:
         column = meant.get(field)
+        numbered = _NUMBERED.fullmatch(str(field))
+        if column is None and numbered and meant.get(numbered[1]) == NEGATIVE:
+            column = f"{NEGATIVE}{int(numbered[2])}"
         if column is None:
             near = difflib.get_close_matches(str(field), [key for key in meant if key not in fields], 1, 0.6)
             if near or source.other_fields == "refuse":
                 hint = f"; did you mean {near[0]!r}?" if near else ""
+                if field in _SCORES:
+                    hint = ", which says how alike texts are and is not used: keep pairs that mean the same"
                 raise fault(
                     f"there is no column {shown(field)}{hint} (columns are {', '.join(meant)}). Name the "
                     f"columns in the source's {', '.join(f'{column}_key' for column in keys)}, or leave "
                     "others out by other_fields: ignore"
                 )
-        elif column in column_of.values():
-            names = _names(name for name in fields if meant.get(name) == column)
+        elif column in columns.values():
+            names = _names([*(name for name, of in columns.items() if of == column), field])
             raise fault(f"there are two columns for {column}: {names}")
         else:
-            column_of[field] = column
-    if "text" not in column_of.values():
+            columns[field] = column
+    if columns.get("sentence2") and LABEL in columns.values():
+        raise fault(
+            "a label beside sentence2 says which pairs mean the same, and no objective uses it: keep those "
+            "pairs, without the label"
+        )
+    if "text" not in columns.values():
         raise fault(
             f"there is no column {source.text_key!r}; there are {_names(fields)}. "
             + source.how_to_set("text_key").removesuffix(".")
         )
-    return column_of
+    return columns
 
 
 def _names(fields: Iterable[str]) -> str:

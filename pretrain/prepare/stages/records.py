@@ -22,7 +22,7 @@ from pretrain.common.errors import UserError
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_records, one_per_sequence
 from pretrain.prepare.sources.readers import where
-from pretrain.prepare.sources.records import COLUMNS, Record, records, split_joined
+from pretrain.prepare.sources.records import MOST_NEGATIVES, Record, column_names, records, split_joined
 from pretrain.prepare.stages.build import Build
 from pretrain.prepare.stages.choose import choose
 from pretrain.prepare.stages.encode import TextEncoder
@@ -30,6 +30,8 @@ from pretrain.prepare.stages.read import Scatter
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.stages.tokenizer import MakeTokenizer
 from pretrain.prepare.work_folder import Columns, HashRange, SentenceCounts, TaskColumns
+
+_COLUMNS = column_names(MOST_NEGATIVES + 3)
 
 
 class ReadRecords(PlannedStep):
@@ -69,13 +71,13 @@ class ScatterRecords(Scatter):
             counts["records"] += 1
             counts["records_heldout"] += heldout
             counts["characters"] += sum(map(len, record.texts))
-            for column, text in zip(COLUMNS[1:], record.texts[1:]):
+            for column, text in list(zip(column_names(len(record.texts)), record.texts))[1:]:
                 counts[f"records_with_{column}"] += bool(text)
         texts.flush()
         hashes.write(self.work, rank)
         SentenceCounts(counts).write(self.work, rank)
         if first is not None:
-            columns = [COLUMNS[0], *(column for column in COLUMNS[1:] if counts[f"records_with_{column}"])]
+            columns = ["text", *(name for name in _COLUMNS[1:] if counts[f"records_with_{name}"])]
             TaskColumns(columns=columns, labels=labels, position=first.position).write(self.work, rank)
 
 
@@ -99,9 +101,9 @@ class AgreeOnColumns(PlannedStep):
                     f"The record in {places[0]} has a label, that in {places[1]} has none: give all records "
                     "labels, or none."
                 )
-            filled = {COLUMNS[0]}.union(*(task.columns for task in tasks.values()))
+            filled = {"text"}.union(*(task.columns for task in tasks.values()))
             labels = max(task.labels for task in tasks.values()) if with_labels else None
-            columns = [name for name in COLUMNS if name in filled]
+            columns = [name for name in _COLUMNS if name in filled]
             Columns(columns=columns, labels=labels).write(self.work)
 
 
@@ -121,9 +123,11 @@ class BuildRecords(Build):
     def _columns(self) -> Columns:
         return Columns.read(self.work)
 
-    @property
-    def _positions(self) -> list[int]:
-        return [COLUMNS.index(name) for name in self._columns.columns]
+    def _split(self, joined: str) -> tuple[list[str], int | None]:
+        """Return the texts of all columns of a record, and its label."""
+        texts, label = split_joined(joined)
+        by_column = dict(zip(_COLUMNS, texts))
+        return [by_column.get(name, "") for name in self._columns.columns], label
 
     def _pack(
         self, texts: bk.Texts, bucket: int, encoder: TextEncoder, counts: Counter[str]
@@ -147,7 +151,7 @@ class BuildRecords(Build):
 
     def _texts_of_columns(self, texts: bk.Texts, rows: np.ndarray, start: int, stop: int) -> list[str]:
         joined = texts.decode(rows[start:stop])
-        return [split_joined(text)[0][column] for text in joined for column in self._positions]
+        return [text for record in joined for text in self._split(record)[0]]
 
     def _encode_records(
         self, texts: bk.Texts, rows: np.ndarray, encoder: TextEncoder
@@ -158,8 +162,8 @@ class BuildRecords(Build):
         for start in range(0, len(rows), 16384):
             strings = []
             for joined in texts.decode(rows[start : start + 16384]):
-                fields, label = split_joined(joined)
-                strings += [fields[column] for column in self._positions]
+                fields, label = self._split(joined)
+                strings += fields
                 labels.append(label)
             parts.append(encoder(strings))
         labelled = self._columns.labels is not None

@@ -28,7 +28,9 @@ def test_cross_entropy_of_bfloat16_logits_is_summed_in_float32():
     logits = (4 * torch.randn(200, 300)).bfloat16().requires_grad_()
     labels = torch.randint(0, 300, (200,))
     loss = cross_entropy_sum(logits, labels)
-    (gradient,) = torch.autograd.grad(loss, logits)
+    (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    (weighted,) = torch.autograd.grad(0.7 * loss, logits)  # the weight stays float32
+    assert torch.equal(weighted, (0.7 * gradient.float()).bfloat16())
     expected = cross_entropy(wide := logits.detach().double().requires_grad_(), labels, reduction="sum")
     (wanted,) = torch.autograd.grad(expected, wide)
     assert loss.dtype == torch.float32 and gradient.dtype == torch.bfloat16

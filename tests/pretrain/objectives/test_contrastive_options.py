@@ -55,6 +55,19 @@ def equal(ours, theirs, inputs):
         torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-12)
 
 
+def test_records_that_share_a_text_are_no_negatives_of_each_other():
+    """An anchor has the loss of sentence-transformers in a batch without duplicates, which is how one is
+    drawn there: its own record, and those of other meanings."""
+    a, p = (torch.randn(6, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    texts = torch.tensor([[1, 1, 2, 3, 4, 15], [11, 12, 12, 13, 14, 13]])  # 0, 1, 2 by 1 and 12; 3, 5 by 13
+    meaning, theirs = [0, 0, 0, 3, 4, 3], 0.0
+    for i in range(6):
+        others = [p[j : j + 1] for j in range(6) if meaning[j] != meaning[i]]
+        columns = [{"model": x} for x in (a[i : i + 1], p[i : i + 1], *others)]
+        theirs += losses.MultipleNegativesRankingLoss(Given("model"), scale=1 / 0.07)(columns, None) / 6
+    equal(info_nce(a, p, 0.07, anchor_identities=texts[0], positive_identities=texts[1]), theirs, [a, p])
+
+
 @pytest.mark.parametrize("absent", [0, 3, 8])
 def test_an_absent_hard_negative_is_no_negative(absent):
     """Where all vectors are equal, the loss is the log of the number of candidates."""

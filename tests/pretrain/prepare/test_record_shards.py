@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from prepare_helpers import digest
 from test_corpora import write
 from test_prepare import run as run_command
 from test_records import GOOD, as_csv, as_jsonl, plain, some_triples
 
+from augment.core.vocabulary import Vocabulary
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig
+from pretrain.config.recipe import validate_config
+from pretrain.data.batch import BatchSpec
+from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
+from pretrain.objectives import view_specs
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.records import COLUMNS
 from pretrain.prepare.stages.records import BuildRecords
 from pretrain.prepare.work_folder import SentenceCounts
+from pretrain.start.data import open_train
 
 
 def config(*places: object, **settings) -> DataConfig:
@@ -214,3 +222,34 @@ def test_the_command(tmp_path, triples, capsys):
     error = capsys.readouterr().err
     assert "a.jsonl, line 2: there is no column 'text'" in error and "Traceback" not in error
     assert not (tmp_path / "bad" / "manifest.json").exists()
+
+
+def test_several_negatives_are_columns_of_which_simcse_takes_all(tmp_path):
+    """Older data lacks these columns: its shards are as they were."""
+    rows = [
+        {"query": f"question {i}", "pos": [f"answer {i}"], "neg": [f"wrong {n} of {i}" for n in range(i % 4)]}
+        for i in range(60)
+    ]
+    path = write(tmp_path / "mined.jsonl", as_jsonl(rows))
+    manifest = prepare(config(path, heldout=0), tmp_path / "out", workers=1, progress=False)
+    assert manifest["columns"] == ["text", "positive", "negative", "negative2", "negative3"]
+    assert manifest["counts"]["records_with_negative3"] == 15
+    chunks = map((reader := ShardReader(tmp_path / "out")).read, range(reader.num_chunks))
+    filled = np.concatenate([chunk.stored.lengths.reshape(-1, 5) > 0 for chunk in chunks])
+    assert sorted(filled[:, 2:].sum(1).tolist()) == sorted(i % 4 for i in range(60))
+    wanted = {"name": "simcse", "simcse": {"hard_negatives": True}}
+    tree = {"data": {"folder": str(tmp_path / "out")}, "objective": wanted}
+    settings = validate_config(tree, "test")
+    reader = open_train(settings)
+    views = view_specs(settings)
+    assert [view.role for view in views] == ["anchor", *manifest["columns"][1:]]
+    spec = BatchSpec(
+        views, Masking(copies=0), Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
+    )
+    batch = next(iter(Loader(reader, spec, LoaderSettings(0, 32, 1), Position(0, 1))))
+    for number, role in enumerate(manifest["columns"][2:], 1):
+        present = batch.views[role].present
+        assert np.array_equal(present, filled[batch.sequence_ids.astype(int), number + 1])
+    wanted["simcse"]["hard_negatives"] = 4
+    with pytest.raises(UserError, match=r"hard_negatives is 4, and a record of .* has 3 at most"):
+        open_train(validate_config(tree, "test"))

@@ -108,6 +108,59 @@ def test_simcse_and_other_headers(tmp_path):
         read(path, **keys)
 
 
+FORMS = {  # of sentence-transformers' data sets, FlagEmbedding's and Tevatron's training files
+    "query/answer": ("query answer", ["q", "a"], [("q", "a", "", "")]),
+    "question/answer": ("question answer", ["q", "a"], [("q", "a", "", "")]),
+    "sentences": ("sentence1 sentence2", ["q", "a"], [("q", "a", "", "")]),
+    "triple": ("anchor positive negative", ["q", "a", "n"], [("q", "a", "n", "")]),
+    "numbered": (
+        "query positive negative_10 negative_2 negative_1",
+        ["q", "a", "n10", "n2", ""],
+        [("q", "a", "n2", "", "n10")],
+    ),
+    "lists": (
+        "query pos neg",
+        ["q", ["a", "b"], ["n", "m", "o"]],
+        [(*"qan", "", *"mo"), (*"qbn", "", *"mo")],
+    ),
+    "passages": (
+        "query positive_passages negative_passages",
+        ["q", [{"docid": "1", "title": "T", "text": "a"}], [{"text": "n"}]],
+        [("q", "T a", "n", "")],
+    ),
+    "none": ("query pos neg", ["q", ["a"], []], [("q", "a", "", "")]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_as_the_field_writes_them(tmp_path, form):
+    names, values, expected = FORMS[form]
+    ignore = {"other_fields": "ignore"} if form == "passages" else {}
+    path = write(tmp_path / "a.jsonl", json.dumps(dict(zip(names.split(), values))) + "\n")
+    assert [record.texts for record in read(path, **ignore)] == expected
+    if not any(isinstance(value, list) for value in values):
+        table = write(tmp_path / "a.csv", ",".join(names.split()) + "\n" + ",".join(values) + "\n")
+        assert [record.texts for record in read(table)] == expected
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"sentence1": "a", "sentence2": "b", "score": 0.5}, "'score', which says how alike texts are"),
+        ({"sentence1": "a", "sentence2": "b", "label": 0}, "a label beside sentence2 says which pairs"),
+        ({"query": "q", "text": "t"}, "two columns for text: query, text"),
+        ({"text": "t", "neg_1": "n", "hard_neg_1": "m"}, "two columns for negative1: neg_1, hard_neg_1"),
+        ({"text": "t", "neg": ["n", 3]}, "the negative is 3, not text"),
+        ({"text": ["t"]}, r"the text is \['t'\], not text"),
+        ({"text": "t", "neg": ["n"] * 101}, "the record has 101 negatives, more than 100"),
+    ],
+)
+def test_what_would_be_read_wrongly_is_refused(tmp_path, row, message):
+    path = write(tmp_path / "a.jsonl", json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=rf"a\.jsonl, line 1: .*{message}"):
+        read(path)
+
+
 def test_csv_as_csv_files_are(tmp_path):
     """A byte order mark, commas, quotes and line breaks inside a field, blank rows, CRLF."""
     text = '\ufeffsent0,sent1\r\n"One, two\r\nand ""three"".",Yes.\r\n\r\nFour., \r\n'
@@ -125,7 +178,8 @@ def test_lines_of_text_are_records_as_they_are(tmp_path, small_tasks):
 
 
 def test_joined_records_come_apart_again():
-    for texts, label in ((("a b", "", "", ""), None), (("a", "b", "c", "d"), 0), (("a", "", "c", ""), 12)):
+    several = ("a", "", "c", "", "d", "e")
+    for texts, label in ((("a b", "", "", ""), None), (("a", "b", "c", "d"), 0), (several, 12)):
         assert split_joined(Record(texts, label, 0).joined().decode()) == (list(texts), label)
 
 

@@ -178,7 +178,7 @@ class BarlowTwins(Objective):
 
 def test_an_objective_without_negatives_has_none():
     assert BarlowTwins().negatives(192) == 0
-    measures = Monitor().measure(torch.randn(2, 70, 8), torch.arange(70), 0)
+    measures = Monitor().measure(torch.randn(2, 70, 8), torch.arange(70), None)
     assert "effective_negatives" not in measures and "uniformity" in measures
     alarms = [
         text for step in range(200) for text in Monitor().alarms_of_row(step, {"contrastive": 9.0}, measures)

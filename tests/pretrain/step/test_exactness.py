@@ -33,7 +33,9 @@ GUIDED = (
 )
 PROMPTS = ",".join(case for case in CASES if "_prompts" in case)
 MIXTURES = ",".join(case for case in CASES if case.endswith("_mixture"))
-ALL = f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS},{GUIDED},{PROMPTS},{MIXTURES}"
+ANSWERS = ",".join(case for case in CASES if case.endswith("_answers"))
+NEGATIVES = "simcse_negatives,simcse_negatives_options,simcse_negatives_local"
+ALL = f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES},{OPTIONS},{GUIDED},{PROMPTS},{MIXTURES},{ANSWERS},{NEGATIVES}"
 PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_in_batch,diffcse"
 
 FEW = "double_mlm,vascl,diffcse"
@@ -70,10 +72,13 @@ def check(report: dict, world: int) -> None:
         assert row["micro_batches"] == row["needed_micro_batches"], row
         # Against float64. bfloat16 has 8 bits of mantissa, so its gradient only points the same way; float16
         # has 11.
-        assert row["error"] < {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.25}[row["precision"]], row
+        largest = {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.25}[row["precision"]]
+        assert row["error"] < (1e-6 if row["case"] == "mlm_weight" else largest), row
         # An adversarial step is of the size of the embeddings themselves, and magnifies what float32 rounds.
         magnified = any(name.endswith("_adversarial") for name in row["expected_losses"])
         assert row["precision"] != "fp32" or row["worst_parameter"] < (2e-4 if magnified else 5e-5), row
+        if "esimcse" not in row["case"]:  # whose queue is counted as if it were full
+            assert row.get("negatives") == pytest.approx(row.get("expected_negatives")), row
         for name, value in row["expected_losses"].items():
             close = 5e-5 if name.endswith("_adversarial") else 1e-5
             assert abs(row["losses"][name] - value) < (close if row["precision"] == "fp32" else 0.05) * abs(
@@ -97,6 +102,7 @@ def check(report: dict, world: int) -> None:
         (2, 1, OPTIONS),
         (2, 1, GUIDED),
         (2, 1, f"{PROMPTS},{MIXTURES}"),
+        (2, 1, f"{ANSWERS},{NEGATIVES}"),
         (2, 3, f"{PARTITIONED},simcse_kept_options,clear_mean_guided"),
         (2, 0, f"{FEW},muon"),
         (2, 2, FEW),
