@@ -122,7 +122,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     in_force = read_back(config, encoder, objective, data.views)
     flops = summary.flops_meter(config, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, config.train.precision), config)
-    checkpoints = Checkpoints(config, engine, data.inputs)
+    checkpoints = Checkpoints(config, engine, data.inputs, data.of_start)
     if checkpoint is not None:
         # while the model is as it starts
         repair_best(folder, progress, functools.partial(checkpoints.save, Progress(), wait=True))
@@ -183,7 +183,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
         if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
             scores = evaluate()
             telemetry.log(0, {"evaluation": scores})
-            progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
+            progress.note_scores(scores, config.model.init is None, config.evaluate.best_by, evaluate.random)
             keep_start(folder, functools.partial(checkpoints.save, progress, wait=True), keep_best)
         steps = iter(batches)  # forks the workers, which must not have the run's signal handlers
         shutdown = Shutdown(folder, watch_file=rank == 0)
@@ -212,7 +212,7 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
 
     def conclude() -> None:
         export(folder / "checkpoints", folder / "export")
-        summary.report(config, progress, data.inputs, in_force)
+        summary.report(config, progress, data.inputs, in_force, evaluate.random)
 
     if progress.step == stop_step:
         with watchdog("export"):

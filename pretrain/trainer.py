@@ -127,7 +127,9 @@ def train(
             with watchdog("evaluation"):
                 scores = evaluate()
             telemetry.log(progress.step, {"evaluation": scores})
-            best = progress.note_scores(scores, config.model.init is None, config.evaluate.best_by)
+            best = progress.note_scores(
+                scores, config.model.init is None, config.evaluate.best_by, evaluate.random
+            )
 
         if last or request or best or due:
             progress.loss_scale = scale.state() if scale is not None else {}
