@@ -37,7 +37,7 @@ from augment.core.vocabulary import Vocabulary
 from augment.preview import VIEWS, encode, load_tokenizer, preview, train_tokenizer, view_keys
 from augment.spec.build import build, build_texts
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.grammar import needs, needs_parse, needs_text
+from augment.spec.grammar import needs_parse, needs_synonyms, needs_text
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, without_parse
 from augment.text.parsing import find_parser, parse_texts
@@ -102,7 +102,7 @@ def main(
     if list:
         print_catalogue(console)
         return
-    needs_table = needs(aug, "synonyms")  # checks the specification before anything is read or loaded
+    needs_table = needs_synonyms(aug)  # checks the specification before anything is read or loaded
     sentences = read_sentences(file, text, limit)
     texts = view_texts(aug, sentences, parser, seed)
     if tokenizer:

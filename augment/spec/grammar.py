@@ -149,9 +149,14 @@ def alternatives(spec: str) -> list[str]:
     return [str(step) for step in stages[0]]
 
 
-def needs(spec: str, need: str) -> bool:
-    """Return whether an augmentation of a specification has a need, as "synonyms" (`Entry.needs`)."""
-    return any(need in step.entry.needs for step in parse(spec).augmentations)
+def needs_synonyms(spec: str) -> bool:
+    """Return whether a specification needs a synonym table, which takes seconds to load."""
+    return any("synonyms" in step.entry.needs for step in parse(spec).augmentations)
+
+
+def writes_del(spec: str) -> bool:
+    """Return whether a specification has augmentations that write [DEL]."""
+    return any("del" in step.entry.needs for step in parse(spec).augmentations)
 
 
 def loads_models(spec: str) -> bool:

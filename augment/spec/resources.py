@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from augment.spec.grammar import needs, parse
+from augment.spec.grammar import needs_synonyms, parse
 from augment.text.wordnet import wordnet
 from augment.tokens.synonym_sources import find_synonyms
 
@@ -36,7 +36,7 @@ def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[
     """
     specs = list(specs)
     found: dict[str, str] = {}
-    if any(needs(spec, "synonyms") for spec in specs):
+    if any(map(needs_synonyms, specs)):
         found[SYNONYMS] = str(synonyms or find_synonyms())
     for step in dict.fromkeys(step for spec in specs for step in parse(spec).augmentations):
         entry, values = step.entry, step.values()

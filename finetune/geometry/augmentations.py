@@ -30,7 +30,7 @@ from augment.core.vocabulary import Vocabulary
 from augment.preview import change, encode, train_tokenizer
 from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.grammar import needs, parse
+from augment.spec.grammar import needs_synonyms, parse
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import Parses
 from augment.tokens.synonyms import SynonymTable
@@ -143,9 +143,9 @@ class AugmentedSentences:
             AugmentationError: an unknown specification, or one that needs [DEL], synonyms, a parse or a model
                 that are not there.
         """
-        if needs(specification, "synonyms") and self._synonyms is None:
+        if needs_synonyms(specification) and self._synonyms is None:
             self._synonyms = SynonymTable.load(self._synonym_source, self.tokenizer, self.vocabulary)
-        synonyms = self._synonyms if needs(specification, "synonyms") else None
+        synonyms = self._synonyms if needs_synonyms(specification) else None
         pipeline = build(specification, self.vocabulary, synonyms, self._text_encoder)
         keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")
         if pipeline.needs_text and not pipeline.works_on_tokens:

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from augment.core.vocabulary import Vocabulary
-from augment.spec.grammar import needs
+from augment.spec.grammar import writes_del
 from augment.tokens.synonyms import SynonymTable
 from pretrain.cache import views as cached_views
 from pretrain.cache.resources import require_resources
@@ -87,14 +87,14 @@ def open_data(config: Config) -> Data:
     """
     on_rank_zero(lambda: _check_prompts(config))
     on_rank_zero(lambda: find_data(config))
-    interface, writes_del = adopt_interface(config), _writes_del(config)
+    interface, with_del = adopt_interface(config), _writes_del(config)
     config = cached_views.trains_on(config)
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
     on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
     on_rank_zero(lambda: _check_fit(config, train))
-    if config.model.init is not None and not writes_del and _added_del(tokenizer, config.model.init):
+    if config.model.init is not None and not with_del and _added_del(tokenizer, config.model.init):
         tokenizer = without_del(tokenizer)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     specs = [view.augmentation for view in view_specs(config)]
@@ -108,7 +108,7 @@ def open_data(config: Config) -> Data:
 def _writes_del(config: Config) -> bool:
     """Return whether a view of the run or of its evaluation has [DEL]."""
     specs = [view.augmentation for view in view_specs(config)]
-    return any(needs(spec, "del") for spec in [*specs, *map(config.augment.of_role, ("anchor", "positive"))])
+    return any(map(writes_del, [*specs, *map(config.augment.of_role, ("anchor", "positive"))]))
 
 
 def _added_del(tokenizer: Any, start: str) -> bool:

@@ -136,8 +136,8 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
         policy, modules = read_policy(source), read_modules(source)
         if policy is None and modules is not None and modules.others:
             raise UserError(
-                f"it makes its vectors by modules that have no counterpart in packed rows "
-                f"({', '.join(modules.others)}); name one with cls or mean pooling"
+                f"it makes its vectors by what has no counterpart in packed rows "
+                f"({', '.join(modules.others)}); give one with cls or mean pooling"
             )
         pooling = policy["pooling"] if policy else modules.pooling if modules else "mean"
         _check_tokenizer_of_guide(source, tokenizer)

@@ -69,7 +69,7 @@ def save_run(bert: Path, run: Path, pooling: str) -> Path:
 
 
 def save_guest(bert: Path, folder: Path, pooling: str, *after, longest: int = LONGEST, **settings) -> Path:
-    """Save a model of sentence-transformers around a BERT, as others publish theirs: without a head for MLM."""
+    """Save a model of sentence-transformers around a BERT, without its masked-language head."""
     transformer = Transformer(str(bert))
     transformer.max_seq_length = longest
     modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling), *after]

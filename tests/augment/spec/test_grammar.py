@@ -13,7 +13,7 @@ from augment.core.ragged import Ragged
 from augment.spec import pipeline as pipelines
 from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.grammar import alternatives, needs, parse
+from augment.spec.grammar import alternatives, needs_synonyms, parse
 from augment.spec.sets import SETS, WITHOUT_MODELS
 from augment.tokens import rules
 
@@ -151,7 +151,7 @@ def test_identity_gives_the_batch_itself():
 
 
 def test_what_a_pipeline_lacks_is_said_when_it_is_built():
-    assert needs("none|subs", "synonyms") and not needs("del-span,reorder", "synonyms")
+    assert needs_synonyms("none|subs") and not needs_synonyms("del-span,reorder")
     with pytest.raises(AugmentationError, match="--synonyms"):
         build("crop,subs", VOCABULARY)
     without = dataclasses.replace(VOCABULARY, del_id=-1)
