@@ -154,7 +154,9 @@ class DataConfig(BaseModel):
         "the manifest either way",
     )
     tokenizer: str | None = Field(
-        None, description="existing tokenizer: folder or Hugging Face name; [DEL] is added. none: train one"
+        None,
+        description="existing tokenizer: folder or Hugging Face name; [DEL] is added (post-training leaves it out where no view has it). "
+        "none: train one",
     )
     new_words: int = Field(
         0,

@@ -28,9 +28,10 @@ from pretrain.model.pooling import SECOND_STATE, check_pooling
 
 POOLED_TYPES = ("bert", "roberta", "xlm-roberta")
 """Model types whose encoder class of transformers has a pooler behind [CLS]."""
+ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+"""Modules that have a counterpart in packed rows, in the only order."""
+TASK = "feature-extraction"
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
-
-
 CONFIGS = tuple(f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "xlm-roberta"))
 """Settings of a transformer; old versions of the library name the file by its type."""
 
@@ -151,7 +152,7 @@ def unpooled_prompts(interface: Interface, tokenizer: Any) -> list[np.ndarray]:
 
 
 def read_modules(source: str) -> Modules | None:
-    """Read the modules of a folder or hub name; None: it has no modules.json.
+    """Read the modules of a folder or hub name; None: it has no modules.json, or the hub does not answer.
 
     Raises:
         UserError: its files are damaged.
@@ -160,48 +161,38 @@ def read_modules(source: str) -> Modules | None:
         listed = _content(source, "modules.json")
         if listed is None:
             return None
-        kinds = [module["type"].rpartition(".")[2] for module in listed]
-        paths = dict(zip(kinds, (module["path"] for module in listed)))
-        others = [
-            module["type"] for module in listed if not module["type"].startswith("sentence_transformers.")
-        ]
-        others += [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Dense", "Normalize")]
-        if (
-            not others
-            and sorted(set(kinds), key=("Transformer", "Pooling", "Dense", "Normalize").index) != kinds
-        ):
-            others.append(" before ".join(kinds))
-        pooled = _content(source, f"{paths['Pooling']}/config.json") or {} if "Pooling" in paths else {}
-        pooling = " and ".join(_modes(pooled) if "Pooling" in paths else ["none"])
-        others += [f"pooling {pooling}"] if pooling not in ("cls", "mean") else []
-        head = None
-        if "Dense" in paths and (head := _read_dense(source, paths["Dense"])) is None:
-            others.append("Dense")
+        paths = {module["type"].rpartition(".")[2]: module["path"] for module in listed}
+        plain = [f"sentence_transformers.{kind}" for kind in ORDER if kind in paths]
+        kinds = [f"{module['type'].split('.')[0]}.{kind}" for module, kind in zip(listed, paths)]
+        pooled = _content(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
+        pooling = " and ".join(_modes({"pooling_mode": "none"} if pooled is None else pooled))
+        head = _read_dense(source, paths["Dense"]) if "Dense" in paths else None
         texts = next(filter(None, (_content(source, name) for name in CONFIGS)), {})
-        if (
-            paths.get("Transformer")
-            or texts.get("transformer_task", "feature-extraction") != "feature-extraction"
-        ):
-            others.append("a transformer of another task, or in a folder of its own")
-        if texts.get("do_lower_case"):
-            others.append("do_lower_case")
+        others = {
+            f"modules {', '.join(paths)}": len(paths) != len(listed) or kinds != plain,
+            f"pooling {pooling}": pooling not in ("cls", "mean"),
+            "Dense": "Dense" in paths and head is None,
+            "a transformer in a folder of its own": bool(paths.get("Transformer")),
+            "a transformer of another task": texts.get("transformer_task", TASK) != TASK,
+            "do_lower_case": bool(texts.get("do_lower_case")),
+        }
         longest = texts.get("max_seq_length")
         if longest is None:  # the library then takes the tokenizer's
             longest = (_content(source, "tokenizer_config.json") or {}).get("model_max_length")
         said = _content(source, "config_sentence_transformers.json") or {}
         interface = Interface(
             longest if longest is not None and longest < 1e9 else None,
-            "Normalize" in kinds,
+            "Normalize" in paths,
             said.get("prompts") or {},
             said.get("default_prompt_name"),
-            pooled.get("include_prompt", True),
+            (pooled or {}).get("include_prompt", True),
             said.get("similarity_fn_name"),
         )
+        return Modules(pooling, head, interface, [what for what, there in others.items() if there])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(
             f"the modules of '{source}' cannot be read: {type(error).__name__}: {error}"
         ) from error
-    return Modules(pooling, head, interface, others)
 
 
 def _read_dense(source: str, path: str) -> ProjectionHead | None:
@@ -229,8 +220,9 @@ def _modes(settings: Mapping[str, Any]) -> list[str]:
 
 def _content(source: str, name: str) -> Any:
     """Return what a JSON file of a folder or hub name holds; None where there is none."""
-    options = {"_raise_exceptions_for_missing_entries": False}
-    file = cached_file(os.path.expanduser(source), name, **options)
+    options = ("missing_entries", "connection_errors")  # of a hub that does not answer, and of its cache
+    silent = {f"_raise_exceptions_for_{kind}": False for kind in options}
+    file = cached_file(os.path.expanduser(source), name, **silent)
     return None if file is None else json.loads(Path(file).read_text("utf-8"))
 
 
