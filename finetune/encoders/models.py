@@ -429,7 +429,9 @@ def _of_modules(
     from finetune.encoders.embed import Packed
 
     assert source.modules is not None  # it has a modules.json
-    why = ", ".join(source.modules.others)
+    interface, why = source.modules.interface, ", ".join(source.modules.others)
+    if not interface.include_prompt and any(interface.prompts.values()):
+        why = why or "prompts that its mean leaves out"  # their tokens may end within one of the text
     if not why and _runs_packed(source.location):
         return Packed.open(source, OWN_MODULES, token_budget, max_length)
     if not quiet:

@@ -155,8 +155,8 @@ class DataConfig(BaseModel):
     )
     tokenizer: str | None = Field(
         None,
-        description="existing tokenizer: folder or Hugging Face name; [DEL] is added (post-training leaves it out where no view has it). "
-        "none: train one",
+        description="existing tokenizer: folder or Hugging Face name; [DEL] is added (a run without a view "
+        "that has it exports none). none: train one",
     )
     new_words: int = Field(
         0,

@@ -342,6 +342,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         "kept_head": None if kept is None else {"folder": folder, "name": kept},
         "max_length": interface.max_length,
         "hidden_size": model.config.hidden_size,
+        "normalize": interface.normalize,
         "prompts": interface.prompts,
         "default_prompt": interface.default_prompt,
         "prompts_pooled": interface.include_prompt,
