@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from augment.core.pretrained import pretrained
+from augment.core.errors import CannotLoad
+from augment.core.pretrained import pretrained, require_weights
 from finetune.encoders.kept_vectors import KeptVectors
 from finetune.encoders.padded import Padded, open_padded, open_sentence_transformer, token_counts
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, resolve
@@ -428,6 +429,12 @@ def _of_modules(
     """Open a sentence-transformers model, with its own modules."""
     from finetune.encoders.embed import Packed
 
+    try:
+        require_weights(source.location)
+    except CannotLoad as error:
+        raise UserError(
+            f"cannot load the sentence-transformers model {source.location!r}: {error}"
+        ) from error
     assert source.modules is not None  # it has a modules.json
     interface, why = source.modules.interface, ", ".join(source.modules.others)
     if not interface.include_prompt and any(interface.prompts.values()):

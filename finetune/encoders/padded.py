@@ -62,7 +62,6 @@ def open_sentence_transformer(source: ModelSource, max_length: int | None) -> An
     from sentence_transformers import SentenceTransformer
 
     try:
-        require_weights(source.location)
         model = SentenceTransformer(source.location, trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
     except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
         raise UserError(
