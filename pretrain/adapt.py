@@ -259,10 +259,13 @@ def _difference(difference: float, interval: Any) -> str:
 
 
 def _notes(out: Path, summary: dict[str, Any], sts: dict[str, Any]) -> list[str]:
+    from pretrain.start.summary import LABELS
+
     manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
     held = manifest["splits"]["heldout"]["sequences"]
     best, steps = summary["best_step"], summary["steps"]
-    lines = [f"  adapted: step {best:,} of {steps:,}, the best on {held:,} held-out sequences"]
+    by = LABELS[summary["best_by"]]
+    lines = [f"  adapted: step {best:,} of {steps:,}, the best by {by}; {held:,} held-out sequences"]
     if tokens := manifest["counts"].get("new_tokens"):
         lines.append(
             f"  {tokens:,} new tokens: the start's losses are with them, each as the mean of its pieces"
