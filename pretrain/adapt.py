@@ -125,7 +125,8 @@ def check_start(init: str) -> int:
         modules = read_modules(location)
     except (CannotLoad, UserError) as error:
         raise UserError(f"--init {init}: {error}") from None
-    return min(longest, (modules and modules.interface.max_length) or longest)
+    own = None if modules is None else modules.interface.max_length
+    return min(longest, own or longest)
 
 
 def _require_benchmarks(settings: Config) -> None:

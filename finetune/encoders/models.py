@@ -40,14 +40,21 @@ EmbedFunction = Callable[[list[str]], np.ndarray]
 class Encoder(Protocol):
     """What makes vectors: a `Function`, or a model that runs `Packed` or `Padded`."""
 
-    longest: int | None
-    """Most tokens of a text, special ones included: the rest is cut off. None: no limit is known."""
-    tokenizer: Any
-    """None where `longest` is."""
-    single: bool
-    """Whether it has one way to make vectors, whatever pooling is named."""
-    batch: str
-    """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a text, special ones included: the rest is cut off. None: no limit is known."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """None where `longest` is."""
+
+    @property
+    def single(self) -> bool:
+        """Whether it has one way to make vectors, whatever pooling is named."""
+
+    @property
+    def batch(self) -> str:
+        """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
 
     def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return float32[N, d] by pooling, in as few passes as the poolings need together."""

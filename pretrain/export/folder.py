@@ -272,7 +272,8 @@ def _interface(config: dict[str, Any], of_start: dict[str, Any], longest: int) -
     of_start: the start's, as JSON; empty: random weights, or a start that says nothing.
     longest: most tokens that the encoder takes.
     """
-    interface = Interface(**{"max_length": longest, **of_start})
+    interface = Interface(**of_start)
+    interface = replace(interface, max_length=min(interface.max_length or longest, longest))
     if any((prompts := config["data"].get("prompts") or {}).values()):
         # by sentence-transformers' names: anchors ask, and positives answer
         named = {"query": prompts.get("anchor", ""), "document": prompts.get("positive", "")}

@@ -199,7 +199,7 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
     """Read a linear map with its activation; None: it computes something else."""
     settings = _content(source, f"{path}/config.json")
     kind = settings["activation_function"].rpartition(".")[2].lower()
-    names = {"identity": None} | {name: name for name in ACTIVATIONS}
+    names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}
     ends = {settings.get(f"module_{end}_name") for end in ("input", "output")}
     if kind not in names or settings.get("use_residual") or not ends <= {None, "sentence_embedding"}:
         return None

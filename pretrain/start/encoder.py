@@ -58,7 +58,8 @@ def adopt_interface(config: Config) -> Interface | None:
                 f"--init {init} makes its vectors by what training cannot keep ({', '.join(lost)}). Give "
                 "--model.pooling cls or mean to train its transformer without that"
             )
-        config.model.pooling = modules.pooling if policy is None else policy["pooling"]
+        pooling: Any = modules.pooling if policy is None else policy["pooling"]
+        config.model.pooling = pooling
     return modules.interface
 
 

@@ -224,7 +224,9 @@ def _encoder_lines(
             f"           {model.init} keeps a head for use: training starts from the encoder, without it"
         )
     if data.interface is not None and model.init:
-        lines.append(f"           exports as {model.init}: {_kept(data.interface, encoder, data, config)}")
+        lines.append(
+            f"           exports as {model.init}: {_kept(model.init, data.interface, encoder, data, config)}"
+        )
     if encoder.random_head and objective.masked_copies:
         lines.append(
             f"           {model.init} has no masked-language head: a random one is trained beside it, and "
@@ -238,7 +240,7 @@ def _encoder_lines(
     return lines
 
 
-def _kept(interface: Interface, encoder: SentenceEncoder, data: Data, config: Config) -> str:
+def _kept(init: str, interface: Interface, encoder: SentenceEncoder, data: Data, config: Config) -> str:
     """Say what exports take over from the starting model."""
     pooled = f"{encoder.pooling} pooling" + (", normalised" if interface.normalize else "")
     kept = [pooled, f"at most {interface.max_length or encoder.max_positions:,} tokens"]
@@ -246,7 +248,7 @@ def _kept(interface: Interface, encoder: SentenceEncoder, data: Data, config: Co
         kept.append("with the prompts of data.prompts")
     elif any(interface.prompts.values()):
         kept.append(f"prompts {', '.join(interface.prompts)} (not before training texts: data.prompts)")
-    added = len(data.tokenizer) - len(own) if (own := own_tokenizer(config.model.init)) is not None else 0
+    added = len(data.tokenizer) - len(own) if (own := own_tokenizer(init)) is not None else 0
     kept.append(f"its tokenizer with {added:,} more tokens" if added else "its tokenizer")
     return "; ".join(kept)
 
