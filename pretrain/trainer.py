@@ -19,6 +19,7 @@ from pretrain.data.damage import describe_substitution
 from pretrain.ledger import chain
 from pretrain.model.precision import LossScale
 from pretrain.start.checkpoints import Checkpoints
+from pretrain.start.evaluation import Evaluation
 from pretrain.step.faults import Decode, Faults, Judged, steadier_settings
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
@@ -38,7 +39,7 @@ def train(
     config: Config,
     engine,
     batches: Iterator[RankBatch],
-    evaluate: Callable[[], dict[str, float]],
+    evaluate: Evaluation,
     checkpoints: Checkpoints,
     keep_best: Callable[[Path], None],
     telemetry: Telemetry,
