@@ -167,7 +167,7 @@ def read_modules(source: str) -> Modules | None:
         pooled = _content(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
         pooling = " and ".join(_modes({"pooling_mode": "none"} if pooled is None else pooled))
         head = _read_dense(source, paths["Dense"]) if "Dense" in paths else None
-        texts = next(filter(None, (_content(source, name) for name in CONFIGS)), {})
+        texts: dict[str, Any] = next(filter(None, (_content(source, name) for name in CONFIGS)), {})
         others = {
             f"modules {', '.join(paths)}": len(paths) != len(listed) or kinds != plain,
             f"pooling {pooling}": pooling not in ("cls", "mean"),
