@@ -22,8 +22,8 @@ from pydantic import Field
 
 from augment.core.pretrained import pretrained
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.encoders.padded import NO_CODE, SAFE_WEIGHTS
-from finetune.encoders.source import ModelSource, names_function, resolve
+from finetune.encoders.padded import NO_CODE, SAFE_WEIGHTS, open_sentence_transformer
+from finetune.encoders.source import OWN_MODULES, ModelSource, names_function, resolve
 from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling
 from pretrain.common import cli
@@ -188,8 +188,8 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
 
     assert model.source is not None  # a function, which has none, cannot be whitened
     source = model.source.location
-    if model.pooling == "own modules":
-        return SentenceTransformer(source, device="cpu", trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
+    if model.pooling in (OWN_MODULES, model.trained_pooling):  # with its prompts
+        return open_sentence_transformer(model.source, None)
     pooling = "cls" if model.pooling == POOLER else model.pooling
     second = SECOND_STATE[pooling]
     states = {"output_hidden_states": True} if second is not None else {}
@@ -202,7 +202,7 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
         weights = torch.nn.Parameter(torch.tensor(layer_weights(second, layers)))
         modules.append(WeightedLayerPooling(width, layers, 0, weights))
     modules.append(Pooling(width, "cls" if pooling == "cls" else "mean"))
-    if model.head is not None and model.pooling in (model.trained_pooling, POOLER):
+    if model.head is not None and model.pooling == POOLER:
         weight, bias = (tensor.detach().cpu() for tensor in model.head.layers[0].parameters())
         modules.append(
             Dense(width, width, activation_function=torch.nn.Tanh(), init_weight=weight, init_bias=bias)

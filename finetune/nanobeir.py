@@ -230,7 +230,7 @@ def evaluate(
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
     """Evaluate retrieval on sets, by name as `read` read them; prompts stand before every text."""
-    encode = model.without_prompt or model.encode
+    encode = model.without_prompt
     query_prompt = query_prompt or model.prompts.get("query", "")
     document_prompt = document_prompt or model.prompts.get("document", "")
     protocol = "cosine, exact search, figures of the first 10 and 100 documents"

@@ -13,6 +13,7 @@ other: the same command continues one that was interrupted, and of one that is f
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -69,10 +70,8 @@ def main(
     given = {"init": init} | ({"eval_data": eval_data} if eval_data else {})
     overrides_of(overrides | given)  # what `train` would refuse, before the text is prepared
     choose_accelerator()  # children inherit it
-    longest, pooling = check_start(init)
+    longest = check_start(init)
     overrides.setdefault("data.prepare.max_length", _at_most(longest, config, overrides))
-    if pooling is not None:
-        overrides.setdefault("model.pooling", pooling)
     settings = recipes.load_config(
         config,
         overrides
@@ -80,6 +79,9 @@ def main(
         | {"data.prepare.sources": text, "data.prepare.new_words": str(new_words)}
         | {"data.prepare.tokenizer": export_of(init)},
     )
+    from pretrain.start.encoder import adopt_interface
+
+    adopt_interface(settings)
     _require_benchmarks(settings)
     claim(out, settings)
     try:
@@ -96,8 +98,8 @@ def main(
     return 0
 
 
-def check_start(init: str) -> tuple[int, str | None]:
-    """Return how many tokens an encoder takes, and the pooling that it was trained with, if it says so.
+def check_start(init: str) -> int:
+    """Return how many tokens of a text an encoder takes.
 
     Raises:
         UserError: nothing there, a model or tokenizer of a type that is not supported, or no safe weights.
@@ -105,7 +107,7 @@ def check_start(init: str) -> tuple[int, str | None]:
     from transformers import AutoConfig
 
     from pretrain.data.tokenizer import adopt_tokenizer
-    from pretrain.export.folder import read_policy
+    from pretrain.export.sentence_transformers import read_modules
     from pretrain.model.architectures import family_of
 
     try:
@@ -120,10 +122,11 @@ def check_start(init: str) -> tuple[int, str | None]:
                 "read with the encoder's own tokenizer"
             )
         adopt_tokenizer(location, longest)
+        modules = read_modules(location)
     except (CannotLoad, UserError) as error:
         raise UserError(f"--init {init}: {error}") from None
-    policy = read_policy(location)
-    return longest, None if policy is None else policy["pooling"]
+    own = None if modules is None else modules.interface.max_length
+    return min(longest, own or longest)
 
 
 def _require_benchmarks(settings: Config) -> None:
@@ -187,17 +190,24 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
     eval_data: folder of the benchmarks; "": none.
     """
     summary = json.loads((out / "report" / "summary.json").read_text("utf-8"))
-    rows = heldout_rows(summary["start"], summary["best"])
+    random = summary.get("random_at_start", ())
+    rows = heldout_rows({**summary["start"], **dict.fromkeys(random, math.nan)}, summary["best"])
     sts = _sts(init, out, pooling, eval_data) if eval_data else {}
     for task, (start, adapted) in sts.items():
         difference = adapted.difference
         rows.append((f"STS, {task} (Spearman x 100)", start.value, adapted.value, difference))
     lines = [f"  {'':34}{'start':>10}{'adapted':>10}   difference"]
     for label, start, adapted, interval in rows:
+        if math.isnan(start):
+            lines.append(f"  {label:34}{'random':>10}{adapted:>10.2f}   none: the start has no head for it")
+            continue
         lines.append(f"  {label:34}{start:>10.2f}{adapted:>10.2f}   {_difference(adapted - start, interval)}")
+    if not sts:
+        lines.append("  similarity: not measured (--eval-data names a folder with SentEval/STS)")
     print("\n".join(lines))
     content = {
-        label: {"start": start, "adapted": adapted, "difference": adapted - start}
+        label: {"adapted": adapted}
+        | ({} if math.isnan(start) else {"start": start, "difference": adapted - start})
         | ({} if interval is None else {"low": interval.low, "high": interval.high})
         for label, start, adapted, interval in rows
     }
@@ -206,7 +216,10 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
 
 
 def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tuple[str, float, float, Any]]:
-    """Return (label, start, adapted, no interval) of what was evaluated on the held-out text; shares in %."""
+    """Return (label, start, adapted, no interval) of what was evaluated on the held-out text; shares in %.
+
+    A start that was random is not a number.
+    """
     from pretrain.start.summary import LABELS
 
     rows: list[tuple[str, float, float, Any]] = []
@@ -226,12 +239,13 @@ def _sts(init: str, out: Path, pooling: str, eval_data: str) -> dict[str, Any]:
     """
     from finetune.compare.differences import AVERAGE, model_pairs, sts_differences
     from finetune.sts.scores import StsEvaluator
+    from pretrain.export.sentence_transformers import read_modules
 
     evaluator = StsEvaluator(eval_data)
     if not evaluator.available():
-        print(f"  {eval_data} has no SentEval/STS: no evaluation by STS")
         return {}
-    models = {"start": load(init, pooling=pooling), "adapted": load(out, pooling=pooling)}
+    own = read_modules(export_of(init)) is not None  # it brings its pooling
+    models = {"start": load(init, pooling="" if own else pooling), "adapted": load(out)}
     found = sts_differences({name: model_pairs(model, evaluator) for name, model in models.items()})
     tasks: Iterable[str] = [AVERAGE] if AVERAGE in found["start"] else found["start"]
     return {task: (found["start"][task], found["adapted"][task]) for task in tasks}
@@ -246,10 +260,13 @@ def _difference(difference: float, interval: Any) -> str:
 
 
 def _notes(out: Path, summary: dict[str, Any], sts: dict[str, Any]) -> list[str]:
+    from pretrain.start.summary import LABELS
+
     manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
     held = manifest["splits"]["heldout"]["sequences"]
     best, steps = summary["best_step"], summary["steps"]
-    lines = [f"  adapted: step {best:,} of {steps:,}, the best on {held:,} held-out sequences"]
+    by = LABELS[summary["best_by"]]
+    lines = [f"  adapted: step {best:,} of {steps:,}, the best by {by}; {held:,} held-out sequences"]
     if tokens := manifest["counts"].get("new_tokens"):
         lines.append(
             f"  {tokens:,} new tokens: the start's losses are with them, each as the mean of its pieces"

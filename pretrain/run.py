@@ -144,7 +144,7 @@ class TrainingRun:
         self.flops = summary.flops_meter(config, self.encoder, self.objective, data)
         model = SentenceModel(self.encoder, self.objective, config.train.precision)
         self.engine = engines.build_engine(model, config)
-        self.checkpoints = Checkpoints(config, self.engine, data.inputs)
+        self.checkpoints = Checkpoints(config, self.engine, data.inputs, data.of_start)
         if self.checkpoint is not None:
             # while the model is as it starts
             repair_best(self.folder, self.progress, self._save_start)
@@ -205,7 +205,9 @@ class TrainingRun:
 
         def export_and_report() -> None:
             export(self.folder / "checkpoints", self.folder / "export")
-            summary.report(self.config, self.progress, self.data.inputs, self.model_settings)
+            summary.report(
+                self.config, self.progress, self.data.inputs, self.model_settings, self.evaluate.random
+            )
 
         with self.watchdog("export"):
             on_rank_zero(export_and_report)
@@ -240,7 +242,7 @@ class TrainingRun:
         )
 
     def _record_what_runs(self) -> ExtraMetrics:
-        """Write and print what is about to run; return what a row of metrics says besides the trainer's own numbers."""
+        """Write and print what is about to run; return what metrics hold besides the trainer's numbers."""
         config, data, progress, telemetry = self.config, self.data, self.progress, self.telemetry
         recipe = (to_yaml(config) + as_comments(data.inputs)).encode()
         on_rank_zero(lambda: replace_durably(self.folder / "config.yaml", recipe))
@@ -275,7 +277,7 @@ class TrainingRun:
         scores = self.evaluate()
         self.telemetry.log(0, {"evaluation": scores})
         from_random, best_by = self.config.model.init is None, self.config.evaluate.best_by
-        self.progress.note_scores(scores, from_random, best_by)
+        self.progress.note_scores(scores, from_random, best_by, self.evaluate.random)
         self.progress.rows = on_rank_zero(self.telemetry.sync)
         keep_start(self.folder, self._save_start, self._keep_best)
 

@@ -21,6 +21,7 @@ from pretrain.data.damage import describe_substitution
 from pretrain.ledger import chain
 from pretrain.model.precision import LossScale
 from pretrain.start.checkpoints import Checkpoints
+from pretrain.start.evaluation import Evaluation
 from pretrain.step.faults import Decode, Faults, Judged, steadier_settings
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
@@ -46,7 +47,7 @@ class Trainer:
         progress: Progress,
         stop_step: int,
         *,
-        evaluate: Callable[[], dict[str, float]],
+        evaluate: Evaluation,
         checkpoints: Checkpoints,
         keep_best: Callable[[Path], None],
         telemetry: Telemetry,
@@ -162,7 +163,7 @@ class Trainer:
             scores = self.evaluate()
         self.telemetry.log(self.progress.step, {"evaluation": scores})
         from_random, best_by = self.config.model.init is None, self.config.evaluate.best_by
-        return self.progress.note_scores(scores, from_random, best_by)
+        return self.progress.note_scores(scores, from_random, best_by, self.evaluate.random)
 
     def _save(self, wait: bool, is_best: bool) -> Path:
         """Save a checkpoint, and export it to best/ if it is the best; return its folder."""

@@ -46,20 +46,25 @@ def pretrained_model(kind: Any, source: str | Path, **options: Any) -> Any:
     """
     require_source(source)
     require_weights(source)
-    with without_progress_bars():
+    with quiet_transformers():
         return pretrained(kind, source, use_safetensors=True, **options)
 
 
 @contextmanager
-def without_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing a bar for a read or write of weights, which takes seconds at most."""
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers from drawing bars and from its own words on what a checkpoint lacks.
+
+    It calls one without a masked-language head corrupted. Callers look at `output_loading_info`.
+    """
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 

@@ -162,6 +162,11 @@ def needs_synonyms(spec: str) -> bool:
     return any("synonyms" in step.entry.needs for step in parse(spec).augmentations)
 
 
+def writes_del(spec: str) -> bool:
+    """Return whether a specification has augmentations that write [DEL]."""
+    return any("del" in step.entry.needs for step in parse(spec).augmentations)
+
+
 def loads_models(spec: str) -> bool:
     """Return whether a specification has augmentations that load a model or word vectors."""
     return any(step.entry.load is not None for step in parse(spec).augmentations)

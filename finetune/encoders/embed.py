@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from augment.core.pretrained import pretrained, pretrained_model
-from finetune.encoders.source import ModelSource
+from finetune.encoders.source import OWN_MODULES, ModelSource
 from pretrain.common.errors import UserError
-from pretrain.export.folder import read_kept_head
 from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import ProjectionHead, simcse_head
@@ -83,7 +83,7 @@ def embed_poolings(
             takes.
     """
     rows = _tokenize(tokenizer, sentences, min(max_length or encoder.max_positions, encoder.max_positions))
-    vectors = {name: np.empty((len(rows), encoder.hidden_size), np.float32) for name in poolings}
+    vectors = {} if rows else {name: np.empty((0, encoder.hidden_size), np.float32) for name in poolings}
     device = next(encoder.parameters()).device
     passes = _passes(poolings)
     with evaluation_mode(encoder), encoder.weights_unchanged():
@@ -93,15 +93,45 @@ def embed_poolings(
             for second, names in passes.items():
                 states = encoder.states(ids, lengths, second)
                 for name in names:
-                    vectors[name][batch] = encoder.vectors(states, name).cpu().numpy()
+                    made = encoder.vectors(states, name).cpu().numpy()
+                    whole = vectors.setdefault(name, np.empty((len(rows), made.shape[1]), np.float32))
+                    whole[batch] = made
     return vectors
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An `Encoder` (`finetune.encoders.models`) that runs packed."""
+
+    encoder: SentenceEncoder
+    tokenizer: Any
+    longest: int
+    token_budget: int
+    single: bool
+
+    @classmethod
+    def open(cls, source: ModelSource, pooling: str, token_budget: int, max_length: int | None) -> Packed:
+        """Load a model; by POOLER, or OWN_MODULES, it has no other pooling."""
+        encoder, tokenizer = load_model(source, pooler=pooling == POOLER)
+        own = source.modules.interface.max_length if source.modules is not None else None
+        longest = min(filter(None, (max_length, own, encoder.max_positions)))
+        return cls(encoder, tokenizer, longest, token_budget, pooling in (POOLER, OWN_MODULES))
+
+    @property
+    def batch(self) -> str:
+        return f"{self.token_budget:,} tokens"
+
+    def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
+        names = [self.encoder.pooling] if self.single else poolings
+        made = embed_poolings(self.encoder, self.tokenizer, texts, names, self.token_budget, self.longest)
+        return dict.fromkeys(poolings, made[names[0]]) if self.single else made
 
 
 def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
     """Load (encoder, tokenizer), on the GPU if there is one.
 
-    The encoder of an export that keeps a head for use has it (`SentenceEncoder.head`); with `pooler` its
-    pooling is `cls` and its head the checkpoint's own pooler.
+    The encoder pools, and has a head, as the modules of its folder say; with `pooler` its pooling is `cls`
+    and its head the checkpoint's own pooler.
 
     Raises:
         UserError: nothing there to load, an unsupported model type, a tokenizer that does not fit, or no
@@ -122,12 +152,16 @@ def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncod
             f"{location} holds no tokenizer ({' or '.join(files)}); copy the one that the model was trained "
             "with there"
         )
-    encoder = load_encoder(location, tokenizer, source.trained_pooling or "mean")
-    encoder.leave_out(unpooled_prompts(source.policy or {}, tokenizer))
+    modules = source.modules
+    own = modules.pooling if modules is not None and not modules.others else "mean"
+    encoder = load_encoder(location, tokenizer, source.trained_pooling or own)
+    if modules is not None:
+        encoder.leave_out(unpooled_prompts(modules.interface, tokenizer))
     if pooler:
         encoder.pooling, encoder.head = "cls", load_pooler(location)
-    elif source.policy:
-        encoder.head = read_kept_head(location, source.policy)
+    elif modules is not None:
+        encoder.head, encoder.normalize = modules.head, modules.interface.normalize
+    if source.policy and not pooler:
         through = ", through the head that it keeps" if encoder.head is not None else ""
         print(f"trained with {encoder.pooling} pooling{through}", file=sys.stderr)
     return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer

@@ -13,18 +13,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from augment.core.errors import AugmentationError
+from augment.core.errors import AugmentationError, CannotLoad
 from augment.core.own_code import load
 from augment.core.pretrained import pretrained, require_weights
 from finetune.encoders.kept_vectors import KeptVectors
-from finetune.encoders.padded import SAFE_WEIGHTS, cut_at, limit_of, open_padded, token_counts
-from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
+from finetune.encoders.padded import Padded, open_padded, open_sentence_transformer, token_counts
+from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, resolve
 from pretrain.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,6 +36,41 @@ KEPT_VECTORS = "CLEAR_VECTORS"
 EmbedFunction = Callable[[list[str]], np.ndarray]
 
 
+class Encoder(Protocol):
+    """What makes vectors: a `Function`, or a model that runs `Packed` or `Padded`."""
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a text, special ones included: the rest is cut off. None: no limit is known."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """None where `longest` is."""
+
+    @property
+    def single(self) -> bool:
+        """Whether it has one way to make vectors, whatever pooling is named."""
+
+    @property
+    def batch(self) -> str:
+        """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
+
+    def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return float32[N, d] by pooling, in as few passes as the poolings need together."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A Python function as an `Encoder`."""
+
+    function: EmbedFunction
+    longest = tokenizer = None
+    single, batch = True, ""
+
+    def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
+        return dict.fromkeys(poolings, self.function(list(texts)))
+
+
 @dataclass(frozen=True, repr=False)
 class EmbeddingModel:
     """An encoder that is opened for evaluation."""
@@ -44,61 +78,85 @@ class EmbeddingModel:
     name: str
     """What reports call it."""
     pooling: str
-    """How it makes vectors: a name of `pretrain.model.pooling`, "pooler", "own modules"
-    (sentence-transformers) or "function"."""
-    encode: Callable[[Sequence[str]], np.ndarray]
-    """Sentences, in any order, repeats allowed -> finite float32[N, d] in that order. Every distinct sentence
-    is encoded once."""
+    """How it makes vectors: a name of `pretrain.model.pooling`, "pooler", OWN_MODULES or "function"."""
+    runs: Encoder
     source: ModelSource | None = None
     """Where it was loaded from; None for functions."""
-
     max_length: int | None = None
     """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
-
-    encode_poolings: Callable[[Sequence[str], Sequence[str]], Mapping[str, np.ndarray]] | None = None
-    """N sentences and names of poolings -> float32[N, d] by pooling, in as few passes as they need together;
-    None: the model brings the one way in which it makes vectors."""
-
-    encoder: SentenceEncoder | None = None
-    """The packed encoder, its tokenizer beside it; None for models that run otherwise."""
-    tokenizer: Any = None
-    longest: int | None = None
-    """Most tokens of a text, special ones included: `encode` cuts off the rest. None: no limit is known."""
-    token_counts: Callable[[Sequence[str]], Sequence[int]] | None = None
-    """Texts -> their tokens before they are cut, special ones included; where `longest` is known."""
-
     precision: str = "fp32"
     """In which its matrix products are computed: "fp32" or "bf16"."""
-
     quantization: Quantization | None = None
-    """How the export says that its vectors are stored; None: as float32. `encode` gives float32 all the same
-    (`stored` changes that)."""
-
-    without_prompt: Callable[[Sequence[str]], np.ndarray] | None = None
-    """`encode` of sentences as they are, where `encode` puts a prompt before each; else None."""
-
-    batch: str = ""
-    """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
+    """How the export says that its vectors are stored; None: as float32."""
+    as_stored: bool = False
+    """Whether `encode` gives them so: int8 or uint8, [N, d] or, of bits, [N, ceil(d / 8)]."""
+    kept: KeptVectors | None = None
+    """Where vectors are read from and kept; None: nowhere."""
 
     def __repr__(self) -> str:
         """Say in a line what it is: the weights of an encoder would fill a notebook's page."""
-        batch = f", at most {self.batch} a pass" if self.batch else ""
+        batch = f", at most {self.runs.batch} a pass" if self.runs.batch else ""
         return f"<{self.name}: pooling {self.pooling}, {self.precision}{batch}>"
 
-    def stored(self) -> EmbeddingModel:
-        """Return the model with vectors as `quantization` says, or itself where that says nothing.
+    def encode(self, sentences: Sequence[str], prompt: str | None = None) -> np.ndarray:
+        """Return finite vectors float32[N, d] of sentences in any order; each distinct one is encoded once.
 
-        Its `encode` gives int8 or uint8, [N, d] or, of bits, [N, ceil(d / 8)].
+        prompt: a text before each; None: the model's own, if it has one for every sentence.
         """
-        quantization, encode = self.quantization, self.encode
-        if quantization is None:
-            return self
-        plain = self.without_prompt
-        return replace(
-            self,
-            encode=lambda sentences: quantization.apply(encode(sentences)),
-            without_prompt=None if plain is None else lambda sentences: quantization.apply(plain(sentences)),
-        )
+        texts = self._prompted(sentences, self.prompt if prompt is None else prompt)
+        vectors = distinct(lambda left: self._vectors(left, [self.pooling])[self.pooling], texts, self.name)
+        if self.as_stored and self.quantization is not None:
+            return self.quantization.apply(vectors)
+        return vectors
+
+    def without_prompt(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return `encode` of sentences as they are."""
+        return self.encode(sentences, "")
+
+    @property
+    def encode_poolings(self) -> Callable[[Sequence[str], Sequence[str]], Mapping[str, np.ndarray]] | None:
+        """N sentences and names of poolings -> float32[N, d] by pooling; None: the model has one way."""
+        if self.runs.single:
+            return None
+        return lambda texts, poolings: self._vectors(self._prompted(texts, self.prompt), poolings)
+
+    def _vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
+        if self.kept is None:
+            return self._computed(texts, poolings)
+        return self.kept.vectors(texts, poolings, self._computed)  # by the text with its prompt
+
+    def _computed(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
+        if self.precision == "fp32":
+            return self.runs.vectors(texts, poolings)
+        import torch
+
+        with torch.autocast("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16):
+            return self.runs.vectors(texts, poolings)
+
+    @staticmethod
+    def _prompted(sentences: Sequence[str], prompt: str) -> Sequence[str]:
+        if not prompt or isinstance(sentences, str):  # which is refused, and no list
+            return sentences
+        return [prompt + one if isinstance(one, str) else one for one in sentences]
+
+    def stored(self) -> EmbeddingModel:
+        """Return the model with vectors as `quantization` says, or itself where that says nothing."""
+        return self if self.quantization is None else replace(self, as_stored=True)
+
+    @property
+    def encoder(self) -> SentenceEncoder | None:
+        """The packed encoder; None for models that run otherwise, or bring their own modules."""
+        return None if self.pooling == OWN_MODULES else getattr(self.runs, "encoder", None)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of `encoder`."""
+        return None if self.encoder is None else self.runs.tokenizer
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a text, special ones included; None: no limit is known."""
+        return self.runs.longest
 
     @property
     def folder(self) -> Path | None:
@@ -125,26 +183,32 @@ class EmbeddingModel:
         """What tells these weights from others of the same name (`ModelSource.identity`)."""
         return self.source.identity if self.source else self.name
 
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The prompts that the model brings, by name, as query and document."""
+        modules = self.source.modules if self.source else None
+        return {} if modules is None else modules.interface.prompts
+
+    @property
+    def prompt(self) -> str:
+        """The prompt that stands before every sentence where none is named; "": none does."""
+        modules = self.source.modules if self.source else None
+        return "" if modules is None else modules.interface.prompt
+
     def count_cut(self, texts: Sequence[str]) -> int:
         """Return how many texts are longer than `longest` tokens, so that `encode` leaves their ends out.
 
         0 where no limit is known.
         """
-        if self.token_counts is None or self.longest is None:
+        longest = self.longest
+        if longest is None:
             return 0
-        prompt = self.prompts.get("query", "")
         # a token has a byte at least: what is this short need not be tokenised
-        few = [one for text in texts if len((one := prompt + text).encode()) + 2 > self.longest]
-        cut = 0
-        for start in range(0, len(few), 4096):
-            cut += sum(count > self.longest for count in self.token_counts(few[start : start + 4096]))
-        return cut
-
-    @property
-    def prompts(self) -> Mapping[str, str]:
-        """The prompts that an export was trained with, by name: query, and document."""
-        policy = self.source.policy if self.source else None
-        return (policy or {}).get("prompts") or {}
+        few = [one for one in self._prompted(texts, self.prompt) if len(one.encode()) + 2 > longest]
+        counts = (
+            token_counts(self.runs.tokenizer, few[start : start + 4096]) for start in range(0, len(few), 4096)
+        )
+        return sum(count > longest for part in counts for count in part)
 
     @property
     def remark(self) -> str | None:
@@ -165,7 +229,9 @@ def open_model(
     quiet: bool = False,
     precision: str = "fp32",
 ) -> EmbeddingModel:
-    """Open an encoder for evaluation; a remark about its pooling goes to standard error.
+    """Open an encoder for evaluation; remarks on its pooling go to standard error.
+
+    It runs packed where its parts are ones that we know, and padded otherwise.
 
     Where the environment's CLEAR_VECTORS names a folder, vectors are read from it and kept in it
     (`finetune.encoders.kept_vectors`).
@@ -176,12 +242,11 @@ def open_model(
             it does not say, mean, with a note), or "pooler": the first token's state through the
             checkpoint's own pooler. Not for functions and sentence-transformers models, which bring their
             own.
-        token_budget: most tokens of one packed forward pass; batch_size: sentences of one padded pass, for
-            models that cannot run packed.
+        token_budget: most tokens of one packed forward pass; batch_size: sentences of one padded pass.
         max_length: most tokens of a text, special ones included, for protocols that cut texts. Functions, and
             sentence-transformers models without a limit (static embeddings), read whole texts all the same:
             the model's `max_length` says what holds.
-        quiet: no remark about the pooling, for a caller of `encode_poolings`.
+        quiet: no remarks, for a caller of `encode_poolings`.
         precision: "fp32", or "bf16" by autocast: vectors are float32 all the same.
 
     Raises:
@@ -198,41 +263,25 @@ def open_model(
         model = resolve(model)
     before = model.identity
     if kind_of(model.location) == "sentence-transformers":
-        opened = _sentence_transformers(model, pooling, batch_size, max_length)
+        if pooling:
+            raise UserError(
+                f"--pooling {pooling}: {model.name} is a sentence-transformers model and brings its own "
+                "pooling and prompts; leave the flag out, or give the Hugging Face folder of its transformer"
+            )
+        chosen, runs = OWN_MODULES, _of_modules(model, token_budget, batch_size, max_length, quiet)
     else:
-        opened = _packed(model, pooling, token_budget, batch_size, max_length, quiet)
+        chosen = _pooling(model, pooling, quiet)
+        runs = _of_transformer(model, chosen, token_budget, batch_size, max_length)
+    limit = None if runs.longest is None else max_length
+    opened = EmbeddingModel(model.name, chosen, runs, model, limit, precision)
     if opened.folder is not None and opened.pooling == opened.trained_pooling:
         from pretrain.export.quantization import read_quantization  # imports torch
 
         opened = replace(opened, quantization=read_quantization(opened.folder))
-    if precision == "bf16":
-        opened = _in_bfloat16(opened)
     if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
-    if folder := os.environ.get(KEPT_VECTORS):
-        opened = keeping(opened, Path(folder), before)
-    return prompted(opened)  # vectors are kept by the text with its prompt
-
-
-def prompted(model: EmbeddingModel) -> EmbeddingModel:
-    """Return the model with the prompt of queries, if it was trained with one, before every sentence."""
-    prompt, plain, several = model.prompts.get("query", ""), model.encode, model.encode_poolings
-    if not prompt:
-        return model
-
-    def with_prompt(sentences: Sequence[str]) -> Sequence[str]:
-        if isinstance(sentences, str):  # which is refused, and no list
-            return sentences
-        return [prompt + one if isinstance(one, str) else one for one in sentences]
-
-    return replace(
-        model,
-        without_prompt=plain,
-        encode=lambda sentences: plain(with_prompt(sentences)),
-        encode_poolings=None
-        if several is None
-        else lambda sentences, poolings: several(with_prompt(sentences), poolings),
-    )
+    folder = os.environ.get(KEPT_VECTORS)
+    return keeping(opened, Path(folder), before) if folder else opened
 
 
 def keeping(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
@@ -246,20 +295,7 @@ def keeping(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
         why = "it has no files to know it by" if kept is None else "its weights changed while they were read"
         print(f"note: vectors of {model.name} are not kept: {why}", file=sys.stderr)
         return model
-    pooling, single, several = model.pooling, model.encode, model.encode_poolings
-
-    def encode(texts: list[str]) -> np.ndarray:
-        return kept.vectors(texts, [pooling], lambda left, _: {pooling: single(left)})[pooling]
-
-    def encode_poolings(texts: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
-        assert several is not None
-        return kept.vectors(texts, poolings, several)
-
-    return replace(
-        model,
-        encode=lambda sentences: distinct(encode, sentences, model.name),
-        encode_poolings=None if several is None else encode_poolings,
-    )
+    return replace(model, kept=kept)
 
 
 def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:
@@ -316,25 +352,11 @@ def require_finite(vectors: np.ndarray, sentences: Sequence[str], name: str) -> 
         )
 
 
-def _in_bfloat16(model: EmbeddingModel) -> EmbeddingModel:
-    """Return the model with its matrix products in bfloat16, by autocast."""
-    import torch
-
-    autocast = torch.autocast("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16)
-    several = model.encode_poolings
-    return replace(
-        model,
-        precision="bf16",
-        encode=autocast(model.encode),
-        encode_poolings=None if several is None else autocast(several),
-    )
-
-
 def _function(function: EmbedFunction, name: str, pooling: str, precision: str) -> EmbeddingModel:
     if pooling or precision != "fp32":
         flag = f"--pooling {pooling}" if pooling else f"--precision {precision}"
         raise UserError(f"{flag}: {name} is a function, which makes its vectors itself; leave the flag out")
-    return EmbeddingModel(name, "function", lambda sentences: distinct(function, sentences, name))
+    return EmbeddingModel(name, "function", Function(function))
 
 
 def _import_function(text: str) -> EmbedFunction:
@@ -356,104 +378,62 @@ def _import_function(text: str) -> EmbedFunction:
     return function
 
 
-def _packed(
-    source: ModelSource,
-    pooling: str,
-    token_budget: int,
-    batch_size: int,
-    max_length: int | None,
-    quiet: bool,
-) -> EmbeddingModel:
-    """Open a masked language model packed; architectures without packed attention run padded."""
-    from transformers import AutoConfig
-
-    from finetune.encoders.embed import POOLER, embed_poolings, load_model
-    from pretrain.model.architectures import FAMILIES
+def _pooling(source: ModelSource, pooling: str, quiet: bool) -> str:
+    """Return the pooling of a model without modules of its own, or of an export of ours."""
+    from finetune.encoders.embed import POOLER
     from pretrain.model.pooling import check_pooling
 
-    name, location, trained = source.name, source.location, source.trained_pooling
-    chosen = POOLER if pooling == POOLER else check_pooling(pooling or trained or "mean")
-    if not pooling and trained is None and not quiet:
+    if not pooling and source.trained_pooling is None and not quiet:
         print(
-            f"note: {name} does not say which pooling it was trained with: using mean; --pooling chooses",
+            f"note: {source.name} does not say which pooling it was trained with: using mean; --pooling "
+            "chooses",
             file=sys.stderr,
         )
+    return POOLER if pooling == POOLER else check_pooling(pooling or source.trained_pooling or "mean")
+
+
+def _runs_packed(location: str) -> bool:
+    """Return whether a transformer is of a family that runs packed."""
+    from transformers import AutoConfig
+
+    from pretrain.model.architectures import FAMILIES
+
     try:
-        model_type = pretrained(AutoConfig, location).model_type
+        return pretrained(AutoConfig, location).model_type in FAMILIES
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load a model from {location!r}: {error}") from error
-    encoder = tokenizer = None
-    if model_type not in FAMILIES:
-        padded = open_padded(source, chosen, max_length)
-        longest, counting = limit_of(padded)
-
-        def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
-            others = {other: open_padded(source, other, max_length) for other in poolings if other != chosen}
-            return {
-                one: others.get(one, padded).encode(
-                    list(sentences), batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True
-                )
-                for one in poolings
-            }
-    else:
-        encoder, tokenizer = load_model(source, pooler=chosen == POOLER)
-        longest = min(max_length or encoder.max_positions, encoder.max_positions)
-        counting = partial(token_counts, tokenizer)
-
-        def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
-            return embed_poolings(encoder, tokenizer, sentences, poolings, token_budget, max_length)
-
-    pooled = "cls" if chosen == POOLER else chosen
-
-    def encode(sentences: list[str]) -> np.ndarray:
-        return several(sentences, [pooled])[pooled]
-
-    return EmbeddingModel(
-        name,
-        chosen,
-        lambda sentences: distinct(encode, sentences, name),
-        source,
-        max_length,
-        None if chosen == POOLER else several,
-        encoder,
-        tokenizer,
-        longest=longest,
-        token_counts=counting,
-        batch=f"{batch_size:,} sentences" if encoder is None else f"{token_budget:,} tokens",
-    )
 
 
-def _sentence_transformers(
-    source: ModelSource, pooling: str, batch_size: int, max_length: int | None
-) -> EmbeddingModel:
-    """Open a sentence-transformers model, with its own modules and prompts."""
-    from sentence_transformers import SentenceTransformer
+def _of_transformer(
+    source: ModelSource, pooling: str, token_budget: int, batch_size: int, max_length: int | None
+) -> Encoder:
+    """Open a masked language model, or an export of ours."""
+    from finetune.encoders.embed import Packed
 
-    if pooling:
-        raise UserError(
-            f"--pooling {pooling}: {source.name} is a sentence-transformers model and brings its own pooling "
-            "and prompts; leave the flag out, or give the Hugging Face folder of its transformer"
-        )
+    if _runs_packed(source.location):
+        return Packed.open(source, pooling, token_budget, max_length)
+    return Padded(lambda other: open_padded(source, other, max_length), pooling, batch_size)
+
+
+def _of_modules(
+    source: ModelSource, token_budget: int, batch_size: int, max_length: int | None, quiet: bool
+) -> Encoder:
+    """Open a sentence-transformers model, with its own modules."""
+    from finetune.encoders.embed import Packed
+
     try:
         require_weights(source.location)
-        model = SentenceTransformer(source.location, trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
-    except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
+    except CannotLoad as error:
         raise UserError(
             f"cannot load the sentence-transformers model {source.location!r}: {error}"
         ) from error
-
-    def encode(sentences: list[str]) -> np.ndarray:
-        return model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
-
-    cut = cut_at(model, max_length)
-    longest, counting = limit_of(model)
-    return EmbeddingModel(
-        source.name,
-        "own modules",
-        lambda sentences: distinct(encode, sentences, source.name),
-        source,
-        cut,
-        longest=longest,
-        token_counts=counting,
-        batch=f"{batch_size:,} sentences",
-    )
+    assert source.modules is not None  # it has a modules.json
+    interface, why = source.modules.interface, ", ".join(source.modules.others)
+    if not interface.include_prompt and any(interface.prompts.values()):
+        why = why or "prompts that its mean leaves out"  # their tokens may end within one of the text
+    if not why and _runs_packed(source.location):
+        return Packed.open(source, OWN_MODULES, token_budget, max_length)
+    if not quiet:
+        why = why or "a transformer of a type that we do not know"
+        print(f"note: {source.name} runs padded, which takes longer: it has {why}", file=sys.stderr)
+    return Padded(lambda _: open_sentence_transformer(source, max_length), OWN_MODULES, batch_size)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
+import numpy as np
+
 from augment.core.pretrained import require_weights
-from finetune.encoders.source import ModelSource
+from finetune.encoders.source import OWN_MODULES, ModelSource
 from pretrain.common.errors import UserError
 
 NO_CODE = {"trust_remote_code": False}
@@ -16,10 +18,56 @@ SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
 """`model_kwargs` of sentence-transformers: no code of the model's, and no pickled weights."""
 
 
+class Padded:
+    """A model of sentence-transformers as an `Encoder`, or one for each pooling of a transformer.
+
+    Args:
+        load: makes the SentenceTransformer of a pooling.
+        pooling: the first to load, or OWN_MODULES.
+        batch_size: sentences of a pass.
+    """
+
+    def __init__(self, load: Callable[[str], Any], pooling: str, batch_size: int):
+        self._load, self._batch_size = cache(load), batch_size
+        self.single, self.batch = pooling == OWN_MODULES, f"{batch_size:,} sentences"
+        model = self._load(pooling)
+        longest = model.max_seq_length
+        self.longest = None if longest is None or math.isinf(longest) else longest
+        self.tokenizer = None if self.longest is None else model.tokenizer
+
+    def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
+        return {pooling: self._encode(self._load(pooling), texts) for pooling in poolings}
+
+    def _encode(self, model: Any, texts: Sequence[str]) -> np.ndarray:
+        # named, since a mean may leave its tokens out
+        prompts = filter(None, model.prompts.values())
+        prompt = next((one for one in prompts if all(text.startswith(one) for text in texts)), "")
+        return model.encode(
+            [text.removeprefix(prompt) for text in texts],
+            prompt=prompt,
+            batch_size=self._batch_size,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+        )
+
+
 def token_counts(tokenizer: Any, texts: Sequence[str]) -> list[int]:
     """Return the tokens of each text before it is cut, special ones included."""
     ids = tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
     return [len(row) for row in ids]
+
+
+def open_sentence_transformer(source: ModelSource, max_length: int | None) -> Any:
+    """Load a SentenceTransformer, with its own modules; texts are cut to `max_length` tokens."""
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        model = SentenceTransformer(source.location, trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
+    except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
+        raise UserError(
+            f"cannot load the sentence-transformers model {source.location!r}: {error}"
+        ) from error
+    return _cut_at(model, max_length)
 
 
 def open_padded(source: ModelSource, pooling: str, max_length: int | None) -> Any:
@@ -44,23 +92,12 @@ def open_padded(source: ModelSource, pooling: str, max_length: int | None) -> An
     model = SentenceTransformer(
         modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
     )
-    cut_at(model, max_length)
-    return model
+    return _cut_at(model, max_length)
 
 
-def cut_at(model: Any, max_length: int | None) -> int | None:
-    """Cut a SentenceTransformer's texts to `max_length` tokens; return it, or None where it sets no limit."""
+def _cut_at(model: Any, max_length: int | None) -> Any:
     own = model.max_seq_length
     # static embeddings have no limit that could be set
-    if max_length is None or own is None or math.isinf(own):
-        return None
-    model.max_seq_length = min(max_length, own)
-    return max_length
-
-
-def limit_of(model: Any) -> tuple[int | None, Callable[[Sequence[str]], Sequence[int]] | None]:
-    """Return `longest` and `token_counts` of a SentenceTransformer; None: it sets no limit."""
-    longest = model.max_seq_length
-    if longest is None or math.isinf(longest):
-        return None, None
-    return longest, partial(token_counts, model.tokenizer)
+    if max_length is not None and own is not None and not math.isinf(own):
+        model.max_seq_length = min(max_length, own)
+    return model

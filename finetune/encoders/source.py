@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from augment.core.errors import CannotLoad
 from augment.core.hub import hub_fault
@@ -16,6 +17,13 @@ from augment.core.pretrained import require_source
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import describe_export, export_of
 from pretrain.export.evaluations import weights_identity
+
+if TYPE_CHECKING:
+    from pretrain.export.sentence_transformers import Modules
+
+
+OWN_MODULES = "own modules"
+"""The pooling of a model of sentence-transformers, which has one way to make vectors, as reports call it."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,17 @@ class ModelSource:
     def trained_pooling(self) -> str | None:
         """The pooling that it was trained with, where the model says so."""
         return self.policy["pooling"] if self.policy else None
+
+    @cached_property
+    def modules(self) -> Modules | None:
+        """What its modules.json says of it; None: it has none.
+
+        Raises:
+            UserError: its files are damaged.
+        """
+        from pretrain.export.sentence_transformers import read_modules  # imports torch
+
+        return read_modules(self.location)
 
     @property
     def identity(self) -> str:

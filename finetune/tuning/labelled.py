@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.core.ragged import Ragged, offsets_of
-from finetune.encoders.models import EmbeddingModel, distinct
+from finetune.encoders.models import EmbeddingModel, Function
 from finetune.encoders.source import names_function, resolve
 from pretrain.common.errors import UserError
 
@@ -78,15 +78,13 @@ def open_source(model: str | Path) -> Source:
         raise UserError(
             f"{model}: its tokenizer has no fast version (tokenizer.json); convert it with transformers first"
         )
-    encoder.head = None  # one that the model keeps for sentence vectors: the task brings its own
+    encoder.head, encoder.normalize = None, False  # are for sentence vectors: the task brings its own head
     encoder.cpu()
 
     def embed(sentences: list[str]) -> np.ndarray:
         return embed_sentences(encoder, tokenizer, sentences, "cls")
 
-    opened = EmbeddingModel(
-        source.name, "cls", lambda sentences: distinct(embed, sentences, source.name), source
-    )
+    opened = EmbeddingModel(source.name, "cls", Function(embed), source)
     return Source(opened, encoder, tokenizer, _fingerprint(encoder, tokenizer))
 
 

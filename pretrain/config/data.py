@@ -154,7 +154,9 @@ class DataConfig(BaseModel):
         "the manifest either way",
     )
     tokenizer: str | None = Field(
-        None, description="existing tokenizer: folder or Hugging Face name; [DEL] is added. none: train one"
+        None,
+        description="existing tokenizer: folder or Hugging Face name; [DEL] is added (a run without a view "
+        "that has it exports none). none: train one",
     )
     new_words: int = Field(
         0,

@@ -68,6 +68,8 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
                 tree["model"].pop(key, None)
     _fit_warmup(tree, recipes_own, flags)
     config = validate_config(tree, where)
+    if "model.init" in flags and "model.pooling" not in flags:  # nor does it know that start's pooling
+        config.model.model_fields_set.discard("pooling")
     if idle := unused(config.objective.name, overrides):
         raise UserError(
             f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. "

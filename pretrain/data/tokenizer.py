@@ -233,12 +233,25 @@ def cleaning_tokenizer(tokenizer: Any) -> Any:
     return with_backend(tokenizer, Tokenizer.from_str(json.dumps(settings, ensure_ascii=False)))
 
 
+def without_del(tokenizer: Any) -> Any:
+    """Return the tokenizer without [DEL]; other tokens keep their ids."""
+    from tokenizers import Tokenizer
+
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    backend["added_tokens"] = [token for token in backend["added_tokens"] if token["content"] != DEL]
+    return with_backend(tokenizer, Tokenizer.from_str(json.dumps(backend, ensure_ascii=False)))
+
+
 def with_backend(tokenizer: Any, backend: Tokenizer) -> Any:
     """Return a plain transformers tokenizer with another backend, and the roles and settings of this one."""
     from transformers import PreTrainedTokenizerFast
 
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
-    others = [token for token in tokenizer.all_special_tokens if token not in roles.values()]
+    others = [
+        token
+        for token in tokenizer.all_special_tokens
+        if token not in roles.values() and backend.token_to_id(token) is not None
+    ]
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_max_length=tokenizer.model_max_length,

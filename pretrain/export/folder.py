@@ -6,8 +6,9 @@ import filecmp
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import yaml
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
-from augment.core.pretrained import pretrained, without_progress_bars
+from augment.core.pretrained import pretrained, quiet_transformers
 from pretrain.checkpoint.folder import (
     STEP_FOLDER,
     CheckpointError,
@@ -39,10 +40,10 @@ from pretrain.common.files import (
     write_durably,
 )
 from pretrain.common.folder_lock import folder_lock
-from pretrain.data.tokenizer import cleaning_tokenizer, tokenizer_hash
+from pretrain.data.tokenizer import DEL, cleaning_tokenizer, tokenizer_hash, without_del
 from pretrain.export.model_card import model_card
 from pretrain.export.quantization import quantize_export
-from pretrain.export.sentence_transformers import POOLED_TYPES, read_head, write_modules
+from pretrain.export.sentence_transformers import POOLED_TYPES, Interface, write_modules
 from pretrain.export.sums import write_sums
 from pretrain.model.architectures import config_from, family_of
 from pretrain.model.heads import ProjectionHead, simcse_head
@@ -104,7 +105,7 @@ def _make(run: Path, chosen: Path, out: Path, quantize: str, sentences: Path | N
                     if quantize:
                         policy = read_policy(hidden)
                         assert policy is not None  # of the export just written
-                        quantize_export(hidden, policy, read_kept_head(hidden, policy), quantize, sentences)
+                        quantize_export(hidden, policy, quantize, sentences)
                 write_sums(hidden)
                 _keep_times(hidden, out)
                 _share(hidden)
@@ -252,8 +253,9 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
         if not (place / "tokenizer.json").is_file():
             continue
         found = tokenizer_hash(place)
-        if expected_hash is None or found == expected_hash:
-            return cleaning_tokenizer(pretrained(AutoTokenizer, place)), found
+        # an export's may lack the [DEL] of its data's
+        if expected_hash in (None, found, (read_policy(place) or {}).get("tokenizer_hash")):
+            return cleaning_tokenizer(pretrained(AutoTokenizer, place)), expected_hash or found
     raise UserError(
         f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of "
         f"{', '.join(map(str, places))}. Put the tokenizer/ folder of the data that the run was trained on "
@@ -266,11 +268,20 @@ def _data_folder(config: dict[str, Any]) -> Path:
     return Path(sets[0]["folder"] if sets else config["data"]["folder"] or Path("data") / config["name"])
 
 
-def _prompts(config: dict[str, Any]) -> dict[str, str]:
-    """Return the prompts of a recipe by sentence-transformers' names: anchors ask, and positives answer."""
-    prompts = config["data"].get("prompts") or {}
-    names = {"query": "anchor", "document": "positive"}
-    return {name: prompts.get(role, "") for name, role in names.items()} if any(prompts.values()) else {}
+def _interface(config: dict[str, Any], of_start: dict[str, Any], longest: int) -> Interface:
+    """Return what an export says of its use: as the start, but with the recipe's prompts if it has any.
+
+    of_start: the start's, as JSON; empty: random weights, or a start that says nothing.
+    longest: most tokens that the encoder takes.
+    """
+    interface = Interface(**of_start)
+    interface = replace(interface, max_length=min(interface.max_length or longest, longest))
+    if any((prompts := config["data"].get("prompts") or {}).values()):
+        # by sentence-transformers' names: anchors ask, and positives answer
+        named = {"query": prompts.get("anchor", ""), "document": prompts.get("positive", "")}
+        pooled = config["data"].get("prompts_pooled", True)
+        interface = replace(interface, prompts=named, default_prompt="query", include_prompt=pooled)
+    return interface
 
 
 def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
@@ -304,24 +315,25 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     state = content["state"]
     config = state["config"]
     tokenizer, its_hash = _tokenizer(run, config, state.get("tokenizer_hash"))
+    if tokenizer.get_vocab().get(DEL) == state.get("tokens"):  # the run has done without
+        tokenizer = without_del(tokenizer)
     pooling = config["model"]["pooling"]
     model, heads = _rebuild(checkpoint, content, config, tokenizer)
     longest = family_of(model.config.model_type).usable_positions(model.config)
     tokenizer.model_max_length = longest
 
-    with without_progress_bars():  # the run has one of its own
+    with quiet_transformers():  # the run has a bar of its own
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     kept = state.get("kept_head")
+    interface = _interface(config, state.get("interface") or {}, longest)
     folder = write_modules(
         out,
         pooling,
         model.config.hidden_size,
         model.config.num_hidden_layers,
-        longest,
+        interface,
         None if kept is None else _kept_head(checkpoint, heads, kept),
-        prompts := _prompts(config),
-        pooled := config["data"].get("prompts_pooled", True),
         pooler=model.config.model_type in POOLED_TYPES,
     )
     if heads:
@@ -332,10 +344,12 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         "format_version": FORMAT_VERSION,
         "pooling": pooling,
         "kept_head": None if kept is None else {"folder": folder, "name": kept},
-        "max_length": longest,
+        "max_length": interface.max_length,
         "hidden_size": model.config.hidden_size,
-        "prompts": prompts,
-        "prompts_pooled": pooled,
+        "normalize": interface.normalize,
+        "prompts": interface.prompts,
+        "default_prompt": interface.default_prompt,
+        "prompts_pooled": interface.include_prompt,
         "dimensions": config["objective"].get("matryoshka") or [],
         "step": state["step"],
         "progress": state.get("progress", {}),
@@ -369,16 +383,6 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
             f"RUN --out {folder}"
         ) from None
     return policy
-
-
-def read_kept_head(folder: str | Path, policy: Mapping[str, Any]) -> ProjectionHead | None:
-    """Read the head that an export's pooled vectors go through; None: it has none.
-
-    Args:
-        policy: what `read_policy` returns.
-    """
-    kept = policy.get("kept_head")
-    return None if kept is None else read_head(Path(folder) / kept["folder"])
 
 
 def _kept_head(checkpoint: Path, heads: dict[str, torch.Tensor], name: str) -> ProjectionHead:

@@ -115,7 +115,8 @@ def _details(policy: dict[str, Any], parameters: int, architecture: str) -> str:
     lines = [
         f"- **Model type:** {architecture}, {format_count(parameters)} parameters, {policy['hidden_size']} "
         f"dimensions, sequences of up to {policy['max_length']} tokens",
-        f"- **Sentence vectors:** {_pooling(policy['pooling'])}{through}",
+        f"- **Sentence vectors:** {_pooling(policy['pooling'])}{through}"
+        + (", scaled to length 1" if policy.get("normalize") else ""),
         *([f"- **Finetuned from model:** {start}"] if start else []),
     ]
     return "## Model Details\n\n### Model Description\n\n" + "\n".join(lines)

@@ -22,9 +22,8 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import write_durably
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import prompt_tokens
-from pretrain.export.sentence_transformers import unpooled_prompts
+from pretrain.export.sentence_transformers import read_modules, unpooled_prompts
 from pretrain.model.encoder import SentenceEncoder, load_encoder
-from pretrain.model.heads import ProjectionHead
 from pretrain.model.modules import evaluation_mode
 
 PRECISIONS = ("int8", "uint8", "binary", "ubinary")
@@ -100,14 +99,13 @@ def check_precision(name: str) -> str:
 def quantize_export(
     folder: Path,
     policy: dict[str, Any],
-    head: ProjectionHead | None,
     precision: str,
     sentences: Path | None = None,
 ) -> None:
     """Write quantization.json into an export, and say so on its card.
 
     Args:
-        policy, head: of the export.
+        policy: of the export.
         sentences: a text file, one a line, to take ranges from; None: the data that the run was trained on.
 
     Raises:
@@ -117,15 +115,17 @@ def quantize_export(
     if precision.endswith("int8"):
         tokenizer = pretrained(AutoTokenizer, folder)
         data = Path(policy["data"]["folder"])
-        prompt = (policy.get("prompts") or {}).get("query", "")  # stands before all that the export encodes
+        modules = read_modules(str(folder))
+        assert modules is not None  # an export has them
+        prompt = modules.interface.prompt  # stands before all that the export encodes
         if sentences is None:
             tokens = prompt_tokens(tokenizer, {"query": prompt})["query"]
             rows = [np.concatenate([row[:1], tokens, row[1:]]) for row in _of_data(data)]
         else:
             rows = _of_text(sentences, prompt, tokenizer, policy["max_length"])
         encoder = load_encoder(folder, tokenizer, policy["pooling"])
-        encoder.head = head
-        encoder.leave_out(unpooled_prompts(policy, tokenizer))
+        encoder.head = modules.head
+        encoder.leave_out(unpooled_prompts(modules.interface, tokenizer))
         source = f"{len(rows):,} sentences of {(sentences or data).name}"
         quantization = calibrated(precision, _encode(encoder, rows), source)
     content = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,51 @@ from transformers.utils import cached_file
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, write_durably
 from pretrain.data.tokenizer import prompt_tokens
-from pretrain.model.heads import ProjectionHead, simcse_head
+from pretrain.model.heads import ACTIVATIONS, ProjectionHead
 from pretrain.model.pooling import SECOND_STATE, check_pooling
 
 POOLED_TYPES = ("bert", "roberta", "xlm-roberta")
 """Model types whose encoder class of transformers has a pooler behind [CLS]."""
+ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+"""Modules that have a counterpart in packed rows, in the only order."""
+TASK = "feature-extraction"
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+CONFIGS = tuple(f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "xlm-roberta"))
+"""Settings of a transformer; old versions of the library name the file by its type."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a folder says to sentence-transformers of its use, beside pooling and head."""
+
+    max_length: int | None = None
+    """Most tokens of a text, special ones included; None: it does not say."""
+    normalize: bool = False
+    """Whether vectors are scaled to length 1."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Name -> text before a sentence."""
+    default_prompt: str | None = None
+    """Name of the prompt that stands before every sentence where none is named."""
+    include_prompt: bool = True
+    """Whether the mean is over the tokens of a prompt, too."""
+    similarity: str | None = "cosine"
+
+    @property
+    def prompt(self) -> str:
+        """The text before every sentence where no prompt is named."""
+        return self.prompts.get(self.default_prompt or "", "")
+
+
+@dataclass(frozen=True)
+class Modules:
+    """How a model of sentence-transformers makes vectors."""
+
+    pooling: str
+    """`cls` or `mean`, unless `others` says that it is something else."""
+    head: ProjectionHead | None
+    interface: Interface
+    others: list[str]
+    """What has no counterpart in packed rows; empty: the vectors are those of pooling and head."""
 
 
 def write_modules(
@@ -35,10 +75,8 @@ def write_modules(
     pooling: str,
     hidden_size: int,
     layers: int,
-    max_length: int,
+    interface: Interface,
     head: ProjectionHead | None = None,
-    prompts: Mapping[str, str] | None = None,
-    include_prompt: bool = True,
     pooler: bool = False,
 ) -> str | None:
     """Write modules.json and what it names into the export folder `out`.
@@ -49,10 +87,7 @@ def write_modules(
     Args:
         pooling: a name of `pretrain.model.pooling`.
         hidden_size, layers: of the encoder.
-        max_length: of the longest sequence in tokens, special ones included.
         head: what the pooled vectors go through: a `pretrain.model.heads.simcse_head`.
-        prompts: name -> text before a sentence; `query` is the default where there are any. include_prompt:
-            whether the mean is over their tokens, too.
         pooler: whether the library would add a pooler of new weights, with a warning; it is told not to
             (`POOLED_TYPES`).
 
@@ -61,7 +96,7 @@ def write_modules(
     """
     second = SECOND_STATE[check_pooling(pooling)]
     modules = [("", "Transformer")]
-    transformer: dict[str, object] = {"max_seq_length": max_length, "do_lower_case": False}
+    transformer: dict[str, object] = {"max_seq_length": interface.max_length, "do_lower_case": False}
     if pooler:
         transformer["model_args"] = {"add_pooling_layer": False}
     if second is not None:
@@ -80,11 +115,12 @@ def write_modules(
     mode = "cls_token" if pooling == "cls" else "mean_tokens"
     _write(folder / "config.json", {
         "word_embedding_dimension": hidden_size, **{f"pooling_mode_{name}": name == mode for name in MODES},
-        "include_prompt": include_prompt,
+        "include_prompt": interface.include_prompt,
     })  # fmt: skip
     modules.append((folder.name, "Pooling"))
+    kept = None
     if head is not None:
-        folder = out / f"{len(modules)}_Dense"
+        folder = out / (kept := f"{len(modules)}_Dense")
         make_folder(folder)
         linear = head.layers[0]
         _write(folder / "config.json", {
@@ -96,84 +132,82 @@ def write_modules(
         }
         save_file(tensors, folder / "model.safetensors")
         modules.append((folder.name, "Dense"))
+    if interface.normalize:
+        modules.append((f"{len(modules)}_Normalize", "Normalize"))
     _write(out / "sentence_bert_config.json", transformer)
     _write(out / "modules.json", [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for index, (path, kind) in enumerate(modules)
     ])  # fmt: skip
     _write(out / "config_sentence_transformers.json", {
-        "__version__": {}, "prompts": dict(prompts or {}),
-        "default_prompt_name": "query" if prompts else None, "similarity_fn_name": "cosine",
+        "__version__": {}, "prompts": dict(interface.prompts),
+        "default_prompt_name": interface.default_prompt, "similarity_fn_name": interface.similarity,
     })  # fmt: skip
-    return None if head is None else folder.name
+    return kept
 
 
-def read_head(folder: Path) -> ProjectionHead:
-    """Read the head from the folder that `write_modules` named.
+def unpooled_prompts(interface: Interface, tokenizer: Any) -> list[np.ndarray]:
+    """Return the tokens of the prompts that a mean leaves out (`SentenceEncoder.leave_out`)."""
+    return list(prompt_tokens(tokenizer, {} if interface.include_prompt else interface.prompts).values())
+
+
+def read_modules(source: str) -> Modules | None:
+    """Read the modules of a folder or hub name; None: it has no modules.json, or the hub does not answer.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: its files are damaged.
     """
     try:
-        tensors = load_file(folder / "model.safetensors")
-        head = simcse_head(len(tensors["linear.bias"]))
-        head.layers[0].load_state_dict(
-            {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
+        listed = _content(source, "modules.json")
+        if listed is None:
+            return None
+        paths = {module["type"].rpartition(".")[2]: module["path"] for module in listed}
+        plain = [f"sentence_transformers.{kind}" for kind in ORDER if kind in paths]
+        kinds = [f"{module['type'].split('.')[0]}.{kind}" for module, kind in zip(listed, paths)]
+        pooled = _content(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
+        pooling = " and ".join(_modes({"pooling_mode": "none"} if pooled is None else pooled))
+        head = _read_dense(source, paths["Dense"]) if "Dense" in paths else None
+        texts: dict[str, Any] = next(filter(None, (_content(source, name) for name in CONFIGS)), {})
+        others = {
+            f"modules {', '.join(paths)}": len(paths) != len(listed) or kinds != plain,
+            f"pooling {pooling}": pooling not in ("cls", "mean"),
+            "Dense": "Dense" in paths and head is None,
+            "a transformer in a folder of its own": bool(paths.get("Transformer")),
+            "a transformer of another task": texts.get("transformer_task", TASK) != TASK,
+            "do_lower_case": bool(texts.get("do_lower_case")),
+        }
+        longest = texts.get("max_seq_length")
+        if longest is None:  # the library then takes the tokenizer's
+            longest = (_content(source, "tokenizer_config.json") or {}).get("model_max_length")
+        said = _content(source, "config_sentence_transformers.json") or {}
+        interface = Interface(
+            longest if longest is not None and longest < 1e9 else None,
+            "Normalize" in paths,
+            said.get("prompts") or {},
+            said.get("default_prompt_name"),
+            (pooled or {}).get("include_prompt", True),
+            said.get("similarity_fn_name"),
         )
-    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
-        raise UserError(
-            f"{folder} does not hold the head that the export keeps: {error}. Export the run again"
-        ) from error
-    return head.eval()
-
-
-def unpooled_prompts(policy: Mapping[str, Any], tokenizer: Any) -> list[np.ndarray]:
-    """Return the tokens of the prompts that an export's mean leaves out (`SentenceEncoder.leave_out`).
-
-    Args:
-        policy: the content of its clear.json.
-    """
-    prompts = policy.get("prompts") if not policy.get("prompts_pooled", True) else None
-    return list(prompt_tokens(tokenizer, prompts or {}).values())
-
-
-def read_modules(source: str) -> tuple[str, ProjectionHead | None]:
-    """Read which pooling a model of sentence-transformers has, and the head that follows it, if one does.
-
-    Args:
-        source: a folder or hub name. A plain one, without modules.json, counts as `mean` without a head, as
-            in sentence-transformers.
-
-    Raises:
-        UserError: it has modules other than a transformer, `cls` or `mean` pooling, a linear map of d to d
-            with bias and tanh, and normalisation; or its files are damaged.
-    """
-    listed = _content(source, "modules.json")
-    if listed is None:
-        return "mean", None
-    pooling, head, others = None, None, list[str]()
-    try:
-        for module in listed:
-            kind, path = module["type"].rpartition(".")[2], module["path"]
-            settings = _content(source, f"{path}/config.json") or {} if path else {}
-            if kind == "Pooling":
-                (pooling,) = _modes(settings)
-            elif kind == "Dense" and settings["activation_function"].endswith(".Tanh"):
-                file = cached_file(os.path.expanduser(source), f"{path}/model.safetensors")
-                head = read_head(Path(file).parent)
-            elif kind not in ("Transformer", "Normalize"):
-                others.append(kind)
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        return Modules(pooling, head, interface, [what for what, there in others.items() if there])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(
             f"the modules of '{source}' cannot be read: {type(error).__name__}: {error}"
         ) from error
-    if pooling not in ("cls", "mean") or others:
-        found = ", ".join([f"pooling {pooling}", *others])
-        raise UserError(
-            f"'{source}' makes its vectors by modules that have no counterpart in packed rows ({found}); "
-            "give one with cls or mean pooling, and with no head or a linear map of d to d with tanh"
-        )
-    return pooling, head
+
+
+def _read_dense(source: str, path: str) -> ProjectionHead | None:
+    """Read a linear map with its activation; None: it computes something else."""
+    settings = _content(source, f"{path}/config.json")
+    kind = settings["activation_function"].rpartition(".")[2].lower()
+    names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}
+    ends = {settings.get(f"module_{end}_name") for end in ("input", "output")}
+    if kind not in names or settings.get("use_residual") or not ends <= {None, "sentence_embedding"}:
+        return None
+    width, out, bias = settings["in_features"], settings["out_features"], settings.get("bias", True)
+    head = ProjectionHead(width, width, out, layers=1, bias=bias, output_activation=names[kind])
+    tensors = load_file(cached_file(os.path.expanduser(source), f"{path}/model.safetensors"))
+    head.layers[0].load_state_dict({key.removeprefix("linear."): value for key, value in tensors.items()})
+    return head.eval()
 
 
 def _modes(settings: Mapping[str, Any]) -> list[str]:
@@ -186,8 +220,9 @@ def _modes(settings: Mapping[str, Any]) -> list[str]:
 
 def _content(source: str, name: str) -> Any:
     """Return what a JSON file of a folder or hub name holds; None where there is none."""
-    options = {"_raise_exceptions_for_missing_entries": False}
-    file = cached_file(os.path.expanduser(source), name, **options)
+    options = ("missing_entries", "connection_errors")  # of a hub that does not answer, and of its cache
+    silent = {f"_raise_exceptions_for_{kind}": False for kind in options}
+    file = cached_file(os.path.expanduser(source), name, **silent)
     return None if file is None else json.loads(Path(file).read_text("utf-8"))
 
 

@@ -16,7 +16,6 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -151,12 +150,11 @@ def _vectors(
     named = model if names_function(model) else resolve(model)
     before = named if isinstance(named, str) else named.identity
     opened = open_model(named, pooling, precision=precision)
-    opened = replace(opened, encode=opened.without_prompt or opened.encode)
     if not os.environ.get(KEPT_VECTORS) and opened.source is not None:
         opened = keeping(opened, folder, before)
     prompts = opened.prompts
     return Vectors(
-        opened.encode,
+        opened.without_prompt,
         query_prompt or prompts.get("query", ""),
         document_prompt or prompts.get("document", ""),
     )

@@ -6,7 +6,6 @@ Face folder.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,6 @@ from pretrain.model.new_rows import add_rows, own_tokenizer
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 
-logger = logging.getLogger(__name__)
 limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
 
 LAYER_CODES = ("own", "library")
@@ -80,6 +78,10 @@ class SentenceEncoder(nn.Module):
         self.lm = lm
         self.pooling = check_pooling(pooling)
         self.head = head
+        self.normalize = False
+        """Whether vectors by the encoder's own pooling have length 1 in use; training goes without."""
+        self.random_head = False
+        """Whether the masked-language head was not in the checkpoint, and starts at random values."""
         if layer_code not in LAYER_CODES or residual not in RESIDUALS:
             raise ValueError(
                 f"layer_code {layer_code!r} of {LAYER_CODES}, residual {residual!r} of {list(RESIDUALS)}"
@@ -167,10 +169,14 @@ class SentenceEncoder(nn.Module):
     def vectors(self, states: PackedStates, pooling: str) -> Tensor:
         """Pool hidden states into sentence vectors [N, H].
 
-        They go through the encoder's head, if it has one, where `pooling` is its own.
+        They go through the encoder's head, if it has one, and are normalised, if it does so, where `pooling`
+        is its own.
         """
         vectors = pool(states, pooling)
-        return vectors if self.head is None or pooling != self.pooling else self.head(vectors)
+        if pooling != self.pooling:
+            return vectors
+        vectors = vectors if self.head is None else self.head(vectors)
+        return torch.nn.functional.normalize(vectors) if self.normalize else vectors
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits [P, V] of hidden states [P, H], by the library's own head."""
@@ -377,24 +383,14 @@ def load_encoder(
             f"cannot load an encoder from '{source}': {error}\nGive a Hugging Face folder (config.json and "
             f"weights) or a hub name of a supported type: {', '.join(FAMILIES)}."
         ) from error
-    _check_loaded(lm, report, source)
+    missing = [key for key in sorted(report["missing_keys"]) if key.startswith(f"{lm.base_model_prefix}.")]
+    if missing:
+        raise UserError(f"'{source}' is incomplete: no weights for {missing[0]} ({len(missing)} missing).")
     check_tokenizer(lm.config.vocab_size, tokenizer, source)
     add_rows(lm, tokenizer, own_tokenizer(source))
-    return SentenceEncoder(lm, pooling, None, layer_code, residual)
-
-
-def _check_loaded(lm: PreTrainedModel, report: Mapping[str, Any], source: str | Path) -> None:
-    prefix = lm.base_model_prefix + "."
-    missing = sorted(report["missing_keys"])
-    encoder_keys = [key for key in missing if key.startswith(prefix)]
-    if encoder_keys:
-        raise UserError(
-            f"'{source}' is incomplete: no weights for {encoder_keys[0]} ({len(encoder_keys)} missing)."
-        )
-    if missing:
-        logger.warning(
-            "'%s' has no masked-language head; it starts at random values (%s).", source, ", ".join(missing)
-        )
+    encoder = SentenceEncoder(lm, pooling, None, layer_code, residual)
+    encoder.random_head = bool(report["missing_keys"])
+    return encoder
 
 
 def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "encoder") -> None:

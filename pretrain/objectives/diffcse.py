@@ -213,9 +213,17 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
     try:
         config = pretrained(AutoConfig, source)
         known = {"attn_implementation": ATTENTION_NAME} if config.model_type in FAMILIES else {}
-        generator = pretrained_model(AutoModelForMaskedLM, source, dtype=torch.float32, **known)
+        generator, report = pretrained_model(
+            AutoModelForMaskedLM, source, dtype=torch.float32, output_loading_info=True, **known
+        )
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load objective.diffcse.generator={source}: {error}") from error
+    if missing := sorted(report["missing_keys"]):
+        raise UserError(
+            f"objective.diffcse.generator={source} is no masked language model: it has no weights for "
+            f"{missing[0]} ({len(missing)} missing), and would replace tokens at random. Name one with a "
+            "masked-language head"
+        )
     if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
         raise UserError(
             f"objective.diffcse.generator={source} has {generator.config.vocab_size:,} tokens, the encoder's "

@@ -6,17 +6,16 @@ import html
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 from augment.core.vocabulary import Vocabulary
 from finetune.encoders.embed import embed_sentences
-from finetune.encoders.models import EmbeddingModel, distinct, open_model
+from finetune.encoders.models import EmbeddingModel, Function, open_model
 from finetune.geometry import plots
 from finetune.report.figures import curve_names, learning_curve
 from finetune.report.sources import System, collect
@@ -151,11 +150,9 @@ def search(
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
     start = starting_encoder(config, tokenizer)
 
-    def encode(texts: Sequence[str]) -> np.ndarray:
-        return distinct(lambda one: embed_sentences(start, tokenizer, one), texts, "the start")
-
+    at_start = Function(lambda texts: embed_sentences(start, tokenizer, texts))
     before = "before training" if config.model.init is None else "at the start"
-    models = {before: EmbeddingModel(before, start.pooling, encode), "after training": open_model(run)}
+    models = {before: EmbeddingModel(before, start.pooling, at_start), "after training": open_model(run)}
     found = {
         name: build_index(model, corpus, _say).nearest(model.encode(asked), FOUND)
         for name, model in models.items()

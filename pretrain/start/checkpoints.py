@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +21,12 @@ from pretrain.step.progress import Progress
 class Checkpoints:
     """Save a run's engine and progress. Collective; a context, whose end waits for the save in flight."""
 
-    def __init__(self, config: Config, engine, inputs: Inputs) -> None:
+    def __init__(
+        self, config: Config, engine, inputs: Inputs, of_start: Mapping[str, Any] | None = None
+    ) -> None:
+        """of_start: what exports must know of the starting model and its tokenizer."""
         self.config, self.engine, self.inputs = config, engine, inputs
+        self._of_start = of_start or {}
         self._saver, self._told = Saver(engine), False
 
     def __enter__(self) -> Checkpoints:
@@ -100,6 +104,7 @@ class Checkpoints:
             "inputs": self.inputs,
             "world_size": dist.get_world_size(),
             "kept_head": self.engine.module.objective.kept_head_name,
+            **self._of_start,
         }
 
     @property

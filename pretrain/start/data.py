@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from augment.core.vocabulary import Vocabulary
+from augment.spec.grammar import writes_del
 from augment.tokens.synonyms import SynonymTable
 from pretrain.cache import views as cached_views
 from pretrain.cache.resources import require_resources
@@ -24,11 +25,14 @@ from pretrain.data.loader import require_negatives
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
 from pretrain.data.pipelines import build_for, synonyms_for
 from pretrain.data.shards import SeveralSets, ShardReader
-from pretrain.data.tokenizer import load_tokenizer, tokenizer_hash
+from pretrain.data.tokenizer import DEL, load_tokenizer, tokenizer_hash, without_del
+from pretrain.export.sentence_transformers import Interface
+from pretrain.model.new_rows import own_tokenizer
 from pretrain.objectives import view_specs
 from pretrain.prepare.run import find_or_prepare
 from pretrain.remote.mirror import mirror
 from pretrain.start import inputs
+from pretrain.start.encoder import adopt_interface
 from pretrain.step.heldout import Heldout
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
@@ -45,6 +49,7 @@ class Data:
         vocabulary: what augmentations know of the tokenizer.
         synonyms: the table that an augmentation reads; None: none does.
         inputs: hashes of all that decides the batches.
+        interface: what the starting model says of its use (`adopt_interface`).
     """
 
     config: Config
@@ -54,6 +59,13 @@ class Data:
     vocabulary: Vocabulary
     synonyms: SynonymTable | None
     inputs: inputs.Inputs
+    interface: Interface | None = None
+
+    @property
+    def of_start(self) -> dict[str, Any]:
+        """What exports must know of the starting model and of the run's tokenizer, as JSON."""
+        said = {} if self.interface is None else asdict(self.interface)
+        return {"interface": said, "tokens": len(self.tokenizer)}
 
     @property
     def views(self) -> list[ViewSpec]:
@@ -75,6 +87,7 @@ def open_data(config: Config) -> Data:
     """
     on_rank_zero(lambda: _check_prompts(config))
     on_rank_zero(lambda: find_data(config))
+    interface, with_del = adopt_interface(config), _writes_del(config)
     of_run, config = config, cached_views.trains_on(config)
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
@@ -82,13 +95,29 @@ def open_data(config: Config) -> Data:
     on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
     on_rank_zero(lambda: _check_fit(config, train))
+    if config.model.init is not None and not with_del and _added_del(tokenizer, config.model.init):
+        tokenizer = without_del(tokenizer)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     specs = [view.augmentation for view in view_specs(config)]
     synonyms = synonyms_for(specs, config.augment.synonyms, tokenizer, vocabulary)
     for spec in specs:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
     hashes = inputs.collect(config, train, heldout)
-    return Data(config, train, heldout, tokenizer, vocabulary, synonyms, hashes)
+    return Data(config, train, heldout, tokenizer, vocabulary, synonyms, hashes, interface)
+
+
+def _writes_del(config: Config) -> bool:
+    """Return whether a view of the run or of its evaluation has [DEL]."""
+    specs = [view.augmentation for view in view_specs(config)]
+    return any(map(writes_del, [*specs, *map(config.augment.of_role, ("anchor", "positive"))]))
+
+
+def _added_del(tokenizer: Any, start: str) -> bool:
+    """Return whether [DEL] is the last token, and none of the starting model's own."""
+    if tokenizer.get_vocab().get(DEL) != len(tokenizer) - 1:
+        return False
+    own = own_tokenizer(start)
+    return own is not None and DEL not in own.get_vocab()
 
 
 def _check_fit(config: Config, train: ShardReader) -> None:

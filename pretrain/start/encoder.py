@@ -11,8 +11,8 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.common.errors import UserError
 from pretrain.config.run import DROPOUTS, SIZES, Config
-from pretrain.export.folder import read_kept_head, read_policy
-from pretrain.export.sentence_transformers import read_modules, unpooled_prompts
+from pretrain.export.folder import read_policy
+from pretrain.export.sentence_transformers import Interface, read_modules, unpooled_prompts
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokenizer, load_encoder
 
@@ -36,6 +36,31 @@ def check_sources(config: Config) -> None:
                 require_weights(source)
         except CannotLoad as error:
             raise UserError(f"{key}={source}: {error}") from None
+    adopt_interface(config)
+
+
+def adopt_interface(config: Config) -> Interface | None:
+    """Return what `model.init` says of its use, which exports repeat; None: it says nothing.
+
+    Its pooling becomes `model.pooling`, unless a flag, or the recipe that names the start, gives one.
+
+    Raises:
+        UserError: it makes its vectors by what cannot be trained or kept, and no pooling is given.
+    """
+    init = config.model.init
+    if init is None or (modules := read_modules(init)) is None:
+        return None
+    if "pooling" not in config.model.model_fields_set:
+        policy = read_policy(init)
+        lost = modules.others + (["Dense"] if modules.head is not None else [])
+        if policy is None and lost:
+            raise UserError(
+                f"--init {init} makes its vectors by what training cannot keep ({', '.join(lost)}). Give "
+                "--model.pooling cls or mean to train its transformer without that"
+            )
+        pooling: Any = modules.pooling if policy is None else policy["pooling"]
+        config.model.pooling = pooling
+    return modules.interface
 
 
 def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
@@ -109,17 +134,21 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
         return None
     where = f"objective.false_negatives.guide={source}"
     try:
-        policy = read_policy(source)
-        pooling, head = (
-            (policy["pooling"], read_kept_head(source, policy)) if policy else read_modules(source)
-        )
+        policy, modules = read_policy(source), read_modules(source)
+        if policy is None and modules is not None and modules.others:
+            raise UserError(
+                f"it makes its vectors by what has no counterpart in packed rows "
+                f"({', '.join(modules.others)}); give one with cls or mean pooling"
+            )
+        pooling = policy["pooling"] if policy else modules.pooling if modules else "mean"
         _check_tokenizer_of_guide(source, tokenizer)
         with torch.random.fork_rng(devices=[]):  # heads then start as they do without a guide
             guide = load_encoder(source, tokenizer, pooling)
     except (UserError, CannotLoad) as error:
         raise UserError(f"{where}: {error}") from None
-    guide.head = head
-    guide.leave_out(unpooled_prompts(policy or {}, tokenizer))
+    if modules is not None:
+        guide.head = modules.head
+        guide.leave_out(unpooled_prompts(modules.interface, tokenizer))
     if longest > guide.max_positions:
         raise UserError(
             f"{where} takes {guide.max_positions} positions, and the data has sequences of up to {longest} "

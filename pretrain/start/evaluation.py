@@ -9,6 +9,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.ranks import host_group
 from pretrain.config.run import Config
 from pretrain.data.tokenizer import prompt_tokens
+from pretrain.export.sentence_transformers import Interface
 from pretrain.model.modules import evaluation_mode
 from pretrain.start.data import Data
 from pretrain.step.heldout import Heldout, text_embedder
@@ -20,6 +21,7 @@ class Evaluation:
 
     Attributes:
         heldout: the held-out sequences, masked and augmented once.
+        random: names of scores that are random at the start, although the run starts from a model.
     """
 
     def __init__(self, config: Config, data: Data, engine, sts, progress: Progress) -> None:
@@ -30,7 +32,9 @@ class Evaluation:
             progress: of the run, which records the held-out chunks that are left out.
         """
         self.engine, self.sts = engine, sts
-        longest = engine.module.encoder.max_positions
+        encoder, use = engine.module.encoder, data.interface or Interface()
+        longest = encoder.max_positions
+        self.random = ("heldout_mlm_loss",) if encoder.random_head else ()
         self.heldout = Heldout(
             data.heldout,
             data.vocabulary,
@@ -41,8 +45,10 @@ class Evaluation:
             prompt_tokens(data.tokenizer, config.data.prompts),
         )
         self.with_sts = _on_every_rank(has_sts(sts))
-        prompt, budget = config.data.prompts.get("anchor", ""), config.train.micro_batch_tokens
-        self.embed = text_embedder(engine, data.tokenizer, longest, budget, prompt)
+        prompt, budget = config.data.prompts.get("anchor", use.prompt), config.train.micro_batch_tokens
+        self.embed = text_embedder(
+            engine, data.tokenizer, min(longest, use.max_length or longest), budget, prompt
+        )
 
     def __call__(self) -> dict[str, float]:
         """Return name -> score, the same on every rank. Collective."""

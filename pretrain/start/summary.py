@@ -7,7 +7,7 @@ import json
 import logging
 import shlex
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,8 +29,10 @@ from pretrain.data.masking import Masking
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import ShardReader
 from pretrain.export.folder import read_policy
+from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.layer import layer_matrices
+from pretrain.model.new_rows import own_tokenizer
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
@@ -131,7 +133,7 @@ def print_summary(
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
         f"{train.steps:,} steps" + _decay(train),
         *_optimizer_lines(train, encoder),
-        *_encoder_lines(config, encoder),
+        *_encoder_lines(config, encoder, data, objective),
         *_objective_lines(config, data.train, objective, lengths, encoder.hidden_size),
         f"batch      {train.global_batch:,} sequences a step{_growth(config)}, up to "
         f"{train.micro_batch_tokens:,} tokens in one pass",
@@ -202,7 +204,9 @@ def _layers(config: Config) -> str:
     return f"own layers{of_stream}"
 
 
-def _encoder_lines(config: Config, encoder: SentenceEncoder) -> list[str]:
+def _encoder_lines(
+    config: Config, encoder: SentenceEncoder, data: Data, objective: WholeObjective
+) -> list[str]:
     model = config.model
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
     lines = [
@@ -219,12 +223,34 @@ def _encoder_lines(config: Config, encoder: SentenceEncoder) -> list[str]:
         lines.append(
             f"           {model.init} keeps a head for use: training starts from the encoder, without it"
         )
+    if data.interface is not None and model.init:
+        lines.append(
+            f"           exports as {model.init}: {_kept(model.init, data.interface, encoder, data, config)}"
+        )
+    if encoder.random_head and objective.masked_copies:
+        lines.append(
+            f"           {model.init} has no masked-language head: a random one is trained beside it, and "
+            "best/ is not chosen by its loss"
+        )
     if torch.cuda.is_available() and model.attention_dropout > 0 and find_spec("flash_attn") is None:
         lines.append(
             "attention  dropout without flash-attn: one dense product for each length, slower than its "
             "kernel; pip install flash-attn, or --model.attention_dropout 0"
         )
     return lines
+
+
+def _kept(init: str, interface: Interface, encoder: SentenceEncoder, data: Data, config: Config) -> str:
+    """Say what exports take over from the starting model."""
+    pooled = f"{encoder.pooling} pooling" + (", normalised" if interface.normalize else "")
+    kept = [pooled, f"at most {interface.max_length or encoder.max_positions:,} tokens"]
+    if config.data.prompts:
+        kept.append("with the prompts of data.prompts")
+    elif any(interface.prompts.values()):
+        kept.append(f"prompts {', '.join(interface.prompts)} (not before training texts: data.prompts)")
+    added = len(data.tokenizer) - len(own) if (own := own_tokenizer(init)) is not None else 0
+    kept.append(f"its tokenizer with {added:,} more tokens" if added else "its tokenizer")
+    return "; ".join(kept)
 
 
 def _objective_lines(
@@ -332,8 +358,13 @@ LABELS = {
 }
 
 
-def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce) -> dict:
-    """Print the scores beside those at the start; write report/summary.json, and return its content."""
+def report(
+    config: Config, progress: Progress, inputs: Inputs, in_force: InForce, random: Sequence[str] = ()
+) -> dict:
+    """Print the scores beside those at the start; write report/summary.json, and return its content.
+
+    random: names of scores that were random at the start (`Evaluation.random`).
+    """
     records = [
         record for record in read_metrics(config.run_folder / "metrics.jsonl") if "evaluation" in record
     ]
@@ -341,7 +372,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce
     scores = {record["step"]: record["evaluation"] for record in records}
     first, last = (records[0]["evaluation"], records[-1]["evaluation"]) if records else ({}, {})
     best = scores.get(progress.best_step, {})
-    _print_scores(config, progress, first, best, last)
+    _print_scores(config, progress, first, best, last, random)
     export, by = config.run_folder / "export", LABELS.get(progress.best_by, progress.best_by)
     has_best = (config.run_folder / "best").is_dir()
     if progress.best_step == 0 and has_best:
@@ -367,6 +398,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, in_force: InForce
         "seconds": progress.seconds,
         "best_step": progress.best_step,
         "best_by": progress.best_by,
+        "random_at_start": list(random),
         "export": str(export),
         "weights": sha256_of(export / "model.safetensors"),
         "inputs": {name: value["sha256"] for name, value in inputs.items()},
@@ -390,6 +422,7 @@ def _print_scores(
     first: dict[str, float],
     best: dict[str, float],
     last: dict[str, float],
+    random: Sequence[str],
 ) -> None:
     print(f"\n{'':34}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {progress.step:,}':>14}")
     print(f"{'':34}{'':>12}{'(best)':>14}{'(last)':>14}")
@@ -399,6 +432,7 @@ def _print_scores(
             if name == "heldout_mlm_loss" and (config.objective.mlm.later_rates or config.evaluate.mask_rate):
                 label = f"held-out MLM loss at {config.heldout_rate:.3g} (nats)"
             start, at_best, end = (_number(name, scores.get(name)) for scores in (first, best, last))
+            start = "random" if name in random else start
             print(f"  {label:32}{start:>12}{at_best:>14}{end:>14}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,14 +68,20 @@ class Progress:
         for name in ("tokens", "skipped_steps", "norms", "loss_scale", "window", "monitor"):
             setattr(self, name, kept.get(name, type(getattr(self, name))()))
 
-    def note_scores(self, scores: dict[str, float], from_random: bool = False, by: str | None = None) -> bool:
+    def note_scores(
+        self,
+        scores: dict[str, float],
+        from_random: bool = False,
+        by: str | None = None,
+        random: Collection[str] = (),
+    ) -> bool:
         """Record an evaluation if it is the best so far; return whether it is.
 
         By another criterion than before (STS data came or went) it is the first, and so the best.
 
-        from_random, by: as `selection_score` takes them.
+        from_random, by, random: as `selection_score` takes them.
         """
-        name, score = selection_score(scores, from_random, by)
+        name, score = selection_score(scores, from_random, by, random)
         best = None if self.best_score is None or math.isnan(self.best_score) else self.best_score
         if best is not None and self.best_by == name and not score > best:
             return False
@@ -83,7 +90,10 @@ class Progress:
 
 
 def selection_score(
-    scores: dict[str, float], from_random: bool = False, by: str | None = None
+    scores: dict[str, float],
+    from_random: bool = False,
+    by: str | None = None,
+    random: Collection[str] = (),
 ) -> tuple[str, float]:
     """Return the name of the score that selects `best/`, and its value, higher is better.
 
@@ -94,11 +104,13 @@ def selection_score(
         random word vectors are better at STS than the vectors of an encoder that has learned masked language
         modelling alone, so that by STS-B dev the start would be the best of such a run.
     by: the score to go by, where it was evaluated (`evaluate.best_by`); None: this order.
+    random: scores whose start was random in a model that was not: any step would be better by them. They are
+        left out.
     """
     order = ["stsb-dev", *LOWER_IS_BETTER]
     if from_random:
         order.sort(key=lambda name: name != "heldout_mlm_loss")
     if by is not None:
         order.insert(0, by)
-    name = next(name for name in order if name in scores)
+    name = next(name for name in order if name in scores and name not in random)
     return name, -scores[name] if name in LOWER_IS_BETTER else scores[name]

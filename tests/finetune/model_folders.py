@@ -10,7 +10,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AlbertConfig, AlbertModel, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from pretrain.export.sentence_transformers import write_modules
+from pretrain.export.sentence_transformers import Interface, write_modules
 
 SENTENCES = [
     "a man plays a guitar",
@@ -61,11 +61,20 @@ def save_run(bert: Path, run: Path, pooling: str) -> Path:
     """A run folder whose export holds this BERT, trained for `pooling` by its own word."""
     shutil.copytree(bert, run / "export")
     (run / "config.yaml").write_text("name: mine\n")
-    write_modules(run / "export", pooling, 32, 2, LONGEST)
+    write_modules(run / "export", pooling, 32, 2, Interface(LONGEST))
     (run / "export" / "clear.json").write_text(
         json.dumps({"format_version": 1, "pooling": pooling, "step": 7})
     )
     return run
+
+
+def save_guest(bert: Path, folder: Path, pooling: str, *after, longest: int = LONGEST, **settings) -> Path:
+    """Save a model of sentence-transformers around a BERT, without its masked-language head."""
+    transformer = Transformer(str(bert))
+    transformer.max_seq_length = longest
+    modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling), *after]
+    SentenceTransformer(modules=modules, device="cpu", **settings).save(str(folder))
+    return folder
 
 
 def write_function(file: Path, vector: str) -> str:

@@ -10,12 +10,18 @@ import pytest
 import torch
 from commands import call
 from forked_python import ForkedPython, run_python
+from model_folders import save_guest
 from published_folders import write_published
 from run_helpers import ROOT, TINY, environment, records, wait_for, write_corpus
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from sts_layout import write_layout
 from transformers import AutoModelForMaskedLM, AutoTokenizer, T5Config
 
 from finetune.encoders.models import open_model
 from finetune.search.__main__ import search
+from finetune.sts.scores import StsEvaluator
+from finetune.sts.tasks import SEVEN_TASKS
 from pretrain.adapt import claim, heldout_rows
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
@@ -86,6 +92,22 @@ def test_a_published_type_from_its_folder_to_an_export_with_new_words(tmp_path, 
     assert torch.isfinite(torch.from_numpy(open_model(out).encode([sentence]))).all()
 
 
+def test_a_published_encoder_without_a_head_is_compared_by_its_own_vectors(tmp_path, text):
+    guest = save_guest(write_published("bert", tmp_path / "bert"), tmp_path / "guest", "mean", Normalize())
+    run, evaluator = tmp_path / "run", StsEvaluator(write_layout(tmp_path / "benchmarks"))
+    output = adapt(guest, text, run, eval_data=tmp_path / "benchmarks", data__prepare__max_length=32)
+    assert f"{guest} has no masked-language head: a random one is trained beside it" in output
+    assert "corrupted" not in output and "mean pooling, normalised" in output
+    assert re.search(r"MLM loss \(nats\) +random +[\d.]+   none: the start has no head for it", output)
+    summary = json.loads((run / "report" / "summary.json").read_text())
+    assert summary["random_at_start"] == ["heldout_mlm_loss"] and summary["best_by"] == "stsb-dev"
+    figures = table_of(output)["STS, 7 tasks (Spearman x 100)"]
+    for folder, figure in zip((guest, run / "best"), figures):
+        scores = evaluator.evaluate(SentenceTransformer(str(folder), device="cpu").encode, SEVEN_TASKS)
+        mean = sum(score["spearman_all"] for score in scores.values()) / 7
+        assert mean == pytest.approx(figure, abs=0.01)
+
+
 def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_shows_its_table(tmp_path, text):
     start, out = write_published("xlm-roberta", tmp_path / "model"), tmp_path / "run"
     # so many that the signal comes before they are done
@@ -101,7 +123,11 @@ def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_sho
     assert [row["step"] for row in records(out) if "loss" in row] == list(range(1, 61))
     before = (out / "metrics.jsonl").read_bytes()
     again = adapt(start, text, out, **flags)
-    assert "== 2." not in again and table_of(again) == table_of(output)
+    assert (
+        "similarity: not measured (--eval-data" in again
+        and "== 2." not in again
+        and table_of(again) == table_of(output)
+    )
     assert (out / "metrics.jsonl").read_bytes() == before
     # the folder is of this text
     other = write_corpus(tmp_path / "other.txt", documents=20)

@@ -8,9 +8,15 @@ import sys
 import numpy as np
 import pytest
 import torch
-from model_folders import SENTENCES, albert, make_tokenizer, padded, save_bert, save_run
+from model_folders import SENTENCES, albert, make_tokenizer, padded, save_bert, save_guest, save_run
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    StaticEmbedding,
+    Transformer,
+)
 from transformers import AutoTokenizer, BertModel
 
 from finetune.baselines import _sentence_transformer
@@ -123,26 +129,51 @@ def test_a_pooling_it_was_not_trained_for_is_said_aloud(run_folder, capsys):
     np.testing.assert_allclose(model.encode(SENTENCES), padded(run_folder / "export", "mean"), atol=2e-5)
 
 
-def test_sentence_transformers_folder_brings_its_pooling(hugging_face, tmp_path):
-    transformer = Transformer(str(hugging_face))
-    SentenceTransformer(modules=[transformer, Pooling(32, "max")], device="cpu").save(str(tmp_path / "st"))
-    model = open_model(tmp_path / "st")
-    assert (model.pooling, model.trained_pooling, model.folder) == ("own modules", None, tmp_path / "st")
-    np.testing.assert_allclose(model.encode(SENTENCES), padded(hugging_face, "max"), atol=2e-5)
+PROMPTS = {"query": "cats : ", "document": "the man "}
+
+
+@pytest.mark.parametrize(
+    "pooling,after,settings,packed",
+    [
+        ("mean", [Normalize], {"longest": 7}, True),  # as all-MiniLM-L6-v2
+        ("cls", [], {"prompts": PROMPTS, "default_prompt_name": "query"}, True),
+        ("mean", [lambda: Dense(32, 5), Normalize], {}, True),
+        ("mean", [lambda: Dense(32, 8, bias=False, activation_function=torch.nn.Identity())], {}, True),
+        (("cls", "mean"), [], {}, False),
+        ("max", [], {"prompts": PROMPTS, "default_prompt_name": "document"}, False),
+        ("cls", [lambda: Dense(32, 5, activation_function=torch.nn.SiLU())], {}, False),
+        ("mean", [Normalize, lambda: Dense(32, 5)], {}, False),
+    ],
+)
+def test_a_sentence_transformers_folder_has_its_own_vectors(
+    hugging_face, tmp_path, capsys, pooling, after, settings, packed
+):
+    torch.manual_seed(3)
+    folder = save_guest(hugging_face, tmp_path / "st", pooling, *(make() for make in after), **settings)
+    reference, model = SentenceTransformer(str(folder), device="cpu"), open_model(folder)
+    assert (model.pooling, model.trained_pooling, model.folder) == ("own modules", None, folder)
+    expected = reference.encode(SENTENCES)
+    rounding = {"atol": 1e-6 * np.linalg.norm(expected, axis=1).max()}
+    np.testing.assert_allclose(model.encode(SENTENCES), expected, **rounding)
+    for name in reference.prompts:
+        found = model.encode(SENTENCES, model.prompts.get(name, ""))
+        np.testing.assert_allclose(found, reference.encode(SENTENCES, prompt_name=name), **rounding)
+    assert ("runs padded, which takes longer: it has" in capsys.readouterr().err) is not packed
+    assert repr(model).endswith("tokens a pass>" if packed else "sentences a pass>")
+    reference.max_seq_length = 5
+    cut = open_model(folder, max_length=5).encode(SENTENCES)
+    np.testing.assert_allclose(cut, reference.encode(SENTENCES), **rounding)
     with pytest.raises(UserError, match="brings its own pooling"):
-        open_model(tmp_path / "st", "cls")
+        open_model(folder, "cls")
 
 
-def test_the_prompt_that_a_model_brings_stands_before_every_sentence(hugging_face, tmp_path):
-    modules = [Transformer(str(hugging_face)), Pooling(32, "mean")]
-    prompted = SentenceTransformer(
-        modules=modules, device="cpu", prompts={"x": "cats "}, default_prompt_name="x"
-    )
-    prompted.save(str(tmp_path / "st"))
-    expected = open_model(hugging_face, "mean").encode([f"cats {sentence}" for sentence in SENTENCES])
-    found = open_model(tmp_path / "st").encode(SENTENCES)
-    np.testing.assert_allclose(found, expected, atol=2e-5)
-    assert not np.allclose(found, open_model(hugging_face, "mean").encode(SENTENCES), atol=1e-3)
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_a_mean_leaves_prompts_out_where_the_model_says_so(hugging_face, tmp_path, pooling):
+    modules = [Transformer(str(hugging_face)), Pooling(32, pooling, include_prompt=False)]
+    prompts = {"prompts": PROMPTS, "default_prompt_name": "query"}
+    SentenceTransformer(modules=modules, device="cpu", **prompts).save(str(tmp_path))
+    expected = SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(open_model(tmp_path).encode(SENTENCES), expected, atol=5e-6)
 
 
 def test_static_embeddings(tmp_path):

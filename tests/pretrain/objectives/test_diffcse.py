@@ -25,12 +25,11 @@ class GrownTokenizer(FakeTokenizer):
         return VOCABULARY + ADDED
 
 
-def diffcse(folder: Path, positions: int = 64, **settings):
+def diffcse(folder: Path, positions: int = 64, head: bool = True, **settings):
     """The term, with a generator of the tokenizer's first tokens alone."""
     torch.manual_seed(0)
-    build_encoder(
-        SIZES | {"hidden_size": 16, "max_positions": positions}, FakeTokenizer()
-    ).lm.save_pretrained(folder)
+    lm = build_encoder(SIZES | {"hidden_size": 16, "max_positions": positions}, FakeTokenizer()).lm
+    (lm if head else lm.base_model).save_pretrained(folder)
     tree = {"name": "diffcse", "diffcse": {"generator": str(folder), **settings}}
     config = validate_config({"objective": tree, "train": {"global_batch": 32}, "data": {"lanes": 1}}, "test")
     tokenizer = GrownTokenizer()
@@ -76,6 +75,13 @@ def test_sequences_longer_than_the_generator_are_refused_by_name(tmp_path):
         UserError, match=rf"objective.diffcse.generator={tmp_path} takes 16 positions.* up to 17 tokens"
     ):
         term.edit(torch.full((17,), 5), torch.tensor([17]), np.arange(1, dtype=np.uint64))
+
+
+def test_a_generator_without_a_masked_language_head_is_refused(tmp_path):
+    with pytest.raises(
+        UserError, match=rf"{tmp_path} is no masked language model: it has no weights for cls"
+    ):
+        diffcse(tmp_path, head=False)
 
 
 def test_a_generator_that_is_too_short_is_found_at_the_start(tmp_path, tiny_data):
