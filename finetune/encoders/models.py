@@ -12,8 +12,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.core.pretrained import pretrained, require_weights
+from finetune.encoders.distinct import EmbedFunction, distinct
 from finetune.encoders.kept_vectors import KeptVectors
-from finetune.encoders.padded import SAFE_WEIGHTS, cut_at, limit_of, open_padded, token_counts
+from finetune.encoders.padded import (
+    SAFE_WEIGHTS,
+    cut_at,
+    encode_padded,
+    limit_of,
+    open_padded,
+    token_counts,
+)
 from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
 from pretrain.common.errors import UserError
 from pretrain.common.plugins import import_file
@@ -32,9 +40,9 @@ if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
 
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 KEPT_VECTORS = "CLEAR_VECTORS"
 """Environment variable: the folder of vectors that are kept."""
-EmbedFunction = Callable[[list[str]], np.ndarray]
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,8 +82,12 @@ class EmbeddingModel:
     """How the export says that its vectors are stored; None: as float32. `encode` gives float32 all the same
     (`stored` changes that)."""
 
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Texts that it was trained with before sentences, by sentence-transformers' names (query, document)."""
+    default_prompt: str = ""
+    """What `encode` puts before every sentence."""
     without_prompt: Callable[[Sequence[str]], np.ndarray] | None = None
-    """`encode` of sentences as they are, where `encode` puts a prompt before each; else None."""
+    """`encode` of sentences as they are, where it puts a prompt before each; else None."""
 
     batch: str = ""
     """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
@@ -99,6 +111,28 @@ class EmbeddingModel:
             encode=lambda sentences: quantization.apply(encode(sentences)),
             without_prompt=None if plain is None else lambda sentences: quantization.apply(plain(sentences)),
         )
+
+    @property
+    def query_prompt(self) -> str:
+        """What stands before a query: the prompt named query."""
+        return self.prompts.get("query", "")
+
+    @property
+    def document_prompt(self) -> str:
+        """What stands before a document: the prompt named document, passage or corpus."""
+        return next((self.prompts[name] for name in DOCUMENT_PROMPTS if name in self.prompts), "")
+
+    def encode_query(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return the vectors of queries, as sentence-transformers' `encode_query`."""
+        return self.encode_with(self.query_prompt, sentences)
+
+    def encode_document(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return the vectors of documents, as sentence-transformers' `encode_document`."""
+        return self.encode_with(self.document_prompt, sentences)
+
+    def encode_with(self, prompt: str, sentences: Sequence[str]) -> np.ndarray:
+        """Return the vectors of sentences, with this prompt and no other before each."""
+        return (self.without_prompt or self.encode)(_after(prompt, sentences))
 
     @property
     def folder(self) -> Path | None:
@@ -126,25 +160,19 @@ class EmbeddingModel:
         return self.source.identity if self.source else self.name
 
     def count_cut(self, texts: Sequence[str]) -> int:
-        """Return how many texts are longer than `longest` tokens, so that `encode` leaves their ends out.
+        """Return how many documents are longer than `longest` tokens, so that their ends are left out.
 
         0 where no limit is known.
         """
         if self.token_counts is None or self.longest is None:
             return 0
-        prompt = self.prompts.get("query", "")
+        prompt = self.document_prompt
         # a token has a byte at least: what is this short need not be tokenised
         few = [one for text in texts if len((one := prompt + text).encode()) + 2 > self.longest]
         cut = 0
         for start in range(0, len(few), 4096):
             cut += sum(count > self.longest for count in self.token_counts(few[start : start + 4096]))
         return cut
-
-    @property
-    def prompts(self) -> Mapping[str, str]:
-        """The prompts that an export was trained with, by name: query, and document."""
-        policy = self.source.policy if self.source else None
-        return (policy or {}).get("prompts") or {}
 
     @property
     def remark(self) -> str | None:
@@ -215,24 +243,25 @@ def open_model(
 
 
 def prompted(model: EmbeddingModel) -> EmbeddingModel:
-    """Return the model with the prompt of queries, if it was trained with one, before every sentence."""
-    prompt, plain, several = model.prompts.get("query", ""), model.encode, model.encode_poolings
+    """Return the model with its default prompt, if it has one, before every sentence."""
+    prompt, plain, several = model.default_prompt, model.encode, model.encode_poolings
     if not prompt:
         return model
-
-    def with_prompt(sentences: Sequence[str]) -> Sequence[str]:
-        if isinstance(sentences, str):  # which is refused, and no list
-            return sentences
-        return [prompt + one if isinstance(one, str) else one for one in sentences]
-
     return replace(
         model,
         without_prompt=plain,
-        encode=lambda sentences: plain(with_prompt(sentences)),
+        encode=lambda sentences: plain(_after(prompt, sentences)),
         encode_poolings=None
         if several is None
-        else lambda sentences, poolings: several(with_prompt(sentences), poolings),
+        else lambda sentences, poolings: several(_after(prompt, sentences), poolings),
     )
+
+
+def _after(prompt: str, sentences: Sequence[str]) -> Sequence[str]:
+    """Return sentences with a prompt before each; what is no list of strings, for `distinct` to refuse."""
+    if not prompt or isinstance(sentences, str):
+        return sentences
+    return [prompt + one if isinstance(one, str) else one for one in sentences]
 
 
 def keeping(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
@@ -262,60 +291,6 @@ def keeping(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
     )
 
 
-def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:
-    """Return vectors float32[N, d] of N sentences, each distinct one encoded once.
-
-    Raises:
-        UserError: what is given are no strings, or no Unicode; an encoder that gives another number of
-            vectors, or one that is not finite (the sentence is named).
-    """
-    if isinstance(sentences, str):
-        raise UserError("one string was given, where a list of sentences is expected: write [sentence]")
-    if isinstance(sentences, Iterator):
-        sentences = list(sentences)
-    for number, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            raise UserError(f"sentence {number} is {sentence!r}, not a string; leave it out, or write ''")
-        try:
-            sentence.encode()
-        except UnicodeEncodeError:
-            raise UserError(
-                f"sentence {number} has half of a surrogate pair, which is no Unicode: {sentence[:60]!a}"
-            ) from None
-    index: dict[str, int] = {}
-    rows = np.fromiter(
-        (index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences)
-    )
-    different = list(index)
-    found = encode(different)
-    if hasattr(found, "detach"):  # a torch tensor, perhaps on a GPU
-        found = found.detach().cpu().float().numpy()
-    try:
-        with np.errstate(over="ignore"):
-            vectors = np.ascontiguousarray(found, np.float32)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{name} gave no array of numbers for {len(different)} sentences: {error}") from None
-    if vectors.ndim != 2 or len(vectors) != len(different):
-        raise UserError(
-            f"{name} gave an array of shape {vectors.shape} for {len(different)} sentences; expected one "
-            "vector each"
-        )
-    require_finite(vectors, different, name)
-    return vectors if len(different) == len(sentences) else vectors[rows]  # no copy of what may be gigabytes
-
-
-def require_finite(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:
-    """Raise a UserError that names the first of N sentences whose vector, of [N, d], is not finite."""
-    damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(damaged):
-        # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
-        raise UserError(
-            f"{name}: the vector of {sentences[damaged[0]]!r} is not finite, and so are {len(damaged) - 1} "
-            "more of "
-            f"{len(sentences)}; look for NaN or infinite weights in the model"
-        )
-
-
 def _in_bfloat16(model: EmbeddingModel) -> EmbeddingModel:
     """Return the model with its matrix products in bfloat16, by autocast."""
     import torch
@@ -331,15 +306,9 @@ def _in_bfloat16(model: EmbeddingModel) -> EmbeddingModel:
 
 
 def _function(function: EmbedFunction, name: str, pooling: str, precision: str) -> EmbeddingModel:
-    if pooling:
-        raise UserError(
-            f"--pooling {pooling}: {name} is a function, which makes its vectors itself; leave the flag out"
-        )
-    if precision != "fp32":
-        raise UserError(
-            f"--precision {precision}: {name} is a function, which computes its vectors itself; leave the "
-            "flag out"
-        )
+    given = f"--pooling {pooling}" if pooling else f"--precision {precision}" if precision != "fp32" else ""
+    if given:
+        raise UserError(f"{given}: {name} is a function, which makes its vectors itself; leave the flag out")
     return EmbeddingModel(name, "function", lambda sentences: distinct(function, sentences, name))
 
 
@@ -407,10 +376,7 @@ def _packed(
         def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
             others = {other: open_padded(source, other, max_length) for other in poolings if other != chosen}
             return {
-                one: others.get(one, padded).encode(
-                    list(sentences), batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True
-                )
-                for one in poolings
+                one: encode_padded(others.get(one, padded), (), batch_size, sentences) for one in poolings
             }
     else:
         encoder, tokenizer = load_model(source, pooler=chosen == POOLER)
@@ -421,6 +387,7 @@ def _packed(
             return embed_poolings(encoder, tokenizer, sentences, poolings, token_budget, max_length)
 
     pooled = "cls" if chosen == POOLER else chosen
+    prompts = (source.policy or {}).get("prompts") or {}
 
     def encode(sentences: list[str]) -> np.ndarray:
         return several(sentences, [pooled])[pooled]
@@ -436,6 +403,8 @@ def _packed(
         tokenizer,
         longest=longest,
         token_counts=counting,
+        prompts=prompts,
+        default_prompt=prompts.get("query", ""),
         batch=f"{batch_size:,} sentences" if encoder is None else f"{token_budget:,} tokens",
     )
 
@@ -459,9 +428,8 @@ def _sentence_transformers(
             f"cannot load the sentence-transformers model {source.location!r}: {error}"
         ) from error
 
-    def encode(sentences: list[str]) -> np.ndarray:
-        return model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
-
+    prompts = {name: prompt or "" for name, prompt in model.prompts.items()}
+    encode = partial(encode_padded, model, prompts.values(), batch_size)
     cut = cut_at(model, max_length)
     longest, counting = limit_of(model)
     return EmbeddingModel(
@@ -472,5 +440,7 @@ def _sentence_transformers(
         cut,
         longest=longest,
         token_counts=counting,
+        prompts=prompts,
+        default_prompt=prompts.get(model.default_prompt_name, ""),
         batch=f"{batch_size:,} sentences",
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from augment.core.pretrained import require_weights
 from finetune.encoders.source import ModelSource
@@ -46,6 +48,31 @@ def open_padded(source: ModelSource, pooling: str, max_length: int | None) -> An
     )
     cut_at(model, max_length)
     return model
+
+
+def encode_padded(
+    model: Any, prompts: Iterable[str], batch_size: int, sentences: Sequence[str]
+) -> np.ndarray:
+    """Return a SentenceTransformer's vectors [N, d] of N sentences that begin with their prompts.
+
+    A pooling that leaves prompts out is told the longest of `prompts` that begins a sentence.
+    """
+    pools_all = all(getattr(module, "include_prompt", True) for module in model)
+    told = [""] if pools_all else sorted({"", *prompts}, key=len, reverse=True)
+    of = [next(filter(sentence.startswith, told)) for sentence in sentences]
+    vectors = None
+    for prompt in dict.fromkeys(of or [""]):
+        rows = [row for row, one in enumerate(of) if one == prompt]
+        found = model.encode(
+            [sentences[row][len(prompt) :] for row in rows],
+            prompt=prompt,
+            batch_size=batch_size,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+        )
+        vectors = np.empty((len(of), *found.shape[1:]), found.dtype) if vectors is None else vectors
+        vectors[rows] = found
+    return vectors
 
 
 def cut_at(model: Any, max_length: int | None) -> int | None:

@@ -20,7 +20,7 @@ _MOST = 100  # sentences shown
 
 @dataclass(frozen=True)
 class Searcher:
-    """A model and the index of its vectors. encode: sentences -> float32[N, d]."""
+    """A model and the index of its vectors. encode: queries -> float32[N, d]."""
 
     name: str
     encode: Callable[[Sequence[str]], np.ndarray]

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from finetune.encoders.models import require_finite
+from finetune.encoders.distinct import require_sound
 from finetune.sts.tasks import SEVEN_TASKS, Pairs, StsFiles
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
@@ -107,13 +107,13 @@ def checked_vectors(vectors: np.ndarray, sentences: list[str], pooling: str) -> 
     """Return the vectors as float32[N, d], one finite vector for each sentence.
 
     Raises:
-        UserError: another shape, or a vector that is not finite.
+        UserError: another shape, or `require_sound`.
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     label = f" ({pooling} pooling)" if pooling else ""
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise UserError(f"embedding{label}: expected {len(sentences)} vectors, got the shape {vectors.shape}")
-    require_finite(vectors, sentences, f"embedding{label}")
+    require_sound(vectors, sentences, f"embedding{label}")
     return vectors
 
 

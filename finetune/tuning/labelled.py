@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.core.ragged import Ragged, offsets_of
-from finetune.encoders.models import EmbeddingModel, distinct
+from finetune.encoders.distinct import distinct
+from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import names_function, resolve
 from pretrain.common.errors import UserError
 

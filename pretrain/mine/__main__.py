@@ -154,11 +154,8 @@ def _vectors(
     opened = replace(opened, encode=opened.without_prompt or opened.encode)
     if not os.environ.get(KEPT_VECTORS) and opened.source is not None:
         opened = keeping(opened, folder, before)
-    prompts = opened.prompts
     return Vectors(
-        opened.encode,
-        query_prompt or prompts.get("query", ""),
-        document_prompt or prompts.get("document", ""),
+        opened.encode, query_prompt or opened.query_prompt, document_prompt or opened.document_prompt
     )
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 from augment.core.vocabulary import Vocabulary
+from finetune.encoders.distinct import distinct
 from finetune.encoders.embed import embed_sentences
-from finetune.encoders.models import EmbeddingModel, distinct, open_model
+from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.geometry import plots
 from finetune.report.figures import curve_names, learning_curve
 from finetune.report.sources import System, collect

@@ -8,13 +8,22 @@ import sys
 import numpy as np
 import pytest
 import torch
-from model_folders import SENTENCES, albert, make_tokenizer, padded, save_bert, save_run
+from model_folders import (
+    SENTENCES,
+    albert,
+    make_tokenizer,
+    padded,
+    save_bert,
+    save_prompted,
+    save_run,
+)
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
 from transformers import AutoTokenizer, BertModel
 
 from finetune.baselines import _sentence_transformer
-from finetune.encoders.models import distinct, open_model
+from finetune.encoders.distinct import distinct
+from finetune.encoders.models import open_model
 from finetune.encoders.source import kind_of
 from finetune.results import Evaluation
 from pretrain.common.errors import UserError
@@ -51,7 +60,7 @@ def test_products_in_bfloat16(hugging_face, tmp_path):
     np.testing.assert_array_equal(rounded.encode_poolings(SENTENCES, ["mean"])["mean"], b)
     assert Evaluation.of("sts", rounded, "").notes == ["vectors computed in bf16"]
     assert Evaluation.of("sts", exact, "").notes == []
-    with pytest.raises(UserError, match="computes its vectors itself; leave the flag out"):
+    with pytest.raises(UserError, match="makes its vectors itself; leave the flag out"):
         open_model(lambda texts: np.ones((len(texts), 2)), precision="bf16")
     with pytest.raises(UserError, match="no precision 'fp16'; choose fp32 or bf16"):
         open_model(hugging_face, "mean", precision="fp16")
@@ -114,6 +123,27 @@ def test_run_folder_and_export(run_folder, capsys):
     np.testing.assert_array_equal(from_run.encode(SENTENCES), from_export.encode(SENTENCES))
     own = SentenceTransformer(str(run_folder / "export"), device="cpu").encode(SENTENCES)
     np.testing.assert_allclose(from_run.encode(SENTENCES), own, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "prompts,default,include_prompt",
+    [
+        (None, None, True),
+        (None, "document", False),
+        ({"query": "a man ", "passage": "the cat "}, "query", True),
+        ({"STS": "cats bark "}, "STS", False),
+    ],
+)
+def test_queries_and_documents_have_the_prompts_of_sentence_transformers(
+    hugging_face, tmp_path, monkeypatch, prompts, default, include_prompt
+):
+    folder = save_prompted(hugging_face, tmp_path / "model", prompts, default, include_prompt)
+    library = SentenceTransformer(str(folder), device="cpu")
+    expected = [one(SENTENCES) for one in (library.encode, library.encode_query, library.encode_document)]
+    monkeypatch.setenv("CLEAR_VECTORS", str(tmp_path / "kept"))
+    for ours in (open_model(folder), open_model(folder)):  # encoded, and kept
+        for one, vectors in zip((ours.encode, ours.encode_query, ours.encode_document), expected):
+            np.testing.assert_allclose(one(SENTENCES), vectors, atol=2e-5)
 
 
 def test_a_pooling_it_was_not_trained_for_is_said_aloud(run_folder, capsys):
