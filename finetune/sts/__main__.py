@@ -157,7 +157,8 @@ def main(
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
     Args:
-        tasks: task names by commas; without it, all that the data folder holds.
+        tasks: task names by commas; without it, all that the data folder holds but SICK-R-MTEB, MTEB's
+            SICK-R of all 9,927 pairs: SICK-R has the 4,927 of SentEval and the papers.
         pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it,
             cls and mean. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
             sentence-transformers models bring their own.
