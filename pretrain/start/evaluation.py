@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.common.errors import CollapsedEncoder, UserError
-from pretrain.common.ranks import host_group
+from pretrain.common.ranks import host_group, is_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.modules import evaluation_mode
@@ -60,7 +60,7 @@ class Evaluation:
         try:
             return self.sts.evaluate(self.embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
         except CollapsedEncoder as error:
-            if dist.get_rank() == 0:
+            if is_rank_zero():
                 print(f"WARNING: stsb-dev: {error}", file=sys.stderr, flush=True)
             return math.nan
 
