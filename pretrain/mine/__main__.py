@@ -62,8 +62,7 @@ def main(
         positive_key: column of the texts that mean the same (also: sent1).
         other_fields: what to do about other columns.
         unmatched: a pair for which no negative was found: keep it as a pair, or drop it.
-        query_prompt: stands before every text when it is encoded; without it, that of an export's own
-            data.prompts.
+        query_prompt: stands before every text when it is encoded; without it, the model's own.
         document_prompt: the same for candidates.
     """
     place = _place(out)
