@@ -173,20 +173,29 @@ def json_rows(path: Path, *keys: str) -> list[tuple[int, tuple[str, ...]]]:
         UserError: a line that is no such object.
     """
     rows = []
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-            texts = tuple(row[key] for key in keys)
-            if not all(isinstance(text, str) for text in texts):
-                raise TypeError("a value that is no text")
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path}, line {number}: expected JSON with the keys {', '.join(keys)} ({error!r})"
-            ) from None
+    for number, row in json_objects(path):
+        texts = tuple(row.get(key) for key in keys)
+        if not all(isinstance(text, str) for text in texts):
+            raise UserError(f"{path}, line {number}: expected JSON with the keys {', '.join(keys)}, texts")
         rows.append((number, texts))
     return rows
+
+
+def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) of a jsonl file; blank lines are left out.
+
+    Raises:
+        UserError: a line that is no JSON object.
+    """
+    for number, line in enumerate(lines(path), 1):
+        if line.strip():
+            try:
+                row = parse_json(line)
+            except ValueError as error:
+                raise UserError(f"{path}, line {number}: no JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{path}, line {number}: expected an object, got {line[:60]!r}")
+            yield number, row
 
 
 def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:

@@ -26,7 +26,7 @@ import numpy as np
 
 from finetune.answers import MEAN, Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import find, known_name, parse_json
+from finetune.files import find, json_objects, known_name
 from finetune.files import lines as lines_of
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
@@ -167,17 +167,7 @@ def _read_rows(path: Path) -> list[dict]:
             raise UserError(f"{path}: {len(header)} columns in the first line, but {wrong!r}; fetch it again")
         return [dict(zip(header, row)) for row in table]
     if path.suffix == ".jsonl":
-        rows = []
-        for number, line in enumerate(lines_of(path), 1):
-            if line.strip():
-                try:
-                    row = parse_json(line)
-                except ValueError as error:
-                    raise UserError(f"{path}, line {number}: no JSON ({error})") from None
-                if not isinstance(row, dict):
-                    raise UserError(f"{path}, line {number}: expected an object, got {line[:60]!r}")
-                rows.append(row)
-        return rows
+        return [row for _, row in json_objects(path)]
     import pyarrow
     from pyarrow import parquet
 

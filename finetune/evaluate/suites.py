@@ -17,7 +17,6 @@ from finetune import cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.data.catalogue import CATALOGUE
 from finetune.files import known_name, locate
 from finetune.intents.__main__ import SHOTS
-from finetune.senteval import tasks as senteval
 from finetune.sts.tasks import SEVEN_TASKS, StsFiles
 
 FINE_TUNED = ("glue", "anli")
@@ -129,10 +128,6 @@ class Unit:
                 for part in nanobeir.PARTS
                 for file in nanobeir.files(folder, part) or [folder / part]
             ]
-        if self.evaluation == "senteval":
-            return [
-                locate(root, f"SentEval/{file}") for task in self.tasks for file in senteval.TASKS[task].files
-            ]
         if self.evaluation == "cola_probe":
             return [locate(root, f"GLUE/CoLA/{part}.tsv") for part in cola_probe.SIZES]
         if self.evaluation == "nli_distance":
@@ -141,7 +136,7 @@ class Unit:
             return [root / "zh" / "STS-B" / zh_sts.TASKS[task][0] for task in self.tasks]
         if self.evaluation == "geometry":
             return [file for measure in self.tasks for file in _files_of_measure(measure, root)]
-        group = {"glue": "GLUE", "anli": "ANLI"}.get(self.evaluation, self.evaluation)
+        group = {"glue": "GLUE", "anli": "ANLI", "senteval": "SentEval"}.get(self.evaluation, self.evaluation)
         wanted = {f"{group}/{task}" for task in self.tasks}
         found = [
             (split, locate(root, file))
