@@ -91,7 +91,7 @@ def adapter(model: EmbeddingModel) -> Any:
 
         def __init__(self) -> None:
             about = f"{model.identity} {model.pooling} {model.precision}"
-            about += f" {prompts}" if prompts else ""
+            about += f" {prompts}" if prompts and any(prompts.values()) else ""
             self.mteb_model_meta = ModelMeta.create_empty(
                 overwrites={
                     "name": f"{OWNER}/{folder_name(model.name)}-{model.pooling.replace(' ', '-')}",

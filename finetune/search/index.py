@@ -79,7 +79,7 @@ def open_index(
         return build_index(model, sentences, say, quantize)
     load_faiss()  # what is missing is said before anything is encoded
     kind = "" if quantize == "none" else f" {quantize}"
-    kind += f" documents {model.document_prompt!r}" if model.prompts else ""
+    kind += f" documents {model.document_prompt!r}" if any(model.prompts.values()) else ""
     digest = hashlib.sha256(f"{model.identity} {model.pooling} {model.precision}{kind}\n".encode())
     for sentence in sentences:
         digest.update(sentence.encode() + b"\n")
