@@ -20,9 +20,10 @@ import numpy as np
 
 from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import find, lines
+from finetune.files import find
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
+from finetune.tuning.tasks import TASKS, Examples, read_split
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -31,30 +32,18 @@ INVERSE_PENALTY = 2.0
 ITERATIONS = 1000
 
 
-def read(path: Path) -> tuple[list[str], np.ndarray]:
-    """Read (sentences, labels int64[N]) of a train.tsv or dev.tsv.
-
-    Columns without a header: source, 0 or 1, the author's mark, sentence.
+def read(part: str, data: str | Path | None = None) -> Examples:
+    """Read the sentences of "train" or "dev", as GLUE's own reader.
 
     Raises:
-        UserError: a line with other columns, or labels of one kind only.
+        UserError: the file is not there or damaged, or has labels of one kind only.
     """
-    sentences, labels = [], []
-    for number, line in enumerate(lines(path), start=1):
-        cells = line.split("\t")  # quotes are part of the text
-        if len(cells) != 4 or cells[1] not in ("0", "1"):
-            raise UserError(
-                f"{path}, line {number}: expected source, 0 or 1, mark and sentence between tabs, found "
-                f"{line[:80]!r}; "
-                "give GLUE's CoLA files"
-            )
-        sentences.append(cells[3])
-        labels.append(int(cells[1]))
-    if len(set(labels)) < 2:
-        raise UserError(
-            f"{path}: {len(labels)} sentences that are all acceptable or all not; the file is damaged"
-        )
-    return sentences, np.array(labels)
+    path = find(data, "GLUE", "CoLA", f"{part}.tsv")
+    rows = read_split(TASKS["CoLA"], part, data or "")
+    assert rows is not None and rows.targets is not None
+    if len(set(rows.targets)) < 2:
+        raise UserError(f"{path}: its {len(rows)} sentences have one label; the file is damaged")
+    return rows
 
 
 def probe(
@@ -81,25 +70,26 @@ def probe(
     return scores, predicted, not any(issubclass(one.category, ConvergenceWarning) for one in caught)
 
 
-def evaluate(model: EmbeddingModel, parts: Mapping[str, tuple[list[str], np.ndarray]]) -> Evaluation:
+def evaluate(model: EmbeddingModel, parts: Mapping[str, Examples]) -> Evaluation:
     """Fit and score the probe of one model; `parts`: train and dev, as `read` read them."""
     started = time.perf_counter()
     protocol = "logistic regression on frozen raw vectors, as AugCSE's code: CoLA train, accuracy on dev"
     evaluation = Evaluation.of("cola_probe", model, protocol)
-    for part, (sentences, _) in parts.items():
-        evaluation.expect_size(f"CoLA {part}", "sentences", len(sentences), SIZES[part])
-    train, dev = (model.encode(sentences) for sentences, _ in parts.values())
+    for part, rows in parts.items():
+        evaluation.expect_size(f"CoLA {part}", "sentences", len(rows), SIZES[part])
+    train, dev = (model.encode(rows.first) for rows in parts.values())
+    train_labels, labels = (np.asarray(rows.targets) for rows in parts.values())
     print(f"CoLA: encoded in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
-    scores, predicted, converged = probe(train, parts["train"][1], dev, parts["dev"][1])
+    scores, predicted, converged = probe(train, train_labels, dev, labels)
     if not converged:
         evaluation.notes.append(
             f"the regression had not converged after {ITERATIONS} iterations, where the paper's stops too"
         )
-    majority = 100 * float(max(np.bincount(parts["dev"][1]))) / len(dev)
+    majority = 100 * float(max(np.bincount(labels))) / len(dev)
     evaluation.notes.append(f"always answering the more frequent class gives {majority:.2f}")
     details = {"train": len(train), "dev": len(dev), "majority": majority, "converged": converged}
-    sentences, labels = parts["dev"]
-    answers = Answers.of(predicted, labels, "accuracy", examples_digest(sentences, None, labels))
+    data = examples_digest(parts["dev"].first, None, labels)
+    answers = Answers.of(predicted, labels, "accuracy", data)
     evaluation.add("CoLA", "accuracy", scores, answers=answers, **details)
     return evaluation
 
@@ -114,7 +104,7 @@ def main(
 ) -> int:
     """Run AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set."""
     # before the model: a missing file should not cost the loading
-    parts = {part: read(find(eval_data, "GLUE", "CoLA", f"{part}.tsv")) for part in SIZES}
+    parts = {part: read(part, eval_data) for part in SIZES}
     return run_and_write(
         open_model(model, pooling, precision=precision), out, lambda opened: evaluate(opened, parts)
     )

@@ -5,8 +5,10 @@ The data folder is `--eval-data DIR`, or else the environment's CLEAR_DATA; `fin
 
 from __future__ import annotations
 
+import codecs
 import csv
 import difflib
+import io
 import json
 import os
 import shlex
@@ -43,13 +45,13 @@ def data_root(data: str | Path | None = None) -> Path:
 
 
 def find(data: str | Path | None, *parts: str) -> Path:
-    """Return the file or folder `parts` below the data folder.
+    """Return the file or folder `parts` below the data folder, as `locate`.
 
     Raises:
         UserError: it is not there; the message says where it was sought and how to see what is.
     """
     root = data_root(data)
-    path = root.joinpath(*parts)
+    path = locate(root, "/".join(parts))
     if not path.exists():
         raise UserError(
             f"{path} is not there; `python -m finetune.data check {root}` says what is missing and where "
@@ -68,11 +70,13 @@ def senteval_folder(root: Path) -> Path:
 
 
 def locate(root: Path, file: str) -> Path:
-    """Return the path of a file below the data folder, wherever SentEval's own files lie in it.
+    """Return the path of a file below the data folder, wherever SentEval's and GLUE's own files lie in it.
 
-    `file` starts with SentEval/ for those. In SentEval's own layout probing/ lies beside downstream/; in
-    others it lies beside STS/, MR/, ...
+    `file` starts with SentEval/ or GLUE/ for those. The data folder may be GLUE's. In SentEval's own layout
+    probing/ lies beside downstream/; in others it lies beside STS/, MR/, ...
     """
+    if file.startswith("GLUE/") and not (root / "GLUE").is_dir():
+        return root / file.removeprefix("GLUE/")
     if not file.startswith("SentEval/"):
         return root / file
     folder, rest = senteval_folder(root), file.removeprefix("SentEval/")
@@ -121,17 +125,29 @@ def parse_json(text: str) -> Any:
     return value
 
 
+_CELL_CHARACTERS = 2**31 - 1
+
+
+def open_text(path: Path, encoding: str = "utf-8", newline: str = "\n") -> io.TextIOWrapper:
+    """Open a text file behind its byte order mark, if it has one, whatever its encoding."""
+    file = path.open("rb")
+    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        file.seek(0)
+    return io.TextIOWrapper(file, encoding, newline=newline)
+
+
 def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
     """Return the cells of these columns, row by row.
 
     By the csv rules: quotes, commas and line ends inside a text are text.
 
     Raises:
-        UserError: no csv file in UTF-8, a column missing, or a row with more or fewer cells than the first
-            line names.
+        UserError: no csv file in UTF-8, a column missing or there twice, or a row with more or fewer cells
+            than the first line names.
     """
+    csv.field_size_limit(_CELL_CHARACTERS)
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open_text(path, newline="") as file:
             rows = list(csv.reader(file, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no csv file in UTF-8: {error}; it is damaged") from error
@@ -139,6 +155,8 @@ def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
     if not set(columns) <= set(header):
         wanted = f"{', '.join(columns[:-1])} and {columns[-1]}"
         raise UserError(f"{path}: the first line must name {wanted}; it has {', '.join(header) or 'nothing'}")
+    if twice := [column for column in columns if header.count(column) > 1]:
+        raise UserError(f"{path}: the first line names {twice[0]} twice; rename the other column")
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(header):
             raise UserError(
@@ -155,20 +173,29 @@ def json_rows(path: Path, *keys: str) -> list[tuple[int, tuple[str, ...]]]:
         UserError: a line that is no such object.
     """
     rows = []
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-            texts = tuple(row[key] for key in keys)
-            if not all(isinstance(text, str) for text in texts):
-                raise TypeError("a value that is no text")
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path}, line {number}: expected JSON with the keys {', '.join(keys)} ({error!r})"
-            ) from None
+    for number, row in json_objects(path):
+        texts = tuple(row.get(key) for key in keys)
+        if not all(isinstance(text, str) for text in texts):
+            raise UserError(f"{path}, line {number}: expected JSON with the keys {', '.join(keys)}, texts")
         rows.append((number, texts))
     return rows
+
+
+def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) of a jsonl file; blank lines are left out.
+
+    Raises:
+        UserError: a line that is no JSON object.
+    """
+    for number, line in enumerate(lines(path), 1):
+        if line.strip():
+            try:
+                row = parse_json(line)
+            except ValueError as error:
+                raise UserError(f"{path}, line {number}: no JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{path}, line {number}: expected an object, got {line[:60]!r}")
+            yield number, row
 
 
 def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
@@ -179,7 +206,7 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     Raises:
         UserError: the file is not text in that encoding.
     """
-    with open(path, encoding=encoding, newline="\n") as file:
+    with open_text(path, encoding) as file:
         number = 0
         try:
             for line in file:

@@ -3,8 +3,9 @@
     python -m finetune.mteb_english MODEL --tasks STSBenchmark,Banking77Classification
 
 Tasks, data, protocols and figures are the library's; its own files of results lie in OUT/mteb, whence it
-continues after an interruption. Sentences are encoded by this project: packed, and from kept vectors where
-CLEAR_VECTORS names a folder. The library fetches each task's data from the hub when it is first used.
+continues after an interruption. Sentences are encoded by this project: packed, with the model's prompts as
+the library puts them, and from kept vectors where CLEAR_VECTORS names a folder. The library fetches each
+task's data from the hub when it is first used.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import os
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,13 +79,19 @@ def adapter(model: EmbeddingModel) -> Any:
     """Return a model as the library takes one, which encodes by `model`; its revision is of these weights."""
     library()
     from mteb.models import ModelMeta
-    from mteb.models.abs_encoder import AbsEncoder
+    from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
+
+    # quiet for those of sentence-transformers that are none of the library's names
+    with warnings.catch_warnings(action="ignore"):
+        prompts, _ = AbsEncoder.validate_task_to_prompt_name(dict(model.prompts), False)
+    by_type = {"query": model.encode_query, "document": model.encode_document}
 
     class Encoder(AbsEncoder):
         """Encode by this project; similarities are cosines, as in sentence-transformers."""
 
         def __init__(self) -> None:
             about = f"{model.identity} {model.pooling} {model.precision}"
+            about += f" {prompts}" if prompts and any(prompts.values()) else ""
             self.mteb_model_meta = ModelMeta.create_empty(
                 overwrites={
                     "name": f"{OWNER}/{folder_name(model.name)}-{model.pooling.replace(' ', '-')}",
@@ -91,9 +99,17 @@ def adapter(model: EmbeddingModel) -> Any:
                 }
             )
 
-        def encode(self, inputs: Any, **about: Any) -> np.ndarray:
-            """Return vectors float32[N, d] of the texts of a data loader."""
-            return model.encode([text for batch in inputs for text in batch["text"]])
+        def encode(
+            self, inputs: Any, *, task_metadata: Any, prompt_type: str | None = None, **_: Any
+        ) -> np.ndarray:
+            """Return vectors float32[N, d] of the texts of a data loader, as the library's own wrapper.
+
+            A prompt of the task or its kind comes before that of queries or documents (`prompt_type`).
+            """
+            texts = [text for batch in inputs for text in batch["text"]]
+            if (name := get_prompt_name(prompts, task_metadata, prompt_type)) is not None:
+                return model.encode(texts, prompts[name])
+            return by_type.get(prompt_type, model.encode)(texts)
 
     return Encoder()
 

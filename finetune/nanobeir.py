@@ -4,12 +4,13 @@
 
 Every folder below DIR/NanoBEIR is a set, as it lies on the hub (zeta-alpha-ai/NanoMSMARCO ...): `corpus` and
 `queries` with the columns _id and text (and title, as in BEIR's own files), `qrels` with query-id, corpus-id
-(one or a list) and perhaps score; each a folder of parquet files, a parquet file or a jsonl file. Or
-DIR/NanoBEIR itself holds all sets' parts, as sentence-transformers/NanoBEIR-en does.
+(one or a list) and perhaps score; each a folder of parquet files, a parquet file or a jsonl file, or BEIR's
+qrels/test.tsv. Or DIR/NanoBEIR itself holds all sets' parts, as sentence-transformers/NanoBEIR-en does.
 
-Documents are ranked by the cosine of their vectors with the query's, exactly. Empty texts, and queries
-without a relevant document, are left out, as sentence-transformers' NanoBEIREvaluator has it, whose figures
-these are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
+Documents are ranked by the cosine of their vectors with the query's, exactly, and of equal cosines by id.
+Empty texts, and queries without a relevant document, are left out; a relevant document that is not in the
+corpus is never found. So has it sentence-transformers' InformationRetrievalEvaluator, whose figures these
+are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 from finetune.answers import MEAN, Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import find, known_name, parse_json
+from finetune.files import find, json_objects, known_name
 from finetune.files import lines as lines_of
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
@@ -34,6 +35,7 @@ from pretrain.common.errors import UserError
 
 FOLDER = "NanoBEIR"
 PARTS = ("corpus", "queries", "qrels")
+ENDINGS = (".parquet", ".jsonl", ".tsv")
 THIRTEEN = (
     "NanoArguAna",
     "NanoClimateFEVER",
@@ -58,21 +60,24 @@ _ROWS = 256  # queries that are compared with the corpus at a time
 
 @dataclass(frozen=True)
 class Retrieval:
-    """D documents, Q queries, and for each query the rows of its relevant documents with their gains."""
+    """D documents by their ids, Q queries, and for each the rows of its relevant documents with their gains.
+
+    A row from D on is that of a document that is not in the corpus. missing: what is, in words.
+    """
 
     documents: list[str]
     queries: list[str]
     relevant: list[dict[int, float]]
+    missing: str = ""
 
 
 def read(folder: Path) -> Retrieval:
-    """Read a set; documents and queries keep the order of the files.
+    """Read a set; queries keep the order of the files.
 
     Raises:
-        UserError: a part that is missing, damaged or without its columns; a query or document that is not
-            there; no query with a relevant document.
+        UserError: a part that is missing, damaged or without its columns; no query with a relevant document.
     """
-    documents = _texts(folder, "corpus")
+    documents = dict(sorted(_texts(folder, "corpus").items()))
     queries = _texts(folder, "queries")
     rows = {name: row for row, name in enumerate(documents)}
     relevant: dict[str, dict[int, float]] = {}
@@ -80,13 +85,23 @@ def read(folder: Path) -> Retrieval:
         query, named = str(_cell(path, row, "query-id")), _cell(path, row, "corpus-id")
         gain = _number(path, row.get("score", 1))
         for document in map(str, named if isinstance(named, list) else [named]):
-            if gain > 0 and query in queries and document in rows:
-                relevant.setdefault(query, {})[rows[document]] = gain
+            if gain > 0:
+                relevant.setdefault(query, {})[rows.setdefault(document, len(rows))] = gain
     asked = [name for name in queries if name in relevant]
     if not asked:
         raise UserError(f"{folder}: no query has a relevant document; fetch the set again")
+    counts = (
+        (len(rows) - len(documents), "relevant documents are", "corpus"),
+        (len(relevant) - len(asked), "queries of qrels are", "queries"),
+    )
+    missing = [
+        f"{count:,} {what} missing in {part}, or without text" for count, what, part in counts if count
+    ]
     return Retrieval(
-        list(documents.values()), [queries[name] for name in asked], [relevant[name] for name in asked]
+        list(documents.values()),
+        [queries[name] for name in asked],
+        [relevant[name] for name in asked],
+        "; ".join(missing),
     )
 
 
@@ -101,10 +116,12 @@ def available(data: str | Path | None) -> list[str]:
 
 def files(folder: Path, part: str) -> list[Path]:
     """Return the files of a part ("corpus", "queries", "qrels") of the set in `folder`; none if it lacks."""
+    inside = [sorted((folder / part).glob(f"*{ending}")) for ending in ENDINGS]
     for found in (
-        sorted((folder / part).glob("*.parquet")),
-        sorted((folder / part).glob("*.jsonl")),
-        [path for path in (folder / f"{part}.parquet", folder / f"{part}.jsonl") if path.is_file()],
+        # of BEIR's splits, test alone
+        *([path for path in found if path.stem.startswith("test")] for found in inside if part == "qrels"),
+        *inside[:2],
+        [path for ending in ENDINGS if (path := folder / f"{part}{ending}").is_file()][:1],
         sorted((folder.parent / part).glob(f"{folder.name}-*-of-*.parquet")),
     ):
         if found:
@@ -118,7 +135,7 @@ def lacking(folder: Path) -> str:
         if not files(folder, part):
             return (
                 f"{folder} has no {part}: expected {part}/*.parquet, {part}.parquet or {part}.jsonl, as in "
-                "zeta-alpha-ai's sets on the hub"
+                "zeta-alpha-ai's sets on the hub, or BEIR's qrels/test.tsv"
             )
     return ""
 
@@ -130,7 +147,7 @@ def _texts(folder: Path, part: str) -> dict[str, str]:
         title, text = row.get("title") or "", _cell(path, row, "text")
         if not isinstance(text, str) or not isinstance(title, str):
             raise UserError(f"{path}: a text that is none: {text!r}; fetch the set again")
-        if joined := f"{title} {text}".strip():
+        if joined := f"{title} {text}".strip() if title else text:
             texts[str(_cell(path, row, "_id"))] = joined
     return texts
 
@@ -144,18 +161,13 @@ def _rows(folder: Path, part: str) -> list[tuple[Path, dict]]:
 
 
 def _read_rows(path: Path) -> list[dict]:
+    if path.suffix == ".tsv":
+        header, *table = [line.split("\t") for line in lines_of(path) if line] or [[]]
+        if wrong := next((row for row in table if len(row) != len(header)), None):
+            raise UserError(f"{path}: {len(header)} columns in the first line, but {wrong!r}; fetch it again")
+        return [dict(zip(header, row)) for row in table]
     if path.suffix == ".jsonl":
-        rows = []
-        for number, line in enumerate(lines_of(path), 1):
-            if line.strip():
-                try:
-                    row = parse_json(line)
-                except ValueError as error:
-                    raise UserError(f"{path}, line {number}: no JSON ({error})") from None
-                if not isinstance(row, dict):
-                    raise UserError(f"{path}, line {number}: expected an object, got {line[:60]!r}")
-                rows.append(row)
-        return rows
+        return [row for _, row in json_objects(path)]
     import pyarrow
     from pyarrow import parquet
 
@@ -182,12 +194,14 @@ def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.n
     """Return the rows of the documents nearest to each query by cosine, int64[Q, min(depth, D)], best first.
 
     Args:
-        queries: float32[Q, d]; documents: float32[D, d]. Of equal cosines the first row comes first.
+        queries: float32[Q, d]; documents: float32[D, d], by id: of equal cosines the first row comes first.
     """
-    unit = _unit(documents)
+    unit, first = _unit(documents), dict[bytes, int]()
+    # a product may round the columns of equal vectors differently: one stands for all
+    column = [first.setdefault(vector.tobytes(), row) for row, vector in enumerate(documents)]
     found = []
     for start in range(0, len(queries), _ROWS):
-        cosines = _unit(queries[start : start + _ROWS]) @ unit.T
+        cosines = (_unit(queries[start : start + _ROWS]) @ unit.T)[:, column]
         found.append(np.argsort(-cosines, axis=1, kind="stable")[:, :depth])
     return np.concatenate(found)
 
@@ -230,17 +244,16 @@ def evaluate(
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
     """Evaluate retrieval on sets, by name as `read` read them; prompts stand before every text."""
-    encode = model.without_prompt
-    query_prompt = query_prompt or model.prompts.get("query", "")
-    document_prompt = document_prompt or model.prompts.get("document", "")
+    query_prompt = query_prompt or model.query_prompt
+    document_prompt = document_prompt or model.document_prompt
     protocol = "cosine, exact search, figures of the first 10 and 100 documents"
     prompts = {"queries": query_prompt, "documents": document_prompt}
     protocol += "".join(f"; {what} begin with {prompt!r}" for what, prompt in prompts.items() if prompt)
     evaluation = Evaluation.of("nanobeir", model, protocol)
     for name, data in loaded.items():
         clock = time.perf_counter()
-        documents = encode([document_prompt + text for text in data.documents])
-        queries = encode([query_prompt + text for text in data.queries])
+        documents = model.encode(data.documents, document_prompt)
+        queries = model.encode(data.queries, query_prompt)
         each = [
             score(ranking, relevant)
             for ranking, relevant in zip(rank(queries, documents).tolist(), data.relevant, strict=True)
@@ -248,6 +261,8 @@ def evaluate(
         scores = {key: 100 * float(np.mean([one[key] for one in each])) for key in each[0]}
         sizes = {"documents": len(data.documents), "queries": len(data.queries)}
         evaluation.add(name, HEADLINE, scores, answers=_answers(data, each), **sizes)
+        if data.missing:
+            evaluation.incomplete(f"{name}: {data.missing}")
         report(
             f"{name}: nDCG@10 {scores[HEADLINE]:.2f}, {len(data.queries):,} queries in "
             f"{len(data.documents):,} documents; {time.perf_counter() - clock:.0f} s"
@@ -287,7 +302,7 @@ def main(
     Args:
         tasks: names of folders below DIR/NanoBEIR, by commas; without it, all that are there.
         query_prompt: text that stands before every query, for models that were trained with one; without
-            it, that of an export's own data.prompts.
+            it, the model's own.
         document_prompt: the same for documents.
     """
     there = available(eval_data)
@@ -295,13 +310,25 @@ def main(
         raise UserError(f"{find(eval_data, FOLDER)} holds no set; each is a folder there, as NanoMSMARCO")
     names = [known_name(name, there, "set") for name in tasks] or there
     # before the model: a damaged file should not cost the loading
-    loaded = {name: read(find(eval_data, FOLDER) / name) for name in names}
-    return run_and_write(
-        open_model(model, pooling, precision=precision),
-        out,
-        lambda opened: evaluate(opened, loaded, query_prompt, document_prompt),
-        add_average,
-    )
+    loaded, faults = {}, []
+    for name in names:
+        try:
+            loaded[name] = read(find(eval_data, FOLDER) / name)
+        except UserError as error:
+            if tasks or len(names) == 1:
+                raise
+            faults.append(f"{name} left out: {error}")
+            print(f"note: {faults[-1]}", file=sys.stderr, flush=True)
+    if not loaded:
+        raise UserError(f"no set can be read; {faults[0]}")
+
+    def with_faults(opened: EmbeddingModel) -> Evaluation:
+        evaluation = evaluate(opened, loaded, query_prompt, document_prompt)
+        evaluation.notes += faults
+        return evaluation
+
+    opened = open_model(model, pooling, precision=precision)
+    return run_and_write(opened, out, with_faults, add_average) or bool(faults)
 
 
 if __name__ == "__main__":

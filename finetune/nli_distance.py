@@ -24,7 +24,7 @@ import numpy as np
 
 from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines
+from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines, locate
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
 from finetune.sets import DataSet, parts
@@ -227,7 +227,7 @@ def _triplets(data: str | Path | None) -> Comparisons:
 def files(name: str, root: Path) -> list[Path]:
     """Return the files of the data folder that a task of TASKS reads; where none is there, those to get."""
     if name == "SNLI":
-        return [root / "SentEval" / "SNLI" / f"{kind}.test" for kind in ("s1", "s2", "labels")]
+        return [locate(root, f"SentEval/SNLI/{kind}.test") for kind in ("s1", "s2", "labels")]
     if name == "MNLI":
         return [root / "NLI" / "mnli_dev.jsonl"]
     if name == "triplets":

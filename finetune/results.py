@@ -18,7 +18,6 @@ import contextlib
 import datetime
 import hashlib
 import json
-import math
 import os
 import platform
 import re
@@ -36,6 +35,7 @@ from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
 from pretrain.common.folder_lock import folder_lock
+from pretrain.telemetry.metrics_file import without_nan
 
 
 @dataclass
@@ -287,14 +287,3 @@ def run_and_write(
     print(table(evaluation))
     print(f"  {evaluation.seconds:.0f} s; all figures: {write(evaluation, folder, finish)}")
     return 0
-
-
-def without_nan(value: Any) -> Any:
-    """Replace NaN and infinity by None: JSON has neither."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return value

@@ -26,6 +26,8 @@ PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(RO
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 PACKAGES = ("augment", "pretrain", "finetune")
+NO_WORDS = ("keys", "first", "more_help")
+"""Options of `cli.run` that are no word of a command."""
 
 
 @cache
@@ -154,17 +156,25 @@ def cli_of(module: str) -> tuple[tuple, dict]:
     return given[0]
 
 
-def command_of(module: str, words: list[str]) -> tuple[cli.Command, list[str]]:
-    """The command that a module would run, as `cli.run` finds it, and its words."""
+@cache
+def commands_of(module: str) -> list[cli.Command]:
+    """The commands of a module: one, or one for each word that it takes first."""
     functions, options = cli_of(module)
     options = dict(options)
     keys, first = options.pop("keys", tuple), options.pop("first", ())
     options.pop("more_help", None)
-    if words and words[0] in options:
-        return cli.Command(options[words[0]], module, keys(), first), words[1:]
-    if not functions:
-        raise UserError(f"{module} needs one of the words {', '.join(options)}")
-    return cli.Command(functions[0], module, keys(), first), words
+    return [cli.Command(function, module, keys(), first) for function in (*functions, *options.values())]
+
+
+def command_of(module: str, words: list[str]) -> tuple[cli.Command, list[str]]:
+    """The command that a module would run, as `cli.run` finds it, and its words."""
+    named = [word for word in cli_of(module)[1] if word not in NO_WORDS]
+    commands = commands_of(module)
+    if words and words[0] in named:
+        return commands[named.index(words[0]) - len(named)], words[1:]
+    if len(commands) == len(named):
+        raise UserError(f"{module} needs one of the words {', '.join(named)}")
+    return commands[0], words
 
 
 def missing_files(words: list[str]) -> list[str]:

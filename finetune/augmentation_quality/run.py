@@ -21,10 +21,11 @@ from augment.spec.grammar import parse
 from augment.spec.resources import resource_hash, resources
 from finetune.augmentation_quality.measures import Cosines, MaskedLosses, changed_rows, jaccard
 from finetune.geometry.augmentations import AugmentedSentences, Rewriting
-from finetune.results import folder_name, without_nan
+from finetune.results import folder_name
 from pretrain.common.files import replace_durably, to_json
 from pretrain.data.annotate import Annotator, describe_parser
 from pretrain.data.annotation import Annotation, Sentences
+from pretrain.telemetry.metrics_file import without_nan
 
 FORMAT = 2  # of what is kept
 SAMPLES = 5

@@ -92,6 +92,7 @@ class KeptVectors:
             return None
         circumstances = {
             "contents": contents,
+            "texts": "with their prompts",
             "precision": precision,
             "max_length": max_length,
             "device": "cuda" if torch.cuda.is_available() else "cpu",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +21,7 @@ import numpy as np
 from augment.core.errors import AugmentationError, CannotLoad
 from augment.core.own_code import load
 from augment.core.pretrained import pretrained, require_weights
+from finetune.encoders.distinct import EmbedFunction, distinct
 from finetune.encoders.kept_vectors import KeptVectors
 from finetune.encoders.padded import Padded, open_padded, open_sentence_transformer, token_counts
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, resolve
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
 
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 KEPT_VECTORS = "CLEAR_VECTORS"
 """Environment variable: the folder of vectors that are kept."""
-EmbedFunction = Callable[[list[str]], np.ndarray]
 
 
 class Encoder(Protocol):
@@ -159,6 +160,24 @@ class EmbeddingModel:
         return self.runs.longest
 
     @property
+    def query_prompt(self) -> str:
+        """What stands before a query: the prompt named query."""
+        return self.prompts.get("query", "")
+
+    @property
+    def document_prompt(self) -> str:
+        """What stands before a document: the prompt named document, passage or corpus."""
+        return next((self.prompts[name] for name in DOCUMENT_PROMPTS if name in self.prompts), "")
+
+    def encode_query(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return the vectors of queries, as sentence-transformers' `encode_query`."""
+        return self.encode(sentences, self.query_prompt)
+
+    def encode_document(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return the vectors of documents, as sentence-transformers' `encode_document`."""
+        return self.encode(sentences, self.document_prompt)
+
+    @property
     def folder(self) -> Path | None:
         """Where its weights and tokenizer lie; None for functions and hub names."""
         return self.source.folder if self.source else None
@@ -196,7 +215,7 @@ class EmbeddingModel:
         return "" if modules is None else modules.interface.prompt
 
     def count_cut(self, texts: Sequence[str]) -> int:
-        """Return how many texts are longer than `longest` tokens, so that `encode` leaves their ends out.
+        """Return how many documents are longer than `longest` tokens, so that their ends are left out.
 
         0 where no limit is known.
         """
@@ -204,7 +223,7 @@ class EmbeddingModel:
         if longest is None:
             return 0
         # a token has a byte at least: what is this short need not be tokenised
-        few = [one for one in self._prompted(texts, self.prompt) if len(one.encode()) + 2 > longest]
+        few = [one for one in self._prompted(texts, self.document_prompt) if len(one.encode()) + 2 > longest]
         counts = (
             token_counts(self.runs.tokenizer, few[start : start + 4096]) for start in range(0, len(few), 4096)
         )
@@ -296,60 +315,6 @@ def keeping(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
         print(f"note: vectors of {model.name} are not kept: {why}", file=sys.stderr)
         return model
     return replace(model, kept=kept)
-
-
-def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:
-    """Return vectors float32[N, d] of N sentences, each distinct one encoded once.
-
-    Raises:
-        UserError: what is given are no strings, or no Unicode; an encoder that gives another number of
-            vectors, or one that is not finite (the sentence is named).
-    """
-    if isinstance(sentences, str):
-        raise UserError("one string was given, where a list of sentences is expected: write [sentence]")
-    if isinstance(sentences, Iterator):
-        sentences = list(sentences)
-    for number, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            raise UserError(f"sentence {number} is {sentence!r}, not a string; leave it out, or write ''")
-        try:
-            sentence.encode()
-        except UnicodeEncodeError:
-            raise UserError(
-                f"sentence {number} has half of a surrogate pair, which is no Unicode: {sentence[:60]!a}"
-            ) from None
-    index: dict[str, int] = {}
-    rows = np.fromiter(
-        (index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences)
-    )
-    different = list(index)
-    found = encode(different)
-    if hasattr(found, "detach"):  # a torch tensor, perhaps on a GPU
-        found = found.detach().cpu().float().numpy()
-    try:
-        with np.errstate(over="ignore"):
-            vectors = np.ascontiguousarray(found, np.float32)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{name} gave no array of numbers for {len(different)} sentences: {error}") from None
-    if vectors.ndim != 2 or len(vectors) != len(different):
-        raise UserError(
-            f"{name} gave an array of shape {vectors.shape} for {len(different)} sentences; expected one "
-            "vector each"
-        )
-    require_finite(vectors, different, name)
-    return vectors if len(different) == len(sentences) else vectors[rows]  # no copy of what may be gigabytes
-
-
-def require_finite(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:
-    """Raise a UserError that names the first of N sentences whose vector, of [N, d], is not finite."""
-    damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(damaged):
-        # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
-        raise UserError(
-            f"{name}: the vector of {sentences[damaged[0]]!r} is not finite, and so are {len(damaged) - 1} "
-            "more of "
-            f"{len(sentences)}; look for NaN or infinite weights in the model"
-        )
 
 
 def _function(function: EmbedFunction, name: str, pooling: str, precision: str) -> EmbeddingModel:

@@ -39,16 +39,27 @@ class Padded:
         return {pooling: self._encode(self._load(pooling), texts) for pooling in poolings}
 
     def _encode(self, model: Any, texts: Sequence[str]) -> np.ndarray:
-        # named, since a mean may leave its tokens out
-        prompts = filter(None, model.prompts.values())
-        prompt = next((one for one in prompts if all(text.startswith(one) for text in texts)), "")
-        return model.encode(
-            [text.removeprefix(prompt) for text in texts],
-            prompt=prompt,
-            batch_size=self._batch_size,
-            show_progress_bar=False,
-            convert_to_numpy=True,
-        )
+        """Return vectors [N, d] of N sentences that begin with their prompts.
+
+        A pooling that leaves prompts out is told the longest prompt that begins a sentence.
+        """
+        pools_all = all(getattr(module, "include_prompt", True) for module in model)
+        prompts = {"", *(prompt or "" for prompt in model.prompts.values())}
+        told = [""] if pools_all else sorted(prompts, key=len, reverse=True)
+        prompt_of = [next(filter(text.startswith, told)) for text in texts]
+        vectors = None
+        for prompt in dict.fromkeys(prompt_of or [""]):
+            rows = [row for row, one in enumerate(prompt_of) if one == prompt]
+            made = model.encode(
+                [texts[row][len(prompt) :] for row in rows],
+                prompt=prompt,
+                batch_size=self._batch_size,
+                show_progress_bar=False,
+                convert_to_numpy=True,
+            )
+            vectors = np.empty((len(texts), *made.shape[1:]), made.dtype) if vectors is None else vectors
+            vectors[rows] = made
+        return vectors
 
 
 def token_counts(tokenizer: Any, texts: Sequence[str]) -> list[int]:

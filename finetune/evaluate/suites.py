@@ -9,7 +9,7 @@ k-means), measured in one thread for vectors 256 wide. The cost of training is m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from finetune import cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.data.catalogue import CATALOGUE
 from finetune.files import known_name, locate
 from finetune.intents.__main__ import SHOTS
-from finetune.senteval import tasks as senteval
 from finetune.sts.tasks import SEVEN_TASKS, StsFiles
 
 FINE_TUNED = ("glue", "anli")
@@ -129,19 +128,15 @@ class Unit:
                 for part in nanobeir.PARTS
                 for file in nanobeir.files(folder, part) or [folder / part]
             ]
-        if self.evaluation == "senteval":
-            return [
-                locate(root, f"SentEval/{file}") for task in self.tasks for file in senteval.TASKS[task].files
-            ]
         if self.evaluation == "cola_probe":
-            return [root / "GLUE" / "CoLA" / f"{part}.tsv" for part in cola_probe.SIZES]
+            return [locate(root, f"GLUE/CoLA/{part}.tsv") for part in cola_probe.SIZES]
         if self.evaluation == "nli_distance":
             return [file for task in self.tasks for file in nli_distance.files(task, root)]
         if self.evaluation == "zh_sts":
             return [root / "zh" / "STS-B" / zh_sts.TASKS[task][0] for task in self.tasks]
         if self.evaluation == "geometry":
             return [file for measure in self.tasks for file in _files_of_measure(measure, root)]
-        group = {"glue": "GLUE", "anli": "ANLI"}.get(self.evaluation, self.evaluation)
+        group = {"glue": "GLUE", "anli": "ANLI", "senteval": "SentEval"}.get(self.evaluation, self.evaluation)
         wanted = {f"{group}/{task}" for task in self.tasks}
         found = [
             (split, locate(root, file))
@@ -222,7 +217,9 @@ def with_own_sets(units: Sequence[Unit], root: Path) -> tuple[Unit, ...]:
 
 
 def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple[Unit, ...]:
-    """Return the units that do any of these tasks, in their order; all, where no task is named.
+    """Return units of these tasks alone, in their order; all, where no task is named.
+
+    A command that takes no tasks does all of its own.
 
     Raises:
         UserError: the suite has no such task (the message names the nearest).
@@ -231,7 +228,18 @@ def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple
         return tuple(units)
     there = [task for unit in units for task in unit.tasks]
     named = {known_name(name, there, f"task of --suite {suite}") for name in tasks}
-    return tuple(unit for unit in units if named & set(unit.tasks))
+    return tuple(_only(unit, named) for unit in units if named & set(unit.tasks))
+
+
+def _only(unit: Unit, named: set[str]) -> Unit:
+    """Return the unit with those of its tasks that are named."""
+    tasks = tuple(task for task in unit.tasks if task in named)
+    if tasks == unit.tasks or not _FLAGS.get(unit.evaluation, "--tasks"):
+        return unit
+    share = len(tasks) / len(unit.tasks)
+    return replace(
+        unit, tasks=tasks, label="", characters=unit.characters * share, seconds=unit.seconds * share
+    )
 
 
 def _mteb() -> list[Unit]:

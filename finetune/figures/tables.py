@@ -177,7 +177,7 @@ def nli(content: Content, figure: dict[str, Any]) -> Figure:
             if (found := evaluation_of(run, "geometry-nli")) is not None and "nli" in found.tasks:
                 models.append((row["name"], found.tasks["nli"].details))
     if not models:
-        raise NotThere("no model has geometry-nli yet (--evaluations geometry-nli)")
+        raise NotThere("no model has geometry-nli yet (clearly sweep FILE --evaluations geometry-nli)")
     drawn, (left, right) = panels(2)
     colours = cycle(plots.COLOURS)
     for name, details in models:

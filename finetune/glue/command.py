@@ -403,8 +403,8 @@ def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, 
         logits = store.predictions(entry)
         if logits is None:
             result.incomplete(
-                f"{task}: no predictions on file for {entry.name}; the same command without --gather "
-                "makes them"
+                f"{task}: no predictions on file for {entry.name}; the same command without the word "
+                "gather makes them"
             )
             continue
         for name, values in logits.items():

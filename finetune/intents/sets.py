@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.files import csv_columns, find, known_name, lines, parse_json
+from finetune.files import csv_columns, find, known_name, lines, open_text, parse_json
 from finetune.sets import DataSet, Part, parts
 from pretrain.common.errors import UserError
 
@@ -104,7 +104,8 @@ def read_csv(path: Path) -> list[tuple[str, str]]:
 def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Read CLINC150 in scope, (training and validation, test); the out-of-scope lists stay out."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        with open_text(path) as file:
+            content = parse_json(file.read())
         parts = {
             part: [(str(text), str(label)) for text, label in content[part]]
             for part in ("train", "val", "test")

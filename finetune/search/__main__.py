@@ -71,7 +71,9 @@ def search(
         listen(port).server_close()  # a port that is taken is said before anything is encoded
     sentences = read_split(text, _say) if split else read_lines(text)
     opened = [open_model(name, pooling, precision=precision) for name in filter(None, [model, beside])]
-    searchers = [Searcher(one.name, one.encode, _index(one, sentences, quantize, split)) for one in opened]
+    searchers = [
+        Searcher(one.name, one.encode_query, _index(one, sentences, quantize, split)) for one in opened
+    ]
     if serve:
         serve_until_interrupted(
             searchers, os.path.basename(text) or text, top, port, partial(print, flush=True)

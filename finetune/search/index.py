@@ -79,6 +79,7 @@ def open_index(
         return build_index(model, sentences, say, quantize)
     load_faiss()  # what is missing is said before anything is encoded
     kind = "" if quantize == "none" else f" {quantize}"
+    kind += f" documents {model.document_prompt!r}" if any(model.prompts.values()) else ""
     digest = hashlib.sha256(f"{model.identity} {model.pooling} {model.precision}{kind}\n".encode())
     for sentence in sentences:
         digest.update(sentence.encode() + b"\n")
@@ -139,7 +140,7 @@ def _built(
 ) -> Floats | Signs:
     vectors: Floats | Signs | None = None
     for first in range(0, len(sentences), _AT_ONCE):
-        encoded = _unit(model.encode(sentences[first : first + _AT_ONCE]))
+        encoded = _unit(model.encode_document(sentences[first : first + _AT_ONCE]))
         if vectors is None:
             width = encoded.shape[1]
             binary = quantize == "binary"

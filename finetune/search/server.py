@@ -28,7 +28,7 @@ frame-ancestors 'none'"
 
 @dataclass(frozen=True)
 class Searcher:
-    """A model and the index of its vectors. encode: sentences -> float32[N, d]."""
+    """A model and the index of its vectors. encode: queries -> float32[N, d]."""
 
     name: str
     encode: Callable[[Sequence[str]], np.ndarray]

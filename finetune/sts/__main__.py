@@ -38,10 +38,10 @@ def headline_table(results: Mapping[str, StsResults]) -> str:
     """Return Spearman x 100 over all pairs: a line per pooling, a column per task, the average last."""
     tasks = list(next(iter(results.values())))
     width = max(len(pooling) for pooling in (*results, "pooling"))
-    lines = ["pooling".ljust(width) + "".join(f"{task:>11}" for task in tasks) + f"{'average':>9}"]
+    lines = ["pooling".ljust(width) + "".join(f" {task:>10}" for task in tasks) + f"{'average':>9}"]
     for pooling, scores in results.items():
         average = f"{scores.average:9.2f}" if scores.average is not None else f"{'-':>9}"
-        figures = "".join(f"{scores[task]['spearman_all']:11.2f}" for task in tasks)
+        figures = "".join(f" {scores[task]['spearman_all']:{max(10, len(task))}.2f}" for task in tasks)
         lines.append(pooling.ljust(width) + figures + average)
     for task in tasks:
         pairs = next(iter(results.values()))[task]["pairs"]
@@ -157,7 +157,8 @@ def main(
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
     Args:
-        tasks: task names by commas; without it, all that the data folder holds.
+        tasks: task names by commas; without it, all that the data folder holds but SICK-R-MTEB, MTEB's
+            SICK-R of all 9,927 pairs: SICK-R has the 4,927 of SentEval and the papers.
         pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it,
             cls and mean. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
             sentence-transformers models bring their own.

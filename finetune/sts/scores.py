@@ -9,9 +9,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from finetune.encoders.models import require_finite
+from finetune.encoders.distinct import require_sound
 from finetune.sts.tasks import SEVEN_TASKS, Pairs, StsFiles
-from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 
 Embed = Callable[[list[str]], np.ndarray]
@@ -75,8 +74,7 @@ class StsEvaluator(StsFiles):
             tasks: task names; all that are available when None.
 
         Raises:
-            UserError: no task available, a task's data damaged or absent, vectors of the wrong shape, or a
-                vector that is not finite (the sentence is named).
+            UserError: no task available, a task's data damaged or absent; as `require_sound`.
         """
         return self.evaluate_poolings(lambda sentences: {"": embed(sentences)}, tasks)[""]
 
@@ -92,29 +90,16 @@ class StsEvaluator(StsFiles):
         index = {sentence: number for number, sentence in enumerate(sentences)}
         results = {}
         for pooling, vectors in embed(sentences).items():
-            checked = checked_vectors(vectors, sentences, pooling)
+            vectors = np.ascontiguousarray(vectors, np.float32)
+            require_sound(vectors, sentences, f"embedding ({pooling} pooling)" if pooling else "embedding")
             results[pooling] = StsResults()
             for task, subsets in loaded.items():
-                similarities = task_cosines(subsets, checked, index)
+                similarities = task_cosines(subsets, vectors, index)
                 results[pooling][task] = score_task(subsets, similarities)
                 if pairs is not None:
                     pairs[f"{task}/gold"] = np.concatenate([one.gold for one in subsets]).astype(np.float32)
                     pairs[f"{task}/{pooling}"] = np.concatenate(similarities)
         return results
-
-
-def checked_vectors(vectors: np.ndarray, sentences: list[str], pooling: str) -> np.ndarray:
-    """Return the vectors as float32[N, d], one finite vector for each sentence.
-
-    Raises:
-        UserError: another shape, or a vector that is not finite.
-    """
-    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    label = f" ({pooling} pooling)" if pooling else ""
-    if vectors.ndim != 2 or len(vectors) != len(sentences):
-        raise UserError(f"embedding{label}: expected {len(sentences)} vectors, got the shape {vectors.shape}")
-    require_finite(vectors, sentences, f"embedding{label}")
-    return vectors
 
 
 def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -17,6 +17,8 @@ from pretrain.common.errors import UserError
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 DEV_TASKS = ("STS-B-dev", "SICK-R-dev")
 TASKS = SEVEN_TASKS + DEV_TASKS
+SICK_OF_MTEB = "SICK-R-MTEB"
+"""MTEB's SICK-R, all pairs of the three files, where SentEval and the papers have those of test."""
 
 # Pairs left in the official files once those without a gold score are dropped.
 OFFICIAL_PAIRS = {
@@ -29,6 +31,7 @@ OFFICIAL_PAIRS = {
     "SICK-R": 4927,
     "STS-B-dev": 1500,
     "SICK-R-dev": 500,
+    SICK_OF_MTEB: 9927,
 }
 
 # STS13 goes without SMT, whose sentences were never free to distribute; every later paper leaves it out.
@@ -39,11 +42,13 @@ YEAR_SUBSETS = {
     "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
     "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
-_TABLES = {  # task: (path from the data folder, has a header, columns of sentence 1, sentence 2, score)
-    "STS-B": ("STS/STSBenchmark/sts-test.csv", False, (5, 6, 4)),
-    "STS-B-dev": ("STS/STSBenchmark/sts-dev.csv", False, (5, 6, 4)),
-    "SICK-R": ("SICK/SICK_test_annotated.txt", True, (1, 2, 3)),
-    "SICK-R-dev": ("SICK/SICK_trial.txt", True, (1, 2, 3)),
+_SICK = tuple(f"SICK/SICK_{part}.txt" for part in ("train", "trial", "test_annotated"))
+_TABLES = {  # task: its files below SentEval's folder; with a header and in other columns, if SICK's
+    "STS-B": ("STS/STSBenchmark/sts-test.csv",),
+    "STS-B-dev": ("STS/STSBenchmark/sts-dev.csv",),
+    "SICK-R": _SICK[2:],
+    "SICK-R-dev": _SICK[1:2],
+    SICK_OF_MTEB: _SICK,
 }
 
 
@@ -74,7 +79,7 @@ class StsFiles:
         self._loaded: dict[str, list[Pairs]] = {}
 
     def available(self) -> list[str]:
-        """Return the tasks all of whose files are there, the seven first, then the dev sets."""
+        """Return the tasks all of whose files are there, the seven first, then the dev sets; not MTEB's."""
         return [task for task in TASKS if self.data is not None and not self._missing(task)]
 
     def load(self, task: str) -> list[Pairs]:
@@ -84,7 +89,7 @@ class StsFiles:
             UserError: unknown task (with the nearest name), a file missing, a line that is no pair, a score
                 that is not a number, or golds and pairs that differ in number.
         """
-        known_name(task, TASKS, "STS task", plain=str)
+        known_name(task, (*TASKS, SICK_OF_MTEB), "STS task", plain=str)
         if task not in self._loaded:
             missing = self._missing(task)
             if missing:
@@ -97,7 +102,7 @@ class StsFiles:
                 )
             files = self.files(task)
             self._loaded[task] = (
-                _read_year(task, files) if task in YEAR_SUBSETS else [_read_table(task, files[0])]
+                _read_year(task, files) if task in YEAR_SUBSETS else [_read_tables(task, files)]
             )
         return self._loaded[task]
 
@@ -124,7 +129,7 @@ class StsFiles:
     def files(self, task: str) -> list[Path]:
         """Return the files of a task, which may be absent."""
         assert self.data is not None
-        names = [_TABLES[task][0]] if task in _TABLES else _year_files(task)
+        names = _TABLES.get(task) or _year_files(task)
         return [senteval_folder(self.data) / name for name in names]
 
     def _missing(self, task: str) -> list[Path]:
@@ -162,10 +167,17 @@ def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
     return subsets
 
 
-def _read_table(task: str, file: Path) -> Pairs:
-    _, header, columns = _TABLES[task]
-    cells = [_columns(file, n, row, columns) for n, row in enumerate(lines(file)) if not (header and n == 0)]
-    return _pairs(task, file, cells)
+def _read_tables(task: str, files: Sequence[Path]) -> Pairs:
+    """Read pairs, one a line; SICK's files have a header."""
+    parts = []
+    for file in files:
+        is_sick = file.name.startswith("SICK")
+        columns = (1, 2, 3) if is_sick else (5, 6, 4)
+        rows = list(enumerate(lines(file)))[is_sick:]
+        parts.append(_pairs(task, file, [_columns(file, number, row, columns) for number, row in rows]))
+    first = [text for part in parts for text in part.first]
+    second = [text for part in parts for text in part.second]
+    return Pairs(task, first, second, np.concatenate([part.gold for part in parts]))
 
 
 def _columns(file: Path, number: int, row: str, columns: Sequence[int]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.files import data_root, known_name, lines
+from finetune.files import data_root, known_name, lines, locate
 from finetune.hub import reach_hub
 from finetune.sets import DataSet, Part
 from pretrain.common.errors import UserError
@@ -173,9 +173,7 @@ def load(name: str, data: str = "") -> TaskData:
 
 def folder_of(task: GlueTask, data: str | Path = "") -> Path:
     """Return DATA/GLUE/TASK, or DATA/TASK where DATA has no GLUE (it is the GLUE folder itself)."""
-    root = data_root(data)
-    root = root / "GLUE" if (root / "GLUE").is_dir() else root
-    return root / ("diagnostic" if task.name == "AX" else task.name)
+    return locate(data_root(data), f"GLUE/{'diagnostic' if task.name == 'AX' else task.name}")
 
 
 def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | None:
@@ -194,7 +192,7 @@ def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | 
     if name == "diagnostic-full":
         first, second, label = "Premise", "Hypothesis", "Label"
     labelled = not split.startswith("test")
-    rows = lines(path, "utf-8-sig")
+    rows = lines(path)
     number = 0
     if labelled and task.headerless is not None:
         at = [task.headerless[0], task.headerless[1]]

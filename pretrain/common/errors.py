@@ -17,6 +17,12 @@ class UserError(Exception):
     exit_status = 2
 
 
+class CollapsedEncoder(UserError):
+    """All sentences have the same vector: no figure follows."""
+
+    exit_status = 1
+
+
 def not_utf8(path: Path, start: bytes, place: str) -> str:
     """Return the message for a file that is not UTF-8 text: the command that converts it.
 

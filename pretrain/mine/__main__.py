@@ -61,8 +61,7 @@ def main(
         positive_key: column of the texts that mean the same (also: sent1).
         other_fields: what to do about other columns.
         unmatched: a pair for which no negative was found: keep it as a pair, or drop it.
-        query_prompt: stands before every text when it is encoded; without it, that of an export's own
-            data.prompts.
+        query_prompt: stands before every text when it is encoded; without it, the model's own.
         document_prompt: the same for candidates.
     """
     place = _place(out)
@@ -152,11 +151,10 @@ def _vectors(
     opened = open_model(named, pooling, precision=precision)
     if not os.environ.get(KEPT_VECTORS) and opened.source is not None:
         opened = keeping(opened, folder, before)
-    prompts = opened.prompts
     return Vectors(
         opened.without_prompt,
-        query_prompt or prompts.get("query", ""),
-        document_prompt or prompts.get("document", ""),
+        query_prompt or opened.query_prompt,
+        document_prompt or opened.document_prompt,
     )
 
 

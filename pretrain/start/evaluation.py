@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import sys
+
 import torch
 import torch.distributed as dist
 
-from pretrain.common.errors import UserError
-from pretrain.common.ranks import host_group
+from pretrain.common.errors import CollapsedEncoder, UserError
+from pretrain.common.ranks import host_group, is_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.export.sentence_transformers import Interface
@@ -55,8 +58,17 @@ class Evaluation:
         scores = self.heldout.evaluate(self.engine)
         if self.with_sts:
             with evaluation_mode(self.engine.module):
-                scores["stsb-dev"] = self.sts.evaluate(self.embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
+                scores["stsb-dev"] = self._stsb_dev()
         return scores
+
+    def _stsb_dev(self) -> float:
+        """Return Spearman x 100; NaN, which is never the best, where the encoder has collapsed."""
+        try:
+            return self.sts.evaluate(self.embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
+        except CollapsedEncoder as error:
+            if is_rank_zero():
+                print(f"WARNING: stsb-dev: {error}", file=sys.stderr, flush=True)
+            return math.nan
 
 
 def require_sts(config: Config, sts) -> None:

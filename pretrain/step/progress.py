@@ -82,8 +82,8 @@ class Progress:
         from_random, by, random: as `selection_score` takes them.
         """
         name, score = selection_score(scores, from_random, by, random)
-        best = None if self.best_score is None or math.isnan(self.best_score) else self.best_score
-        if best is not None and self.best_by == name and not score > best:
+        best = self.best_score if self.best_by == name else None
+        if best is not None and not (score > best or (math.isnan(best) and not math.isnan(score))):
             return False
         self.best_by, self.best_score, self.best_step = name, score, self.step
         return True

@@ -108,9 +108,10 @@ class Run:
 
     @property
     def dev_by_step(self) -> list[float]:
-        """STS-B dev of every evaluation during training, in order of steps; the first is of the start."""
+        """STS-B dev of every evaluation during training that gave one, by step; the first is of the start."""
         rows = read_metrics(self.folder / "metrics.jsonl")
-        return [row["evaluation"]["stsb-dev"] for row in rows if "stsb-dev" in row.get("evaluation", {})]
+        scores = [row.get("evaluation", {}).get("stsb-dev") for row in rows]
+        return [score for score in scores if score is not None]
 
     @property
     def warnings(self) -> list[str]:

@@ -46,14 +46,15 @@ def split_link(line: bytes) -> tuple[bytes, str]:
 
 def to_line(record: dict[str, Any]) -> str:
     """Return one line of strict JSON: NaN and infinities, which JSON does not have, become null."""
-    return json.dumps(_strict(record), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(without_nan(record), ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _strict(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """Return a value as JSON has it: None for NaN and infinity, numbers of numpy and torch as plain ones."""
     if isinstance(value, dict):
-        return {str(key): _strict(part) for key, part in value.items()}
+        return {str(key): without_nan(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(part) for part in value]
+        return [without_nan(part) for part in value]
     if isinstance(value, bool | int | str) or value is None:
         return value
     number = float(value)  # numpy and torch numbers as well

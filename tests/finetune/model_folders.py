@@ -77,6 +77,18 @@ def save_guest(bert: Path, folder: Path, pooling: str, *after, longest: int = LO
     return folder
 
 
+def save_prompted(bert: Path, folder: Path, prompts=None, default=None, include_prompt=True) -> Path:
+    """Save a sentence-transformers model, the mean of this BERT's states, with prompts of its own."""
+    transformer = Transformer(str(bert))
+    mean = Pooling(transformer.get_embedding_dimension(), "mean", include_prompt=include_prompt)
+    prompts = {"query": "the cat ", "document": "a man rides "} if prompts is None else prompts
+    model = SentenceTransformer(
+        modules=[transformer, mean], device="cpu", prompts=prompts, default_prompt_name=default
+    )
+    model.save(str(folder))
+    return folder
+
+
 def write_function(file: Path, vector: str) -> str:
     """Write a module whose embed gives every text `t` the vector of an expression; return its name."""
     lines = (

@@ -40,7 +40,7 @@ def write_layout(data):
         (benchmark / f"sts-{split}.csv").write_text("".join(rows), encoding="utf-8")
     sick = data / "SentEval" / "SICK"
     sick.mkdir()
-    for name in ("SICK_trial.txt", "SICK_test_annotated.txt"):
+    for name in ("SICK_trial.txt", "SICK_test_annotated.txt", "SICK_train.txt"):
         rows = [f"{i}\t{sentence()}\t{sentence()}\t{rng.uniform(1, 5):.1f}\tNEUTRAL\r\n" for i in range(25)]
         header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
         (sick / name).write_text(header + "".join(rows), encoding="utf-8", newline="")

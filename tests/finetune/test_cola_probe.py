@@ -68,23 +68,23 @@ def test_command(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "content,message",
     [
-        ("a\tb\n", "line 1: expected source, 0 or 1"),
-        ("sentence\tlabel\n", "line 1"),
-        ("x\t2\t\ty\n", "line 1"),
-        ("x\t1\t\ty\nx\t1\t\tz\n", "all acceptable or all not"),
+        ("a\tb\n", "line 1: 2 tab-separated columns, need 4"),
+        ("x\t2\t\ty\n", "line 1: unknown label '2'"),
+        ("x\t1\t\ty\nx\t1\t\tz\n", "its 2 sentences have one label"),
     ],
 )
 def test_damaged_files_are_one_message(tmp_path, content, message):
-    path = tmp_path / "train.tsv"
+    path = tmp_path / "GLUE" / "CoLA" / "train.tsv"
+    path.parent.mkdir(parents=True)
     path.write_text(content)
     with pytest.raises(UserError) as error:
-        read(path)
+        read("train", tmp_path)
     assert message in str(error.value)
 
 
 @needs_data("GLUE/CoLA")
 def test_real_files():
     for part, size in cola_probe.SIZES.items():
-        sentences, labels = read(DATA / "GLUE" / "CoLA" / f"{part}.tsv")
-        assert len(sentences) == size
-    assert 100 * labels.mean() == pytest.approx(69.13, abs=0.005)
+        rows = read(part, DATA)
+        assert len(rows) == size
+    assert 100 * rows.targets.mean() == pytest.approx(69.13, abs=0.005)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from commands import call
 from datasets import Dataset, DatasetDict
-from model_folders import SENTENCES, save_bert, save_run
+from model_folders import SENTENCES, save_bert, save_prompted, save_run
 from sentence_transformers import SentenceTransformer
 
 from finetune import mteb_english
@@ -34,7 +34,7 @@ def about(name, kind, score):
         description="of the tests",
         type=kind,
         modalities=["text"],
-        category="t2t" if kind == "STS" else "t2c",
+        category="t2c" if kind == "Classification" else "t2t",
         eval_splits=["test"],
         eval_langs=["eng-Latn"],
         main_score=score,
@@ -42,8 +42,8 @@ def about(name, kind, score):
 
 
 def local_tasks():
-    """Return new tasks of local data: similarity and classification."""
-    from mteb.abstasks import AbsTaskClassification, AbsTaskSTS
+    """Return new tasks of local data: similarity, classification and retrieval."""
+    from mteb.abstasks import AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
 
     class LocalSTS(AbsTaskSTS):
         metadata = about("LocalSTS", "STS", "cosine_spearman")
@@ -66,13 +66,41 @@ def local_tasks():
             self.dataset = DatasetDict({"train": rows(3), "test": rows(4)})
             self.data_loaded = True
 
-    return [LocalSTS(), LocalClassification()]
+    class LocalRetrieval(AbsTaskRetrieval):
+        metadata = about("LocalRetrieval", "Retrieval", "ndcg_at_10")
+
+        def load_data(self, **_):
+            def rows(seed, count):
+                texts = texts_of(seed, count)
+                return Dataset.from_dict({"id": [f"{seed}-{n}" for n in range(count)], "text": texts})
+
+            draw = np.random.default_rng(7)
+            relevant = {f"6-{n}": {f"5-{m}": 1 for m in draw.integers(0, 60, 4)} for n in range(20)}
+            split = {"corpus": rows(5, 60), "queries": rows(6, 20), "relevant_docs": relevant}
+            self.dataset = {"default": {"test": {**split, "top_ranked": None}}}
+            self.data_loaded = True
+
+    return [LocalSTS(), LocalClassification(), LocalRetrieval()]
 
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mteb")
     return save_run(save_bert(folder / "bert"), folder / "mine", "mean")
+
+
+@pytest.mark.parametrize("default", [None, "query"])
+def test_a_models_prompts_are_those_that_the_library_uses(run_folder, tmp_path, default):
+    prompts = {"query": "the cat ", "document": "a man rides ", "Classification": "dogs bark "}
+    folder = save_prompted(run_folder / "export", tmp_path / "model", prompts, default)
+    found = evaluate(open_model(folder), local_tasks(), tmp_path / "out")
+    model = SentenceTransformer(str(folder), device="cpu")
+    own = mteb.evaluate(model, local_tasks(), cache=None, co2_tracker=False, show_progress_bar=False)
+    for theirs in own.task_results:
+        value = found.tasks[theirs.task_name].value
+        assert value == pytest.approx(100 * theirs.get_score(), abs=0.01), theirs.task_name
+    plain = evaluate(open_model(run_folder), local_tasks(), tmp_path / "plain")
+    assert abs(plain.tasks["LocalRetrieval"].value - found.tasks["LocalRetrieval"].value) > 0.1
 
 
 def test_figures_are_the_librarys_own_and_are_kept_in_its_format(run_folder, tmp_path, monkeypatch):
@@ -129,7 +157,7 @@ def test_data_that_cannot_be_had_are_one_message(run_folder, tmp_path, monkeypat
         UserError, match=r"cannot load the data of MTEB's STS12 \(mteb/sts12-sts\): no answer"
     ):
         call(main, run_folder, tasks="STS12", out=tmp_path)
-    (task, _) = local_tasks()
+    task, *_ = local_tasks()
     monkeypatch.setattr(type(task), "load_data", lambda self: 1 / 0)
     with pytest.raises(UserError, match=r"cannot load the data of MTEB's LocalSTS .*division by zero"):
         load(task)

@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 from answer_checks import require_answers
 from commands import call
-from model_folders import SENTENCES, save_bert, save_run
+from model_folders import SENTENCES, save_bert, save_prompted, save_run
 from pyarrow import parquet
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import (
@@ -72,25 +72,44 @@ def run_folder(tmp_path_factory):
     return save_run(save_bert(folder / "bert"), folder / "mine", "mean")
 
 
+def lacking_documents(corpus, asked, relevant):
+    """Half of the corpus is not there, texts of others are empty, and a query has no text."""
+    half = dict(list(corpus.items())[::2])
+    emptied = {name: "" if number % 3 == 0 else text for number, (name, text) in enumerate(half.items())}
+    return emptied, asked | {"q1": ""}, relevant
+
+
+def every_text_twice(corpus, asked, relevant):
+    """Ids fall as rows rise, and half of the relevant documents are the second of two equal texts."""
+    twins = {f"{kind}{99999 - int(name[1:])}": text for kind in "xa" for name, text in corpus.items()}
+    names = {query: {f"x{99999 - int(name[1:])}" for name in names} for query, names in relevant.items()}
+    return twins, asked, names
+
+
+@pytest.mark.parametrize("change", [lambda *parts: parts, lacking_documents, every_text_twice])
 @pytest.mark.parametrize("seed", range(3))
-def test_figures_are_those_of_sentence_transformers(run_folder, tmp_path, seed):
-    corpus, asked, relevant = made(seed)
+def test_figures_are_those_of_sentence_transformers(run_folder, tmp_path, seed, change):
+    corpus, asked, relevant = change(*made(seed))
     data = read(write_set(tmp_path / "NanoMine", rows_of(corpus, asked, relevant)))
-    ours = evaluate(open_model(run_folder), {"NanoMine": data}).tasks["NanoMine"].scores
+    found = evaluate(open_model(run_folder), {"NanoMine": data})
+    ours = found.tasks["NanoMine"].scores
     evaluator = InformationRetrievalEvaluator(
-        asked, corpus, relevant, accuracy_at_k=[1], precision_recall_at_k=[10, 100], name="x"
+        {name: text for name, text in asked.items() if text},
+        {name: text for name, text in corpus.items() if text},
+        relevant,
+        accuracy_at_k=[1],
+        precision_recall_at_k=[10, 100],
+        name="x",
     )
     theirs = evaluator(SentenceTransformer(str(run_folder / "export"), device="cpu"))
-    for key, other in {
-        "ndcg@10": "ndcg@10",
-        "mrr@10": "mrr@10",
-        "map@100": "map@100",
-        "accuracy@1": "accuracy@1",
-        "precision@10": "precision@10",
-        "recall@10": "recall@10",
-        "recall@100": "recall@100",
-    }.items():
-        assert ours[key] == pytest.approx(100 * theirs[f"x_cosine_{other}"], abs=1e-4), key
+    assert len(ours) == 7
+    for key, value in ours.items():
+        assert value == pytest.approx(100 * theirs[f"x_cosine_{key}"], abs=1e-4), key
+    assert found.complete == (change is not lacking_documents)
+    if not found.complete:
+        lost = len({name for names in relevant.values() for name in names if not corpus.get(name)})
+        said = f"NanoMine: {lost} relevant documents are missing in corpus, or without text; 1 queries of"
+        assert found.notes[-1].startswith(said)
 
 
 CARD = """---
@@ -159,7 +178,22 @@ def test_empty_texts_titles_gains_and_unknown_ids(tmp_path):
     }
     data = read(write_set(tmp_path / "set", rows, "jsonl"))
     assert data.documents == ["storm at sea", "calm"]
-    assert data.queries == ["wind"] and data.relevant == [{0: 2.0}]
+    assert data.queries == ["wind", "rain"] and data.relevant == [{0: 2.0, 2: 1.0}, {3: 1.0}]
+
+
+def test_of_beirs_files_the_qrels_of_test_are_read(tmp_path):
+    corpus, asked, relevant = made(0)
+    folder = write_set(tmp_path / "nfcorpus", rows_of(corpus, asked, relevant), "jsonl")
+    expected = read(folder)
+    (folder / "qrels.jsonl").unlink()
+    (folder / "qrels").mkdir()
+    lines = [f"{query}\t{name}\t1\n" for query in relevant for name in sorted(relevant[query])]
+    (folder / "qrels" / "test.tsv").write_text("".join(["query-id\tcorpus-id\tscore\n", *lines]))
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td149\t1\n")
+    assert read(folder) == expected
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0 d149 1\n")
+    with pytest.raises(UserError, match=r"test.tsv: 3 columns in the first line, but \['q0 d149 1'\]"):
+        read(folder)
 
 
 def test_scores_by_hand():
@@ -208,6 +242,18 @@ def test_prompts_stand_before_every_text(run_folder, tmp_path):
     assert "queries begin with 'the cat '" in prompted.protocol
 
 
+def test_a_published_models_own_prompts_are_used(run_folder, tmp_path):
+    parts = corpus, asked, relevant = made(1)
+    folder = save_prompted(run_folder / "export", tmp_path / "published")
+    data = read(write_set(tmp_path / "set", rows_of(*parts), "jsonl"))
+    found = evaluate(open_model(folder), {"set": data})
+    theirs = InformationRetrievalEvaluator(asked, corpus, relevant)(SentenceTransformer(str(folder)))
+    assert found.tasks["set"].value == pytest.approx(100 * theirs["cosine_ndcg@10"], abs=1e-4)
+    assert "documents begin with 'a man rides '" in found.protocol
+    plain = evaluate(open_model(run_folder), {"set": data}).tasks["set"].value
+    assert abs(plain - found.tasks["set"].value) > 0.1
+
+
 def test_the_command_and_the_average(run_folder, tmp_path):
     for seed, name in enumerate((*THIRTEEN, "Mine")):
         write_set(tmp_path / "NanoBEIR" / name, rows_of(*made(seed, 20, 4)), "jsonl")
@@ -218,6 +264,10 @@ def test_the_command_and_the_average(run_folder, tmp_path):
     tasks = read_result(tmp_path / "out/nanobeir-mean.json").tasks
     mean = np.mean([tasks[name].value for name in THIRTEEN])
     assert len(tasks) == 15 and tasks["average of 13"].value == pytest.approx(mean)
+    (tmp_path / "NanoBEIR" / "drafts").mkdir()  # stops no other
+    assert call(main, run_folder, **flags) == 1
+    notes = read_result(tmp_path / "out/nanobeir-mean.json").notes
+    assert len(notes) == 1 and notes[0].startswith("drafts left out: ") and "has no corpus" in notes[0]
     with pytest.raises(UserError, match="unknown set 'NanoFEVR'; did you mean 'NanoFEVER'"):
         call(main, run_folder, tasks="NanoFEVR", **flags)
 

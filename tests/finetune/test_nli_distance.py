@@ -109,7 +109,7 @@ def test_mistakes_are_one_message(tmp_path):
         '{"premise": "a", "hypothesis": "\\udfff", "label": "neutral"}',
     ):
         (data / "NLI" / "mnli_dev.jsonl").write_text(bad + "\n")
-        with pytest.raises(UserError, match="line 1: expected JSON with the keys premise, hypothesis, label"):
+        with pytest.raises(UserError, match=r"line 1: (expected JSON with the keys premise|no JSON)"):
             load("MNLI", data)
     (data / "NLI" / "mnli_dev.jsonl").write_text(
         '{"premise": "a", "hypothesis": "b", "label": "entailment"}\n'

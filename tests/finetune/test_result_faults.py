@@ -104,7 +104,8 @@ def test_an_index_of_sentences(tmp_path):
         identity="its weights",
         pooling="cls",
         precision="fp32",
-        encode=lambda texts: vectors,
+        prompts={},
+        encode_document=lambda texts: vectors,
         count_cut=lambda texts: 0,
     )
 

@@ -12,7 +12,7 @@ from real_data import DATA, needs_data
 from finetune.data import __main__ as data_command
 from finetune.data.catalogue import CATALOGUE, check, choose, report
 from finetune.data.fetch import HUB
-from finetune.files import data_root, find, lines, senteval_folder
+from finetune.files import csv_columns, data_root, find, lines, senteval_folder
 from finetune.sets import DataSet, Part
 from pretrain.common.errors import UserError
 
@@ -39,9 +39,22 @@ def test_lines_end_at_line_feeds_only(tmp_path):
     path = tmp_path / "text"
     path.write_bytes("one\u2028still\fone\r\ntwo".encode())
     assert list(lines(path)) == ["one\u2028still\fone", "two"]
+    for encoding in ("utf-8", "latin-1"):
+        path.write_bytes(b"\xef\xbb\xbf" + "caf\xe9\n".encode(encoding))
+        assert list(lines(path, encoding)) == ["caf\xe9"]
     path.write_bytes(b"good\n\xff\n")
     with pytest.raises(UserError, match="not utf-8 text"):
         list(lines(path))
+
+
+def test_csv_as_spreadsheets_save_it(tmp_path):
+    path, text = tmp_path / "a.csv", "word " * 40000
+    path.write_bytes(f"\ufefftext,label\r\n{text},a\r\n".encode())
+    assert csv_columns(path, "label", "text") == [("a", text)]
+    path.write_text("text,label,text\na,b,c\n")
+    with pytest.raises(UserError, match="names text twice; rename the other column"):
+        csv_columns(path, "text", "label")
+    assert csv_columns(path, "label", "label") == [("b", "b")]
 
 
 # -- check

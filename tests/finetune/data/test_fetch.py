@@ -86,8 +86,8 @@ def test_glue_from_a_folder_with_configurations(tmp_path):
         f"  data_files:\n{files}---\n"
     )
     fetch("GLUE/CoLA", tmp_path / "out", str(source))
-    sentences, labels = read_cola(tmp_path / "out" / "GLUE" / "CoLA" / "train.tsv")
-    assert sentences == ['He said "no" 0.', 'He said "no" 1.'] and labels.tolist() == [0, 1]
+    rows = read_cola("train", tmp_path / "out")
+    assert rows.first == ['He said "no" 0.', 'He said "no" 1.'] and rows.targets.tolist() == [0, 1]
     assert next(lines(tmp_path / "out" / "GLUE" / "CoLA" / "test.tsv")) == "index\tsentence"
 
 

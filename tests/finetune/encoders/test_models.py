@@ -8,7 +8,16 @@ import sys
 import numpy as np
 import pytest
 import torch
-from model_folders import SENTENCES, albert, make_tokenizer, padded, save_bert, save_guest, save_run
+from model_folders import (
+    SENTENCES,
+    albert,
+    make_tokenizer,
+    padded,
+    save_bert,
+    save_guest,
+    save_prompted,
+    save_run,
+)
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -20,7 +29,8 @@ from sentence_transformers.sentence_transformer.modules import (
 from transformers import AutoTokenizer, BertModel
 
 from finetune.baselines import _sentence_transformer
-from finetune.encoders.models import distinct, open_model
+from finetune.encoders.distinct import distinct
+from finetune.encoders.models import open_model
 from finetune.encoders.source import kind_of
 from finetune.results import Evaluation
 from pretrain.common.errors import UserError
@@ -120,6 +130,27 @@ def test_run_folder_and_export(run_folder, capsys):
     np.testing.assert_array_equal(from_run.encode(SENTENCES), from_export.encode(SENTENCES))
     own = SentenceTransformer(str(run_folder / "export"), device="cpu").encode(SENTENCES)
     np.testing.assert_allclose(from_run.encode(SENTENCES), own, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "prompts,default,include_prompt",
+    [
+        (None, None, True),
+        (None, "document", False),
+        ({"query": "a man ", "passage": "the cat "}, "query", True),
+        ({"STS": "cats bark "}, "STS", False),
+    ],
+)
+def test_queries_and_documents_have_the_prompts_of_sentence_transformers(
+    hugging_face, tmp_path, monkeypatch, prompts, default, include_prompt
+):
+    folder = save_prompted(hugging_face, tmp_path / "model", prompts, default, include_prompt)
+    library = SentenceTransformer(str(folder), device="cpu")
+    expected = [one(SENTENCES) for one in (library.encode, library.encode_query, library.encode_document)]
+    monkeypatch.setenv("CLEAR_VECTORS", str(tmp_path / "kept"))
+    for ours in (open_model(folder), open_model(folder)):  # encoded, and kept
+        for one, vectors in zip((ours.encode, ours.encode_query, ours.encode_document), expected):
+            np.testing.assert_allclose(one(SENTENCES), vectors, atol=2e-5)
 
 
 def test_a_pooling_it_was_not_trained_for_is_said_aloud(run_folder, capsys):

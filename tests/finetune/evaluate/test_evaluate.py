@@ -301,12 +301,21 @@ def test_every_unit_of_every_suite_is_a_command_with_known_files():
     assert {unit.name for name in SUITES if name != "quick" for unit in SUITES[name]} == set(names)
 
 
+def test_named_tasks_are_done_without_the_others_of_their_unit():
+    (unit,) = suites.with_tasks(SUITES["sts"], ["STS-B", "STS13"], "sts")
+    assert unit.name == "sts STS13,STS-B" and unit.words == ["--tasks", "STS13,STS-B"]
+    assert unit.characters == pytest.approx(SUITES["sts"][0].characters * 2 / 7)
+    assert suites.with_tasks(SUITES["anli"], ["R2"], "anli") == SUITES["anli"]  # takes no tasks
+    assert suites.with_tasks(SUITES["sts"], [*SUITES["sts"][0].tasks], "sts") == SUITES["sts"]
+
+
 def test_fine_tuning_does_with_what_its_own_commands_do_with(tmp_path):
     glue = {unit.tasks[0]: unit for unit in SUITES["glue"]}
     for name in ("train", "dev_matched"):
         (tmp_path / "GLUE" / "MNLI").mkdir(parents=True, exist_ok=True)
         (tmp_path / "GLUE" / "MNLI" / f"{name}.tsv").touch()
-    assert obstacles.lacking(glue["MNLI"], tmp_path) == ""
+    for place in (tmp_path, tmp_path / "GLUE"):  # finetune.glue takes either
+        assert obstacles.lacking(glue["MNLI"], place) == ""
     assert "RTE/train.tsv is not there" in obstacles.lacking(glue["RTE"], tmp_path)
     (tmp_path / "GLUE" / "MNLI" / "dev_matched.tsv").unlink()
     assert "dev_matched.tsv is not there" in obstacles.lacking(glue["MNLI"], tmp_path)

@@ -42,6 +42,7 @@ def random_vectors(sentences):
 
 class Model:
     name, pooling, precision, identity, run = "random", "function", "fp32", "random 1", None
+    prompts, document_prompt = {}, ""
 
     def __init__(self):
         self.encoded = 0
@@ -49,6 +50,8 @@ class Model:
     def encode(self, sentences):
         self.encoded += len(sentences)
         return random_vectors(sentences)
+
+    encode_document = encode
 
     def count_cut(self, sentences):
         return sum(len(sentence) > 23 for sentence in sentences)

@@ -171,7 +171,7 @@ def test_each_distinct_sentence_is_encoded_once(folder):
 
     def embed(sentences):
         seen.extend(sentences)
-        return np.ones((len(sentences), 3), np.float32)
+        return np.eye(3, dtype=np.float32)[np.arange(len(sentences)) % 3]
 
     read = read_tasks(["MR", "SST2", "SICK-E", "SICK-R-supervised"], str(folder))
     evaluate(open_model(embed), read, setting="dev", report=lambda _: None)

@@ -5,7 +5,7 @@ from real_data import DATA, needs_data
 from sts_layout import bag_of_words
 
 from finetune.sts.scores import StsEvaluator
-from finetune.sts.tasks import OFFICIAL_PAIRS, TASKS, YEAR_SUBSETS
+from finetune.sts.tasks import OFFICIAL_PAIRS, SICK_OF_MTEB, TASKS, YEAR_SUBSETS
 from pretrain.common.errors import UserError
 
 
@@ -30,6 +30,14 @@ def test_quotes_of_the_benchmark_are_text(layout):
     pairs = StsEvaluator(layout).load("STS-B")[0]
     assert len(pairs) == 30
     assert all(sentence.startswith('"') for sentence in pairs.first)
+
+
+def test_mtebs_sick_is_all_of_it(layout):
+    evaluator = StsEvaluator(layout)
+    (pairs,), (test,), (dev,) = map(evaluator.load, (SICK_OF_MTEB, "SICK-R", "SICK-R-dev"))
+    assert len(pairs) == 75 and pairs.first[25:] == dev.first + test.first
+    assert pairs.second[25:] == dev.second + test.second
+    assert pairs.gold[25:].tolist() == [*dev.gold, *test.gold]
 
 
 def test_damaged_data_is_named(layout, tmp_path):
@@ -62,4 +70,7 @@ def test_damaged_data_is_named(layout, tmp_path):
 def test_official_pair_counts():
     evaluator = StsEvaluator(DATA)
     assert evaluator.available() == list(TASKS)
-    assert {task: sum(len(pairs) for pairs in evaluator.load(task)) for task in TASKS} == OFFICIAL_PAIRS
+    tasks = (*TASKS, SICK_OF_MTEB)
+    assert {task: sum(len(pairs) for pairs in evaluator.load(task)) for task in tasks} == OFFICIAL_PAIRS
+    # mteb's own statistics of its SICK-R
+    assert evaluator.load(SICK_OF_MTEB)[0].gold.mean() == pytest.approx(3.5291492898)

@@ -2,15 +2,18 @@
 name stands for."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 from run_helpers import command, finish, records, start
 
 from finetune.encoders.source import resolve
+from pretrain.common.errors import CollapsedEncoder
 from pretrain.common.run_folder import describe_export
 from pretrain.config.recipe import load_config
 from pretrain.export.folder import read_policy
+from pretrain.start.evaluation import Evaluation
 from pretrain.step.heldout import find_partners
 from pretrain.step.progress import Progress, selection_score
 
@@ -69,6 +72,26 @@ def test_the_start_is_best_until_something_is_better():
     assert not progress.note_scores({"stsb-dev": 69.0}) and progress.best_step == 0
     progress.step = 20
     assert progress.note_scores({"stsb-dev": 71.0}) and progress.best_step == 20
+    assert not progress.note_scores({"stsb-dev": math.nan})  # a collapsed encoder
+
+
+def test_a_collapsed_encoder_is_said_and_training_goes_on(capsys):
+    class Sts:
+        def evaluate(self, embed, tasks):
+            raise CollapsedEncoder("all the same vector")
+
+    evaluation = object.__new__(Evaluation)
+    evaluation.sts, evaluation.embed = Sts(), None
+    assert math.isnan(evaluation._stsb_dev())
+    assert "WARNING: stsb-dev: all the same vector" in capsys.readouterr().err
+
+
+def test_a_collapsed_start_is_the_best_until_there_is_a_score():
+    progress = Progress()
+    assert progress.note_scores({"stsb-dev": math.nan})
+    progress.step = 10
+    assert not progress.note_scores({"stsb-dev": math.nan}) and progress.best_step == 0
+    assert progress.note_scores({"stsb-dev": -3.0}) and progress.best_step == 10
 
 
 @pytest.mark.parametrize("zero", [1, pytest.param(3, marks=pytest.mark.slow)])

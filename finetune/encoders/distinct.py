@@ -1,0 +1,84 @@
+"""Encode each distinct sentence once, and refuse vectors that no figure could follow from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from pretrain.common.errors import CollapsedEncoder, UserError
+
+EmbedFunction = Callable[[list[str]], np.ndarray]
+FEWEST_TO_DIFFER = 10
+"""Fewer sentences may have one vector, as those that differ by case alone."""
+ROUNDING = 1e-6
+"""By less, unit vectors of one sentence differ between batches."""
+
+
+def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:
+    """Return vectors float32[N, d] of N sentences, each distinct one encoded once.
+
+    Raises:
+        UserError: what is given are no strings, or no Unicode; an encoder that gives another number of
+            vectors; as `require_sound`.
+    """
+    if isinstance(sentences, str):
+        raise UserError("one string was given, where a list of sentences is expected: write [sentence]")
+    if isinstance(sentences, Iterator):
+        sentences = list(sentences)
+    for number, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            raise UserError(f"sentence {number} is {sentence!r}, not a string; leave it out, or write ''")
+        try:
+            sentence.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"sentence {number} has half of a surrogate pair, which is no Unicode: {sentence[:60]!a}"
+            ) from None
+    index: dict[str, int] = {}
+    rows = np.fromiter(
+        (index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences)
+    )
+    different = list(index)
+    found = encode(different)
+    if hasattr(found, "detach"):  # a torch tensor, perhaps on a GPU
+        found = found.detach().cpu().float().numpy()
+    try:
+        with np.errstate(over="ignore"):
+            vectors = np.ascontiguousarray(found, np.float32)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{name} gave no array of numbers for {len(different)} sentences: {error}") from None
+    if vectors.ndim != 2 or len(vectors) != len(different):
+        raise UserError(
+            f"{name} gave an array of shape {vectors.shape} for {len(different)} sentences; expected one "
+            "vector each"
+        )
+    require_sound(vectors, different, name)
+    return vectors if len(different) == len(sentences) else vectors[rows]  # no copy of what may be gigabytes
+
+
+def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:
+    """Refuse vectors [N, d] of N distinct sentences that are not finite, or all of one direction.
+
+    Raises:
+        UserError: a vector is not finite; the first sentence that has one is named.
+        CollapsedEncoder: all cosines are 1.
+    """
+    damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(damaged):
+        # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
+        raise UserError(
+            f"{name}: the vector of {sentences[damaged[0]]!r} is not finite, and so are {len(damaged) - 1} "
+            f"more of {len(sentences)}; look for NaN or infinite weights in the model"
+        )
+    # a few tell in nearly all cases, without a copy of what may be gigabytes
+    if len(vectors) >= FEWEST_TO_DIFFER and _of_one_direction(vectors[:100]) and _of_one_direction(vectors):
+        raise CollapsedEncoder(
+            f"{name} gives all {len(vectors):,} sentences the same vector, or one of the same direction: it "
+            "has collapsed, or its tokenizer knows none of their words"
+        )
+
+
+def _of_one_direction(vectors: np.ndarray) -> bool:
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return np.ptp(vectors / np.where(lengths == 0, 1, lengths), axis=0).max(initial=0) <= ROUNDING
