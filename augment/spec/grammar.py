@@ -11,7 +11,6 @@ augcse-12-2             a named set of alternatives (`augment.spec.sets`)
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from math import inf
 from typing import Any
 
 from augment.core.entry import Entry, Parameter
-from augment.core.errors import AugmentationError, shortened, shown
+from augment.core.errors import AugmentationError, nearest_name, shortened, shown
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.sets import SETS, expand
 
@@ -281,5 +280,5 @@ def _parse_value(text: str, parameter: Parameter, where: str) -> Any:
 
 
 def _nearest(name: str, names: list[str]) -> str:
-    match = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=1, cutoff=0.5)
-    return f"; did you mean {match[0]!r}?" if match else ""
+    near = nearest_name(name, names)
+    return f"; did you mean {near!r}?" if near else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import typing
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from augment.core.errors import shown
+from augment.core.errors import nearest_name, shown
 from pretrain.config.terms import (
     AugcseConfig,
     ContrastiveConfig,
@@ -68,10 +67,10 @@ class ObjectiveConfig(Section):
         parts = name.split("+")
         for part in parts:
             if part not in OBJECTIVES and not PLUG_IN.match(part):
-                near = difflib.get_close_matches(part, OBJECTIVES, 1, 0.5)
+                near = nearest_name(part, OBJECTIVES)
                 raise ValueError(
                     f"there is no objective {shown(part)}"
-                    + (f"; did you mean {near[0]!r}?" if near else "")
+                    + (f"; did you mean {near!r}?" if near else "")
                     + f" There are {', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
                 )
         if len(set(parts)) < len(parts):

@@ -26,6 +26,8 @@ from pretrain.telemetry.run import Telemetry
 class NotFinite(UserError):
     """A run has ended over faults: the message says what happened, what is safe, and what to type."""
 
+    says_what_next = True
+
 
 def roll_back(
     fault: OverBudget,
@@ -107,7 +109,10 @@ def _why_it_ends(
     lines.append(f"What happened: {fault.what}; {done}.")
     if good is None:
         lines.append("What is safe: nothing yet, there is no good checkpoint.")
-        lines.append(f"What to type: the same command in another --run, and {steadier_settings(config)}.")
+        lines.append(
+            f"What to type: the same command with --resume auto, which starts again, and "
+            f"{steadier_settings(config)}."
+        )
         return "\n".join(lines)
     first = step_of(good) + 1
     jump = ",".join([*settings.jump, f"{first}-{fault.step}"])

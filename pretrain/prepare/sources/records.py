@@ -8,13 +8,12 @@ dropped: a field that is missing, misspelt or of the wrong kind is one error tha
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from augment.core.errors import shortened, shown
+from augment.core.errors import nearest_name, shortened, shown
 from augment.text.cleaning import clean
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
@@ -150,9 +149,9 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
     for field in fields:
         column = meant.get(field)
         if column is None:
-            near = difflib.get_close_matches(str(field), [key for key in meant if key not in fields], 1, 0.6)
+            near = nearest_name(str(field), [key for key in meant if key not in fields])
             if near or source.other_fields == "refuse":
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = f"; did you mean {near!r}?" if near else ""
                 raise fault(
                     f"there is no column {shown(field)}{hint} (columns are {', '.join(meant)}). Name the "
                     f"columns in the source's {', '.join(f'{column}_key' for column in keys)}, or leave "
