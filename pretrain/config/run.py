@@ -212,8 +212,8 @@ class TrainConfig(Section):
     clip: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
     precision: Precision = Field(
         "auto",
-        description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 where "
-        "a short measurement finds it faster. fp16: GPU, with loss scaling",
+        description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 on a GPU "
+        "that has it, and on a CPU where a short measurement finds it faster. fp16: GPU, with loss scaling",
     )
     precision_file: Path | None = Field(
         None,

@@ -22,7 +22,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.memory import limit_kernel_cache
 from pretrain.common.transfer import send
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
-from pretrain.model.attention import ATTENTION_NAME
+from pretrain.model.attention import ATTENTION_NAME, register
 from pretrain.model.kernels import kernels_for
 from pretrain.model.layer import Copies, Pass, install, rotations, run_layers, working_copy
 from pretrain.model.new_rows import add_rows, own_tokenizer
@@ -30,6 +30,7 @@ from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, po
 from pretrain.model.rows import EditEmbeddings, PackedRow
 
 logger = logging.getLogger(__name__)
+register()
 limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
 
 LAYER_CODES = ("own", "library")
