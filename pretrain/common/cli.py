@@ -64,14 +64,11 @@ SHOWN = 10
 """Flags on the short help page."""
 
 LARGE_LIBRARIES = {"torch", "transformers", "datasets", "spacy", "scipy", "sklearn", "datatrove"}
-"""Imports of these take seconds."""
+"""Imports of these take seconds, on a busy machine or a network disk a minute."""
 
 
 class SayWhatLoads(MetaPathFinder):
-    """Print one line, on stderr, when the first large library is imported; finds no module itself.
-
-    A command is silent for seconds then, on a busy machine or a network disk for a minute.
-    """
+    """Print one line, on stderr, when the first large library is imported; find no module itself."""
 
     said = False
 

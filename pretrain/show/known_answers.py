@@ -14,10 +14,7 @@ from pretrain.data.manifest import PAIRS
 from pretrain.data.shards import ShardReader
 from pretrain.prepare.sentences import split_sentences
 
-MOST = 1000
-"""Pairs that are used."""
-FEWEST = 10
-"""With fewer, a share says little."""
+FEWEST, MOST = 10, 1000  # pairs: with fewer, a share says little
 
 
 @dataclass(frozen=True)
