@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import difflib
 import io
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from augment.core.errors import nearest_name
 from pretrain.common.errors import UNPACKERS, UserError, not_utf8
 from pretrain.prepare.sources.readers import naming_damage, open_file
 
@@ -97,15 +97,14 @@ def known_name(
     aliases: plain name -> known one.
 
     Raises:
-        UserError: no such `kind` of thing; the message names the nearest, and all.
+        UserError: no such `kind` of thing; the message names the nearest (where one is like it), and all.
     """
     written = {plain(one): one for one in known}
     found = written | dict(aliases or {})
     if plain(name) not in found:
-        near = found[difflib.get_close_matches(plain(name), found, n=1, cutoff=0.0)[0]]
-        raise UserError(
-            f"unknown {kind} {name!r}; did you mean {near!r}? There are {', '.join(written.values())}"
-        )
+        near = nearest_name(plain(name), found)
+        hint = f"; did you mean {found[near]!r}?" if near else "."
+        raise UserError(f"unknown {kind} {name!r}{hint} There are {', '.join(written.values())}")
     return found[plain(name)]
 
 

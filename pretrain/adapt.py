@@ -227,7 +227,7 @@ def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tup
         if name in start and name in adapted and name != "stsb-dev":
             scale = 1
             if name == "partner_found":
-                label, scale = f"{label}, of {adapted['partner_among']:,.0f} (%)", 100
+                label, scale = f"{label} ({adapted['partner_among']:,.0f} candidates, %)", 100
             rows.append((label, scale * start[name], scale * adapted[name], None))
     return rows
 

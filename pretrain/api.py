@@ -33,7 +33,7 @@ from augment.core.own_code import allow
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.processes import finish
-from pretrain.common.run_folder import export_of, is_run
+from pretrain.common.run_folder import export_of, require_run
 from pretrain.common.typed_values import nearest
 from pretrain.config.data import data_config
 from pretrain.config.recipe import DEFAULT_RECIPE, SHORT_FLAGS, load_config, unknown_key
@@ -84,11 +84,7 @@ class Run:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder).expanduser())
-        if not is_run(str(self.folder)):
-            raise UserError(
-                f"{self.folder} is not the folder of a run: it has no config.yaml; train(..., run=...) makes "
-                "one"
-            )
+        require_run(self.folder)
 
     def __fspath__(self) -> str:
         return str(self.folder)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Iterable
 
 
 class AugmentationError(ValueError):
@@ -30,6 +32,23 @@ _SHORT = _Short()
 def shortened(text: str, most: int = 200) -> str:
     """Return a text as a message names it, without its end where it is long."""
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that a misspelt one most likely stands for; None where none is like it.
+
+    Case, `-` and `_` are ignored.
+
+    >>> nearest_name("mpl", ["mlp", "none"]), nearest_name("text", ["time", "out"])
+    ('mlp', None)
+    """
+    plain = {_plain(one): one for one in names}
+    match = difflib.get_close_matches(_plain(name), plain, 1, 0.65)
+    return plain[match[0]] if match else None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 def shown(value: object) -> str:

@@ -6,7 +6,6 @@ on the hub, which takes half a minute without a network.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from augment.core.errors import CannotLoad
+from augment.core.errors import CannotLoad, nearest_name
 from augment.core.hub import hub_fault, in_cache
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
@@ -92,10 +91,8 @@ def require_source(source: str | Path) -> None:
         last and (first in _OUR_FOLDERS or last in _OUR_FOLDERS or Path(first).is_dir())
     ):
         return
-    near = difflib.get_close_matches(path.name, _names_beside(path), 1, 0.5)
-    raise CannotLoad(
-        f"there is no folder {text}" + (f"; did you mean {path.parent / near[0]}?" if near else "")
-    )
+    near = nearest_name(path.name, _names_beside(path))
+    raise CannotLoad(f"there is no folder {text}" + (f"; did you mean {path.parent / near}?" if near else ""))
 
 
 def _require_hub(source: str | Path) -> None:

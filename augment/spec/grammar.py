@@ -12,7 +12,6 @@ my.py:shout:rate=0.5    a function of your own, from a file (`augment.spec.own`)
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from math import inf
 from typing import Any
 
 from augment.core.entry import Entry, Parameter
-from augment.core.errors import AugmentationError, shortened, shown
+from augment.core.errors import AugmentationError, nearest_name, shortened, shown
 from augment.core.own_code import OWN
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.own import own_entry
@@ -299,5 +298,5 @@ def _parse_value(text: str, parameter: Parameter, where: str) -> Any:
 
 
 def _nearest(name: str, names: list[str]) -> str:
-    match = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=1, cutoff=0.5)
-    return f"; did you mean {match[0]!r}?" if match else ""
+    near = nearest_name(name, names)
+    return f"; did you mean {near!r}?" if near else ""

@@ -7,11 +7,11 @@ with published figures.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from augment.core.errors import nearest_name
 from finetune import anli, clustering, nli_distance, zh_sts
 from finetune.files import locate
 from finetune.intents import sets as intents
@@ -87,11 +87,10 @@ def choose(names: str) -> list[DataSet]:
         elif name in known:
             chosen += known[name]
         else:
-            near = difflib.get_close_matches(name, [*known, *groups], n=1, cutoff=0.0)[0]
-            near = known[near][0].name if near in known else groups[near][0].group
-            raise UserError(
-                f"unknown set {name!r}; did you mean {near!r}? `python -m finetune.data check DIR` lists all"
-            )
+            near = nearest_name(name, [*known, *groups])
+            meant = known[near][0].name if near in known else groups[near][0].group if near else ""
+            hint = f"; did you mean {meant!r}?" if meant else "."
+            raise UserError(f"unknown set {name!r}{hint} `python -m finetune.data check DIR` lists all")
     return list({one.name: one for one in chosen or CATALOGUE}.values())
 
 

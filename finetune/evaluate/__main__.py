@@ -278,6 +278,11 @@ def _choose(
     clock = time.monotonic()
     refused, at_least = dict[Unit, str](), set[Unit]()
     unknown = [unit for unit in units if costs.known(unit) is None]
+    if unknown:
+        print(
+            f"measuring the model's speed, to estimate {len(unknown)} units that have not run here",
+            flush=True,
+        )
     if training := [unit for unit in unknown if unit.evaluation in FINE_TUNED]:
         from finetune.evaluate.training_costs import training_costs  # imports torch
 
@@ -294,6 +299,7 @@ def _choose(
         costs.measure(open_model(model, "" if own else pooling, precision=precision), jobs)
     if unknown:
         _free_gpu()
+        print(f"measured in {format_seconds(time.monotonic() - clock)}", flush=True)
     choice = choose(units, costs, seconds - (time.monotonic() - clock), [0.0] * jobs)
     for unit in units:
         how = "estimated" if costs.known(unit) is None else "as before"
@@ -308,8 +314,8 @@ def _choose(
         least = min(units, key=costs.estimate)
         about = "at least" if least in at_least else "about"
         raise UserError(
-            f"--budget: nothing fits; the cheapest unit takes {about} "
-            f"{format_seconds(costs.estimate(least))}, and the choice itself took "
+            f"Budget too short: the shortest benchmark needs {about} "
+            f"{format_seconds(costs.estimate(least))}, and measuring the model took "
             f"{format_seconds(time.monotonic() - clock)}"
         )
     return choice

@@ -15,6 +15,8 @@ class UserError(Exception):
     """
 
     exit_status = 2
+    says_what_next = False
+    """Whether the message says what is safe and what to type, of a run that it ends."""
 
 
 class CollapsedEncoder(UserError):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
 
 
@@ -19,6 +20,23 @@ def is_run(source: str) -> bool:
         return (folder / "config.yaml").is_file() and not any(folder.glob("*config.json"))
     except OSError:  # no path at all, or one that cannot be read: who loads it says more
         return False
+
+
+def require_folder(folder: Path) -> None:
+    """Raise UserError where there is no such folder; the message names the nearest beside it."""
+    if folder.is_dir():
+        return
+    beside = [path.name for path in folder.absolute().parent.glob("*/")]
+    near = nearest_name(folder.name, beside)
+    hint = f"; did you mean {folder.parent / near}?" if near else ""
+    raise UserError(f"there is no folder {folder}{hint}")
+
+
+def require_run(folder: Path) -> None:
+    """Raise UserError where a folder is not that of a run."""
+    require_folder(folder)
+    if not is_run(str(folder)):
+        raise UserError(f"{folder} is not the folder of a run: it has no config.yaml of one")
 
 
 def export_of(source: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -13,13 +13,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from augment.core.errors import shortened, shown
+from augment.core.errors import nearest_name, shortened, shown
 from pretrain.common.errors import UserError
 
 NONE_IS_A_VALUE = "none is a value"
 """Marks a field, by `Annotated[str, NONE_IS_A_VALUE]`, in which `none` is a text like any other (`--aug
 none`)."""
 
+_INTEGER = re.compile(r"[+-]?\d+")
 _MOST = 3000  # characters of a message about a recipe
 
 OTHER_NAMES = {
@@ -30,20 +31,22 @@ OTHER_NAMES = {
     "gradient_accumulation_steps": ("train.micro_batch_tokens", "micro-batches are cut by tokens"),
     "data": ("eval_data", "the folder of the benchmarks; --data is prepared data"),
     "sts": ("eval_data", "the folder of the benchmarks"),
-    "corpus": ("source", ""),
-    "sources": ("source", ""),
     "folder": ("run", "the run folder"),
 }
 """What other programs, or earlier versions of this one, call a flag or key: its name here, and a remark."""
+TEXT_NAMES = ("source", "text", "data")
+"""What commands call a corpus, the most telling name first."""
+_OTHER_TEXT_NAMES = {*TEXT_NAMES, "sources", "corpus", "input", "texts", "text_file", "train_file"}
 
 
 def parse_yaml(text: str, where: str) -> Any:
     """Return the value of a YAML text. `where`: what the error calls it.
 
-    Raises: UserError if it is not YAML, or is nested deeper than the parser can follow.
+    Raises: UserError if it is not YAML, holds itself (`&a [*a]`) or an integer of over 64 bits, or is nested
+        deeper than the parser can follow.
     """
     try:
-        return yaml.safe_load(text)
+        tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"{where} is not YAML: {shortened(' '.join(str(error).split()), 1000)}") from None
     except RecursionError:
@@ -51,6 +54,31 @@ def parse_yaml(text: str, where: str) -> Any:
     except Exception as error:  # what PyYAML's own constructors raise: 2026-13-45, `!!bool maybe`, `!!int x`
         what = shortened(str(error), 1000)
         raise UserError(f"{where} is not YAML: {type(error).__name__}, {what}") from None
+    _refuse_endless(tree, where, set(), set())
+    return tree
+
+
+def _refuse_endless(tree: Any, where: str, above: set[int], seen: set[int]) -> None:
+    """Raise UserError if a tree holds itself, or an integer beyond 64 bits.
+
+    Args:
+        above: ids of the nodes that hold this one. seen: ids of nodes that are checked: aliases may repeat
+            one a billion times.
+    """
+    if isinstance(tree, int):
+        _refuse_large(tree, where)
+    if not isinstance(tree, dict | list) or id(tree) in seen:
+        return
+    if id(tree) in above:
+        raise UserError(f"{where}: an anchor holds itself (as in `&a [*a]`); write its values out")
+    for node in (*tree, *tree.values()) if isinstance(tree, dict) else tree:
+        _refuse_endless(node, where, above | {id(tree)}, seen)
+    seen.add(id(tree))
+
+
+def _refuse_large(number: int, where: str) -> None:
+    if abs(number) >= 2**63:
+        raise UserError(f"{where}: {shown(number)} is too large: integers have at most 64 bits")
 
 
 def typed(text: str, kind: Any, flag: str) -> Any:
@@ -62,7 +90,8 @@ def typed(text: str, kind: Any, flag: str) -> Any:
 
     What is not decided here stays text; pydantic converts it. A field of any type is YAML.
 
-    Raises: UserError for a field of any type, and for a list of mappings, whose text is not YAML.
+    Raises: UserError for a field of any type, and for a list of mappings, whose text is not YAML; for an
+        integer of over 64 bits.
     """
     members = _members(kind)
     own = {
@@ -91,6 +120,8 @@ def typed(text: str, kind: Any, flag: str) -> Any:
             if text.startswith("[{"):
                 raise
             return text  # a glob that begins with a bracket; or pydantic says what the field wants
+    if any(getattr(member, "__origin__", member) is int for member in members) and _INTEGER.fullmatch(text):
+        _refuse_large(int(text[:100]), flag)
     if tuple in origins:
         return [part.strip() for part in text.strip("()").split(",")]
     return text
@@ -143,14 +174,17 @@ def nearest(key: str, known: Iterable[str], prefix: str = "") -> str:
     known = list(known)
     last = key.split(".")[-1]
     other, remark = OTHER_NAMES.get(last, ("", ""))
+    if last in _OTHER_TEXT_NAMES:
+        other = next((name for name in TEXT_NAMES if name in known and name != last), other)
     if other in known:
         return f"; its name here is {prefix}{other}" + (f" ({remark})" if remark else "")
-    lasts = [name.split(".")[-1] for name in known]
-    near = difflib.get_close_matches(key, known, 1, 0.75)
-    if not near:  # the right name in a wrong section, or without one
-        match = difflib.get_close_matches(last, lasts, 1, 0.7)
-        near = [known[lasts.index(match[0])]] if match else difflib.get_close_matches(key, known, 1, 0.5)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
+    of_last: dict[str, list[str]] = {}  # a name may stand in a wrong section, or without one
+    for name in known:
+        of_last.setdefault(name.split(".")[-1], []).append(name)
+    if (match := nearest_name(last, of_last)) is None:
+        return ""
+    near = nearest_name(key, of_last[match]) or of_last[match][0]
+    return f"; did you mean {prefix}{near}?"
 
 
 def type_name(kind: Any) -> str:

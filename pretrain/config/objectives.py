@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import typing
 from collections.abc import Iterable
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from augment.core.errors import shown
+from augment.core.errors import nearest_name, shown
 from augment.core.own_code import OWN, require_allowed
 from pretrain.config.terms import (
     AugcseConfig,
@@ -69,10 +68,10 @@ class ObjectiveConfig(Section):
             if own := OWN.match(part):
                 require_allowed(own["file"])
             elif part not in OBJECTIVES:
-                near = difflib.get_close_matches(part, OBJECTIVES, 1, 0.5)
+                near = nearest_name(part, OBJECTIVES)
                 raise ValueError(
                     f"there is no objective {shown(part)}"
-                    + (f"; did you mean {near[0]!r}?" if near else "")
+                    + (f"; did you mean {near!r}?" if near else "")
                     + f" There are {', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
                 )
         if len(set(parts)) < len(parts):

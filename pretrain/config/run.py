@@ -212,8 +212,8 @@ class TrainConfig(Section):
     clip: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
     precision: Precision = Field(
         "auto",
-        description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 where "
-        "a short measurement finds it faster. fp16: GPU, with loss scaling",
+        description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 on a GPU "
+        "that has it, and on a CPU where a short measurement finds it faster. fp16: GPU, with loss scaling",
     )
     precision_file: Path | None = Field(
         None,
@@ -288,9 +288,7 @@ class EvaluateConfig(Section):
         description="share of tokens predicted in the held-out loss, at every step the same; none: "
         "objective.mlm.rate",
     )
-    partners: int = Field(
-        1000, ge=2, description="held-out sequences among which a view must find its partner"
-    )
+    partners: int = Field(1000, ge=2, description="candidates of the held-out retrieval of the other view")
     best_by: Literal["stsb-dev", "heldout_mlm_loss", "partner_loss"] | None = Field(
         None,
         description="score by which best/ is chosen, where it is evaluated; none: STS-B dev if its data is "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from augment.core.errors import nearest_name
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import parse_yaml
@@ -23,9 +23,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         siblings = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, siblings, 1, 0.4)
+        near = nearest_name(path.name, siblings)
         hint = (
-            f"did you mean {path.parent / near[0]}?"
+            f"did you mean {path.parent / near}?"
             if near
             else "recipes are YAML files, such as those in configs/"
         )

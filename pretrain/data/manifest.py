@@ -20,6 +20,8 @@ from pretrain.common.errors import UserError
 FORMAT = "clear-shards-1"
 MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
+PAIRS = "heldout_pairs.json"
+"""Beside the manifest, of unit sentence: [first sentence, the others] of each held-out paragraph."""
 PREPARATION = 3
 """Version of what preparation does. Raise it with a change after which the same text and config give other
 shards, or after which the stages keep other files for each other. Manifests from before it have none: they

@@ -40,6 +40,7 @@ from pretrain.common.files import (
     write_durably,
 )
 from pretrain.common.folder_lock import folder_lock
+from pretrain.common.run_folder import require_folder
 from pretrain.data.tokenizer import DEL, cleaning_tokenizer, tokenizer_hash, without_del
 from pretrain.export.model_card import model_card
 from pretrain.export.quantization import quantize_export
@@ -181,6 +182,7 @@ def _find_both(
 
 def find_source(source: Path, step: str) -> tuple[Path, Path]:
     """Return the run folder, and the checkpoint or finished export to take."""
+    require_folder(source)
     if is_export(source):
         raise UserError(
             f"{source} is an export already: send it to the hub as it is with --push OWNER/NAME alone, or "

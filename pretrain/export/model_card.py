@@ -33,9 +33,9 @@ PAPERS = {
 
 SCORES = {
     "heldout_mlm_loss": "held-out masked-language loss (nats per token)",
-    "partner_found": "a view finds its partner (share)",
-    "partner_among": "... among this many",
-    "partner_loss": "loss of finding it (nats)",
+    "partner_found": "top-1 retrieval of the other view (share)",
+    "partner_among": "... candidates",
+    "partner_loss": "held-out contrastive loss (nats)",
     "stsb-dev": "STS-B dev, cosine Spearman x 100",
 }
 

@@ -6,7 +6,6 @@ interface and whose positions are given by `position_ids`. A new one is a row of
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import gelu
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
+from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
 
 
@@ -154,13 +154,8 @@ def config_from(architecture: Mapping[str, Any], tokenizer: Any) -> PreTrainedCo
     for key, value in settings.items():
         names = family.names.get(key, (key,))
         if key not in family.names and key not in known:
-            candidates = sorted(known | set(family.names))
-            nearest = difflib.get_close_matches(key, candidates, n=1)
-            hint = (
-                f"; did you mean '{nearest[0]}'?"
-                if nearest
-                else f"; known: {', '.join(sorted(family.names))}."
-            )
+            near = nearest_name(key, sorted(known | set(family.names)))
+            hint = f"; did you mean '{near}'?" if near else f"; known: {', '.join(sorted(family.names))}."
             raise UserError(f"model: '{model_type}' has no setting '{key}'{hint}")
         arguments |= dict.fromkeys(names, value)
     config = AutoConfig.for_model(model_type, **arguments)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
@@ -186,5 +185,9 @@ def _packed_mask(*_: object, attention_mask: Tensor | None = None, **__: object)
         )
 
 
-AttentionInterface.register(ATTENTION_NAME, packed_attention)
-AttentionMaskInterface.register(ATTENTION_NAME, _packed_mask)
+def register() -> None:
+    """Give the library's models this attention, by its name."""
+    from transformers import AttentionInterface, AttentionMaskInterface  # seconds: kernels go without
+
+    AttentionInterface.register(ATTENTION_NAME, packed_attention)
+    AttentionMaskInterface.register(ATTENTION_NAME, _packed_mask)

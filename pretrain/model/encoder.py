@@ -21,13 +21,14 @@ from pretrain.common.errors import UserError
 from pretrain.common.memory import limit_kernel_cache
 from pretrain.common.transfer import send
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
-from pretrain.model.attention import ATTENTION_NAME
+from pretrain.model.attention import ATTENTION_NAME, register
 from pretrain.model.kernels import kernels_for
 from pretrain.model.layer import Copies, Pass, install, rotations, run_layers, working_copy
 from pretrain.model.new_rows import add_rows, own_tokenizer
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 
+register()
 limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
 
 LAYER_CODES = ("own", "library")

@@ -28,7 +28,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import discard, remove_durably
 from pretrain.common.processes import run_module
 from pretrain.config.data import DataConfig
-from pretrain.data.manifest import MANIFEST, PREPARATION, SPLITS, outdated, read_manifest
+from pretrain.data.manifest import MANIFEST, PAIRS, PREPARATION, SPLITS, outdated, read_manifest
 from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.executors import ExecutorOptions, Job
 from pretrain.prepare.output import make_folder, make_once
@@ -119,7 +119,7 @@ def _finished(out: Path, wanted: dict) -> dict | None:
 def _clear(out: Path) -> None:
     """Remove what a preparation made, and nothing else."""
     remove_durably(out / MANIFEST)  # first: from here on the folder does not pass for finished
-    for path in [*(out / name for name in _OUTPUTS), *(out / ".work").iterdir()]:
+    for path in [*(out / name for name in (*_OUTPUTS, PAIRS)), *(out / ".work").iterdir()]:
         discard(path)
 
 

@@ -6,6 +6,7 @@
     counts/faults/RANK.json      UnreadRows
     counts/hashes/RANK.json      HashRange
     counts/read/RANK.json        SentenceCounts   cleaning, splitting and scattering, per task
+    counts/pairs/RANK.json       Pairs            unit sentence, per task
     counts/found/RANK.json       TaskColumns      unit record
     counts/columns/00000.json    Columns          unit record
     counts/resolve/RANK.json     ResolveCounts    units sequence and document, per bucket
@@ -120,6 +121,12 @@ class UnreadRows(WorkFile):
     place: ClassVar[str] = "counts/faults/{rank:05d}.json"
 
     named: list[str]
+
+
+class Pairs(RootModel[list[tuple[str, str]]], WorkFile):
+    """Of held-out paragraphs the first sentence and the others (`pretrain.prepare.stages.read.pairs_of`)."""
+
+    place: ClassVar[str] = "counts/pairs/{rank:05d}.json"
 
 
 class HashRange(WorkFile):

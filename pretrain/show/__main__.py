@@ -15,9 +15,8 @@ from pathlib import Path
 from finetune.files import read_queries
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
-from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, require_writable_file
-from pretrain.common.run_folder import is_run
+from pretrain.common.run_folder import require_run
 
 
 def show(
@@ -31,8 +30,7 @@ def show(
         sentences: how many of its training sentences are searched.
         queries: a file with a query a line; default: five held-out sentences.
     """
-    if not is_run(run):
-        raise UserError(f"{run} is not the folder of a run: it has no config.yaml")
+    require_run(Path(run))
     asked = read_queries(queries) if queries is not None else []
     place = out or Path(run) / "report" / "page.html"
     require_writable_file(place)

@@ -27,6 +27,7 @@ from pretrain.config.run import Config
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.objectives import view_specs
+from pretrain.show.known_answers import Retrieval, read_pairs, retrieval
 from pretrain.start.encoder import starting_encoder
 from pretrain.start.summary import LABELS
 from pretrain.telemetry.formats import format_count, format_seconds
@@ -60,7 +61,12 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
     """
     config = load_config(run / "config.yaml", {})
     tokenizer = load_tokenizer(config.data_folder / "tokenizer")
-    corpus, searched = search(run, config, tokenizer, sentences, queries)
+    models = models_of(run, config, tokenizer)
+    corpus, searched = search(models, config, tokenizer, sentences, queries)
+    pairs = read_pairs(config.data_folder, tokenizer)
+    found = {name: retrieval(model, pairs) for name, model in models.items()} if pairs else {}
+    if found:
+        _print_retrieval(found, len(pairs))
     loader = ChoiceLoader([PackageLoader("pretrain.show", ""), PackageLoader("finetune.report", "")])
     environment = Environment(loader=loader, autoescape=True)
     environment.filters["special"] = mark_special
@@ -74,6 +80,8 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         batch=batch_lines(config, tokenizer),
         searched=searched,
         sentences=corpus,
+        retrieval=found,
+        pairs=len(pairs),
     )
 
 
@@ -109,7 +117,7 @@ def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
     for name, label in LABELS.items():
         if name in start and name in best:
             share = name == "partner_found"
-            label += f" among {best['partner_among']:,.0f}" if share else ""
+            label += f" ({best['partner_among']:,.0f} candidates)" if share else ""
             first, last = (
                 f"{100 * one[name]:.1f}%" if share else f"{one[name]:.2f}" for one in (start, best)
             )
@@ -139,20 +147,24 @@ def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
     return [inspect.sequence_lines(batch, row, tokenizer, views, names) for row in shown]
 
 
+def models_of(run: Path, config: Config, tokenizer: Any) -> dict[str, EmbeddingModel]:
+    """Return the run's start and what it stands for, by what the page calls them."""
+    start = starting_encoder(config, tokenizer)
+
+    at_start = Function(lambda texts: embed_sentences(start, tokenizer, texts))
+    before = "before training" if config.model.init is None else "at the start"
+    return {before: EmbeddingModel(before, start.pooling, at_start), "after training": open_model(run)}
+
+
 def search(
-    run: Path, config: Config, tokenizer: Any, count: int, queries: list[str]
+    models: dict[str, EmbeddingModel], config: Config, tokenizer: Any, count: int, queries: list[str]
 ) -> tuple[int, list[Searched]]:
-    """Return how many different sentences are searched, and what the run's start and what it stands for find.
+    """Return how many different sentences are searched, and what each model finds.
 
     count: training sentences that are read.
     """
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
-    start = starting_encoder(config, tokenizer)
-
-    at_start = Function(lambda texts: embed_sentences(start, tokenizer, texts))
-    before = "before training" if config.model.init is None else "at the start"
-    models = {before: EmbeddingModel(before, start.pooling, at_start), "after training": open_model(run)}
     found = {
         name: build_index(model, corpus, _say).nearest(model.encode(asked), FOUND)
         for name, model in models.items()
@@ -161,6 +173,14 @@ def search(
         Searched(query, {name: hits[number] for name, hits in found.items()})
         for number, query in enumerate(asked)
     ]
+
+
+def _print_retrieval(found: dict[str, Retrieval], count: int) -> None:
+    print(f"\n  {f'held-out retrieval ({count:,} candidates)':36}" + "".join(f"{name:>18}" for name in found))
+    for label, name in (("recall@5", "recall"), ("nDCG@10", "ndcg")):
+        figures = (f"{100 * getattr(one, name):17.1f}%" for one in found.values())
+        print(f"    {label:34}" + "".join(figures))
+    print(f"    {'cosine of different texts':34}" + "".join(f"{one.cosine:18.2f}" for one in found.values()))
 
 
 def _say(line: str) -> None:

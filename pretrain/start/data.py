@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from augment.core.errors import nearest_name
 from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import writes_del
 from augment.tokens.synonyms import SynonymTable
@@ -223,8 +223,8 @@ def find_data(config: Config) -> None:
 def _prepared_near(folder: Path) -> str:
     """Return what to say of prepared data whose folder is nearly named so; "" where there is none."""
     there = [manifest.parent.name for manifest in folder.absolute().parent.glob(f"*/{MANIFEST}")]
-    near = difflib.get_close_matches(folder.name, there, 1, 0.6)
-    return f"; did you mean {folder.parent / near[0]}?" if near else ""
+    near = nearest_name(folder.name, there)
+    return f"; did you mean {folder.parent / near}?" if near else ""
 
 
 def _refuse_other_sources(folder: Path, recipe: DataConfig) -> None:

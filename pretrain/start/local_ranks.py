@@ -94,6 +94,7 @@ def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
     def as_rank(number: int) -> dict[str, str]:
         return {"RANK": str(number), "LOCAL_RANK": str(number)}
 
+    print(f"starting {ranks} ranks ...", file=sys.stderr, flush=True)
     parent = os.getpid()
     others = [
         subprocess.Popen(

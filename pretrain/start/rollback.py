@@ -26,6 +26,8 @@ from pretrain.telemetry.run import Telemetry
 class NotFinite(UserError):
     """A run has ended over faults: the message says what happened, what is safe, and what to type."""
 
+    says_what_next = True
+
 
 def roll_back(
     fault: OverBudget,
@@ -105,18 +107,16 @@ def _why_it_ends(
     done = f"{len(progress.rollbacks)} of {settings.rollbacks} roll-backs are done"
     lines = [fault.what, *(f"  {line}" for line in fault.finding.lines()), f"  all of it: {report}"]
     lines.append(f"What happened: {fault.what}; {done}.")
-    if good is None:
-        lines.append("What is safe: nothing yet, there is no good checkpoint.")
-        lines.append(f"What to type: the same command in another --run, and {steadier_settings(config)}.")
-        return "\n".join(lines)
-    first = step_of(good) + 1
-    jump = ",".join([*settings.jump, f"{first}-{fault.step}"])
-    lines.append(
-        f"What is safe: the last good checkpoint is {good}. It holds no update of a step whose numbers were "
-        "not finite."
-    )
     ways = [steadier_settings(config)]
-    if fault.step < config.train.steps:
+    if good is None:
+        lines.append("What is safe: nothing yet, there is no good checkpoint; the run starts again.")
+    else:
+        lines.append(
+            f"What is safe: the last good checkpoint is {good}. It holds no update of a step whose numbers "
+            "were not finite."
+        )
+    if good is not None and fault.step < config.train.steps:
+        jump = ",".join([*settings.jump, f"{step_of(good) + 1}-{fault.step}"])
         ways.insert(0, f"--train.faults.jump {jump} (leave these steps' data out)")
     lines.append(f"What to type: the same command with --resume auto, and {'; or '.join(ways)}.")
     return "\n".join(lines)

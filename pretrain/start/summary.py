@@ -352,8 +352,8 @@ def print_idle_augmentations(data: Data, telemetry: Telemetry) -> None:
 
 LABELS = {
     "heldout_mlm_loss": "held-out MLM loss (nats)",
-    "partner_found": "view finds its partner",
-    "partner_loss": "loss of finding it (nats)",
+    "partner_found": "top-1 retrieval of the other view",
+    "partner_loss": "held-out contrastive loss (nats)",
     "stsb-dev": "STS-B dev (Spearman x 100)",
 }
 
@@ -424,16 +424,16 @@ def _print_scores(
     last: dict[str, float],
     random: Sequence[str],
 ) -> None:
-    print(f"\n{'':34}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {progress.step:,}':>14}")
-    print(f"{'':34}{'':>12}{'(best)':>14}{'(last)':>14}")
+    print(f"\n{'':54}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {progress.step:,}':>14}")
+    print(f"{'':54}{'':>12}{'(best)':>14}{'(last)':>14}")
     for name, label in LABELS.items():
         if name in last:
-            label += f" among {last['partner_among']:,.0f}" if name == "partner_found" else ""
+            label += f" ({last['partner_among']:,.0f} candidates)" if name == "partner_found" else ""
             if name == "heldout_mlm_loss" and (config.objective.mlm.later_rates or config.evaluate.mask_rate):
                 label = f"held-out MLM loss at {config.heldout_rate:.3g} (nats)"
             start, at_best, end = (_number(name, scores.get(name)) for scores in (first, best, last))
             start = "random" if name in random else start
-            print(f"  {label:32}{start:>12}{at_best:>14}{end:>14}")
+            print(f"  {label:52}{start:>12}{at_best:>14}{end:>14}")
 
 
 def _number(name: str, value: float | None) -> str:

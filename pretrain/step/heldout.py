@@ -1,4 +1,4 @@
-"""Evaluate a model on held-out sequences: masked-language loss, and whether a view finds its partner."""
+"""Evaluate a model on held-out sequences: masked-language loss, and top-1 retrieval of the other view."""
 
 from __future__ import annotations
 

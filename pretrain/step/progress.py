@@ -98,7 +98,7 @@ def selection_score(
     """Return the name of the score that selects `best/`, and its value, higher is better.
 
     It is STS-B dev where that was evaluated, else a held-out loss with its sign turned: the masked-language
-    loss where there is one, else the loss of finding a view's partner.
+    loss where there is one, else the held-out contrastive loss.
 
     from_random: the run started from random weights. Then the masked-language loss comes first: means of
         random word vectors are better at STS than the vectors of an encoder that has learned masked language

@@ -2,7 +2,7 @@
 
     title: Different divergences
     source: V-advCSE, table 5
-    recipe: ../vadvcse_bert.yaml           # relative to this file
+    recipe: ../vadvcse_bert.yaml           # relative to this file, or the name of one of ours
     set: {train.lr: 3e-5}                  # for all rows
     columns: {STS-B dev: dev}              # title -> metric (pretrain.sweep.evaluations)
     rows:
@@ -15,7 +15,6 @@ objectives; `search` tries every combination for each row with the first seed, a
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +25,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults
 from pretrain.config.objectives import OBJECTIVES, ObjectiveConfig, readers, readings_of, unused
-from pretrain.config.recipe import SHORT_FLAGS, load_config
+from pretrain.config.recipe import SHORT_FLAGS, find_recipe, load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml
 from pretrain.sweep.design import Design, Levels
@@ -107,10 +107,12 @@ class Sweep(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    title: str
+    title: str = Field(description="of the table; default: the file's name")
     source: str = Field("", description="paper and table")
     definitions: Any = Field(None, description="a place for YAML anchors")
-    recipe: Path | None = Field(None, description="base recipe, relative to this file")
+    recipe: Path | None = Field(
+        None, description="base recipe, relative to this file, or the name of one of ours"
+    )
     set: dict[str, Any] = Field(default_factory=dict, description="overrides of all rows")
     seeds: list[int] = Field(
         [1, 11, 42, 68, 421], min_length=1, description="of every row; the default is AugCSE's five"
@@ -211,10 +213,10 @@ class Sweep(BaseModel):
                 raise ValueError(f"row {name!r}: neither it nor the sweep names a recipe")
             for column in {**row.paper, **row.spread}:
                 if column not in self.columns:
-                    near = difflib.get_close_matches(column, self.columns, 1, 0.5)
+                    near = nearest_name(column, self.columns)
                     raise ValueError(
                         f"row {name!r}: paper has a figure for {column!r}, which is no column"
-                        + (f"; did you mean {near[0]!r}?" if near else "")
+                        + (f"; did you mean {near!r}?" if near else "")
                     )
         return self
 
@@ -267,10 +269,10 @@ def read_sweep(path: Path) -> Sweep:
         UserError: it is missing, not YAML, or no sweep; the message names every fault.
     """
     tree = read_yaml(path)
-    if not tree.keys() & {"title", "rows", "design"}:
+    if not tree.keys() & {"rows", "design"}:
         raise UserError(f"{path} is no sweep: it has no rows. Several seeds of one recipe: --config {path}")
     try:
-        return Sweep.model_validate(tree)
+        return Sweep.model_validate({"title": path.stem} | tree)
     except ValidationError as error:
         raise UserError(f"sweep {path}: {faults(error, lambda key: f'unknown key {key!r}')}") from None
 
@@ -286,7 +288,7 @@ def expand(
     """Return the rows, times the grid and the readings, each with the points of its search.
 
     Args:
-        folder: what recipes' paths are relative to.
+        folder: what recipes' paths are relative to; those not there are names of ours.
         given: overrides of the command line, which win over the file's; a relative value ({times: 2})
             multiplies them. Those of an objective's section apply to the rows with that objective.
         size: of the recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
@@ -312,7 +314,7 @@ def expand(
         if row.kind != "quoted":
             path = row.recipe or sweep.recipe
             assert path is not None  # `Sweep` refuses a row without one
-            recipe = _recipe(folder / path, size)
+            recipe = _recipe(folder, path, size)
         for cell in _cells(sweep, row, recipe, flags, readings):
             title = ", ".join([name, *(f"{_called(key)} {text_of(value)}" for key, value in cell.items())])
             read |= {value for key, value in cell.items() if key.endswith(".reading")}
@@ -429,10 +431,13 @@ def _objective(recipe: Path, values: Mapping[str, Any], flags: Overrides) -> str
     return str(section["name"]) if isinstance(section, dict) and "name" in section else ObjectiveConfig().name
 
 
-def _recipe(path: Path, size: str) -> Path:
+def _recipe(folder: Path, named: Path, size: str) -> Path:
+    """Return the path of a recipe below `folder`, else of one of ours."""
     if size:
-        path = path.with_name(f"{path.stem.rsplit('_', 1)[0]}_{size}{path.suffix}")
-    if not path.is_file():
+        named = named.with_name(f"{named.stem.rsplit('_', 1)[0]}_{size}{named.suffix}")
+    path = folder / named
+    if not path.is_file() and not (path := find_recipe(named)).is_file():
+        path = folder / named
         there = ", ".join(
             sorted(other.name for other in path.parent.glob(f"{path.stem.split('_')[0]}_*.yaml"))
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from pretrain.checkpoint.folder import CheckpointError, candidates, read_state
 from pretrain.common.errors import UserError
+from pretrain.common.run_folder import require_run
 from pretrain.export.folder import read_policy
 from pretrain.telemetry.metrics_file import read_metrics
 
@@ -63,8 +64,7 @@ def read_records(run: Path) -> Recorded:
     Raises:
         UserError: the folder holds no run, or none of its places can be read.
     """
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"{run} is not the folder of a run: it has no config.yaml")
+    require_run(run)
     rows = [
         (row["step"], "row", row.get("ledger"))
         for row in read_metrics(run / "metrics.jsonl")

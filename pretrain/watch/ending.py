@@ -97,7 +97,7 @@ class Ending:
                 looks = self.look_twice()
                 if silent_ranks(*looks, self.ranks):
                     what = f"{who_is_behind(*looks, self.ranks)}. {what[0].upper()}{what[1:]}"
-        status = self.end(what, status, told)
+        status = self.end(what, status, told, for_users and getattr(error, "says_what_next", False))
         return _quiet(error, status) if fault is None and for_users else _quiet(RunEnded(what), status)
 
     def _keep(self, error: Exception) -> None:
@@ -137,19 +137,20 @@ class Ending:
                 return verdict
             time.sleep(0.1)
 
-    def end(self, what: str, status: int, told: bool = False) -> int:
+    def end(self, what: str, status: int, told: bool = False, complete: bool = False) -> int:
         """Print the last message and publish it; return the exit status.
 
         Args:
             status: EXIT_REQUEUE asks for another start, and becomes 1 where this one has made no progress.
-            told: what happened has been printed.
+            told: what happened has been printed. complete: `what` says what is safe and what to type.
         """
         unknown: tuple[int, str] | None = (-1, "")
         newest = bounded(lambda: newest_checkpoint(self.run_folder), 10.0, unknown)
         status, after = self._what_next(newest, status)
-        text = f"{what}\n{after}"
+        text = what if complete else f"{what}\n{after}"
         bounded(lambda: replace_durably(self.folder / END, f"{status}\n{text}\n".encode()), 10.0, None)
-        print_error(UserError(after if told else text))
+        if not (told and complete):
+            print_error(UserError(after if told else text))
         return status
 
     def _what_next(self, newest: tuple[int, str] | None, status: int) -> tuple[int, str]:

@@ -76,7 +76,7 @@ def test_a_published_type_from_its_folder_to_an_export_with_new_words(tmp_path, 
     table = table_of(output)
     for name, label in (
         ("heldout_mlm_loss", "held-out MLM loss (nats)"),
-        ("partner_loss", "loss of finding it (nats)"),
+        ("partner_loss", "held-out contrastive loss (nats)"),
     ):
         first, best = summary["start"][name], summary["best"][name]
         assert table[label] == pytest.approx([first, best, best - first], abs=0.006)
@@ -188,7 +188,7 @@ def test_shares_are_shown_in_percent():
     start = {"heldout_mlm_loss": 5.0, "partner_found": 0.5, "partner_loss": 2.0, "partner_among": 24.0}
     adapted = start | {"partner_found": 0.75, "stsb-dev": 3.0}
     rows = {label: (first, last) for label, first, last, _ in heldout_rows(start, adapted)}
-    assert rows["view finds its partner, of 24 (%)"] == (50.0, 75.0) and len(rows) == 3
+    assert rows["top-1 retrieval of the other view (24 candidates, %)"] == (50.0, 75.0) and len(rows) == 3
 
 
 @pytest.mark.parametrize("name", ["adapt_base", "adapt_micro"])

@@ -1,8 +1,10 @@
 """The page of a run: its own start beside what it has learned, and no request to any network."""
 
+import math
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 from browser import require_sound
@@ -15,6 +17,7 @@ from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.show.__main__ import show
+from pretrain.show.known_answers import measure, read_pairs
 from pretrain.show.page import choose_queries, mark_special, page_of
 from pretrain.start.encoder import starting_encoder
 
@@ -62,6 +65,28 @@ def test_the_start_is_that_of_the_run(idle):
         torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-29, msg=name)  # biases were 0
 
 
+def test_retrieval_is_that_of_its_formulas_and_equal_vectors_find_nothing():
+    rng = np.random.default_rng(0)
+    queries, answers = rng.normal(size=(40, 5)), rng.normal(size=(40, 5))
+    answers += queries
+    found, gains = [], []
+    for number, query in enumerate(queries):
+        cosines = [float(query @ one / np.linalg.norm(query) / np.linalg.norm(one)) for one in answers]
+        rank = sorted(cosines, reverse=True).index(cosines[number]) + 1
+        found.append(rank <= 5)
+        gains.append(1 / math.log2(rank + 1) if rank <= 10 else 0)
+    measured = measure(queries, answers)
+    assert measured.recall == np.mean(found) and measured.ndcg == pytest.approx(np.mean(gains))
+    assert 0.2 < measured.recall < 0.9
+    same = measure(np.ones((30, 3)), np.ones((30, 3)))
+    assert same.recall == same.ndcg == 0 and same.cosine == pytest.approx(1)
+
+
+def rows(config, split):
+    reader = ShardReader(config.data_folder, split)
+    return [row for index in range(reader.num_chunks) for row in reader.read(index).sequences]
+
+
 def test_a_page_is_whole_and_needs_no_network(idle, monkeypatch):
     monkeypatch.setattr(tokenization_utils_tokenizers.logger, "warning_once", pytest.fail)
     html = page_of(idle, 200, ["<b>the old river</b>"])
@@ -73,6 +98,12 @@ def test_a_page_is_whole_and_needs_no_network(idle, monkeypatch):
     assert html.count("<svg") >= 3 and "<mark>[MASK]</mark>" in html and "held-out MLM loss" in html
     assert "<em>anchor</em> is made by <code>" in html and "masked tokens" in html
     # a run that has learned nothing finds the same before and after
+    config = load_config(idle / "config.yaml", {})
+    pairs = read_pairs(config.data_folder, load_tokenizer(config.data_folder))
+    heldout, train = ({row.tobytes() for row in rows(config, split)} for split in ("heldout", "train"))
+    assert len(pairs) >= 10 and not heldout & train
+    figures = re.findall(r">recall@5</th><td>([\d.]+)%</td><td>([\d.]+)%</td>", html)
+    assert len(figures) == 1 and figures[0][0] == figures[0][1] and f"each of {len(pairs)} held-out" in html
     before, after = page.cosines[:5], page.cosines[5:]
     assert len(after) == 5 and before == after and "before training" in html
     assert before == sorted(before, reverse=True)

@@ -74,7 +74,8 @@ def python_files() -> tuple[tuple[str, int], ...]:
 
 
 def module_documents(stripe: int, stripes: int) -> Iterator[str]:
-    """Yield the prose of every S-th module: one document a module, one paragraph a line.
+    """Yield the prose of every S-th module: one document a module, one paragraph a line, blank lines between
+    docstrings.
 
     Yields an empty string for those, so that progress can be counted in modules.
     """
@@ -83,11 +84,11 @@ def module_documents(stripe: int, stripes: int) -> Iterator[str]:
             text = Path(path).read_text("utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        yield "\n".join(prose(text) if path.endswith(".py") else _description(text))
+        yield "\n\n".join(prose(text) if path.endswith(".py") else _description(text))
 
 
 def prose(module: str) -> list[str]:
-    """Return the paragraphs of prose in a module's docstrings, in order; none when it does not parse."""
+    """Return the prose in each of a module's docstrings, a paragraph a line; none when it does not parse."""
     if module.count('"""') + module.count("'''") < max(1, _FEWEST_MARKS * len(module)):
         return []
     try:
@@ -96,13 +97,13 @@ def prose(module: str) -> list[str]:
             tree = ast.parse(module)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    paragraphs: list[str] = []
+    docstrings: list[str] = []
     for node in _documented(tree):
         body = node.body[0] if node.body else None
         value = getattr(body.value, "value", None) if isinstance(body, ast.Expr) else None
-        if isinstance(value, str):
-            paragraphs += prose_paragraphs(inspect.cleandoc(value))
-    return paragraphs
+        if isinstance(value, str) and (paragraphs := prose_paragraphs(inspect.cleandoc(value))):
+            docstrings.append("\n".join(paragraphs))
+    return docstrings
 
 
 def _documented(node: ast.AST) -> Iterator[_DOCUMENTED]:

@@ -9,14 +9,13 @@ wrong kind is one error that names the file and the line.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from augment.core.errors import shortened, shown
+from augment.core.errors import nearest_name, shortened, shown
 from augment.text.cleaning import clean
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
@@ -200,9 +199,9 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
         if column is None and numbered and meant.get(numbered[1]) == NEGATIVE:
             column = f"{NEGATIVE}{int(numbered[2])}"
         if column is None:
-            near = difflib.get_close_matches(str(field), [key for key in meant if key not in fields], 1, 0.6)
+            near = nearest_name(str(field), [key for key in meant if key not in fields])
             if near or source.other_fields == "refuse":
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = f"; did you mean {near!r}?" if near else ""
                 if field in _SCORES:
                     hint = ", which says how alike texts are and is not used: keep pairs that mean the same"
                 raise fault(

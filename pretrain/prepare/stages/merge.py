@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 from collections import Counter
 from typing import Any
 
 from pretrain.common.errors import UserError
 from pretrain.common.files import copy_tree
 from pretrain.data.annotation import WHOLE
-from pretrain.data.manifest import FORMAT, PREPARATION, SPLITS
-from pretrain.data.shard_writer import split_summary, token_dtype, write_manifest
+from pretrain.data.manifest import FORMAT, PAIRS, PREPARATION, SPLITS
+from pretrain.data.shard_writer import split_summary, token_dtype, write_atomically, write_manifest
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.work_folder import (
     BuiltShards,
     Columns,
     DocumentCounts,
+    Pairs,
     ResolveCounts,
     SentenceCounts,
     ShuffledShards,
@@ -24,6 +26,7 @@ from pretrain.prepare.work_folder import (
     UnreadRows,
 )
 
+MOST_PAIRS = 10_000
 MOST_FAULTS = 20  # named in the manifest; `counts` has the number of all
 
 
@@ -75,6 +78,8 @@ class Merge(PlannedStep):
                 name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")
             },
         }
+        if pairs := [pair for task in Pairs.read_all(self.work).values() for pair in task.root]:
+            write_atomically(self.out / PAIRS, json.dumps(pairs[:MOST_PAIRS], ensure_ascii=False).encode())
         write_manifest(self.out, manifest)
 
     def _counts(self) -> Counter[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,23 @@ from pretrain.prepare.prose import is_prose
 from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.stages.step import PlannedStep
-from pretrain.prepare.work_folder import Decision, DocumentCounts, HashRange, SentenceCounts, UnreadRows
+from pretrain.prepare.work_folder import (
+    Decision,
+    DocumentCounts,
+    HashRange,
+    Pairs,
+    SentenceCounts,
+    UnreadRows,
+)
+
+
+def pairs_of(paragraphs: list[list[str]]) -> list[tuple[str, str]]:
+    """Return the first sentence of each paragraph with the others: a query whose answer is known.
+
+    >>> pairs_of([["Summary of it.", "It does this.", "And that."], ["Alone."]])
+    [('Summary of it.', 'It does this. And that.')]
+    """
+    return [(first, " ".join(others)) for first, *others in filter(None, paragraphs) if others]
 
 
 class ReadSource(PlannedStep):
@@ -48,7 +65,7 @@ class Scatter(PlannedStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         config, seed = self.config, self.config.seed
         counts: Counter[str] = Counter()
-        hashes = HashRange()
+        hashes, pairs = HashRange(), Pairs([])
         decision = self.decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         signatures = bk.RunWriter(self.work / "signatures", f"{rank:05d}", self.buckets, bk.SIGNATURE)
@@ -65,6 +82,11 @@ class Scatter(PlannedStep):
             key = bk.text_key(b"\n".join(encoded), seed)
             heldout = self.is_heldout(key, decision, hashes)
             counts["documents_heldout"] += heldout
+            if heldout and config.unit == "sentence":
+                kept_ones = frozenset(kept)
+                blocks = re.split(r"\n\s*\n", document.text)
+                split = (sentences_of(block, config.sources[source].unwrap) for block in blocks)
+                pairs.root += pairs_of([[one for one in block if one in kept_ones] for block in split])
             parts = [(key, encoded, heldout)]
             if decision and decision.cut and decision.key == key and len(encoded) > 1:
                 counts["documents_cut"] += 1
@@ -84,6 +106,7 @@ class Scatter(PlannedStep):
         texts.flush()
         signatures.flush()
         hashes.write(self.work, rank)
+        pairs.write(self.work, rank)
         SentenceCounts(counts).write(self.work, rank)
 
     def _prose(self, sentences: list[str], counts: Counter[str]) -> list[str]:

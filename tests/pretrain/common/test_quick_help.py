@@ -81,7 +81,7 @@ def test_help_imports_nothing_slow_and_fits_80_columns(command):
     done = answer(command, "--help")
     assert done.returncode == 0, done.stderr
     *page, imported = done.stdout.splitlines()
-    assert imported.split() == ["imported:"]
+    assert imported.split() == ["imported:"] and not done.stderr
     assert page[0].startswith("usage: ") and max(map(len, page)) <= 80
 
 
@@ -90,3 +90,10 @@ def test_a_wrong_flag_imports_nothing_slow(command):
     done = answer(command, "--no-such-flag=1")
     assert done.returncode == 2 and "no-such-flag" in done.stderr, done.stderr
     assert done.stdout.splitlines()[-1].split() == ["imported:"]
+
+
+def test_a_command_says_first_that_it_loads_libraries():
+    done = answer("pretrain.export", "no/such/run")
+    first, *_, last = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and first.startswith("python -m pretrain.export: loading torch ")
+    assert last == "error: there is no folder no/such/run"

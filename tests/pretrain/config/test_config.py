@@ -98,6 +98,21 @@ def test_what_changes_nothing_is_refused_of_a_flag_and_taken_of_a_record(tmp_pat
             load_config(tmp_path / "config.yaml", {key: value})
 
 
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("objective: {options: &a {x: [*a]}}", "an anchor holds itself"),
+        ("objective: {options: &a [1, 2], name: &b [*a, *b]}", "an anchor holds itself"),
+        (f"train: {{seed: {10**22}}}", "too large"),
+        (f"train: {{steps: {10**22}}}", "too large"),
+    ],
+)
+def test_what_no_run_can_hold_is_one_error(tmp_path, text, words):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(UserError, match=words):
+        load_config(tmp_path / "recipe.yaml", {})
+
+
 def test_none_is_an_augmentation():
     assert load_config(None, {"aug": "none"}).augment.of_role("positive") == "none"
 
@@ -108,6 +123,8 @@ def test_none_is_an_augmentation():
         ({"train.learning_rate": "1"}, ["train.learning_rate"]),
         ({"train.lrr": "1"}, ["did you mean --train.lr?"]),
         ({"seeds": "1,11"}, ["--train.seed", "pretrain.sweep", "--seed-list"]),
+        ({"train.seed": "9" * 23}, ["--train.seed", "too large"]),
+        ({"text": "a.txt"}, ["unknown flag --text; its name here is --data"]),
         ({"lr": "1"}, ["did you mean --train.lr?"]),
         ({"optimiser": "adamw"}, ["did you mean --train.optimizer?"]),
         ({"train.lr": "fast"}, ["train.lr", "number", "fast"]),

@@ -410,6 +410,7 @@ def test_command_line(tmp_path, capsys, monkeypatch):
 
     assert status(str(tmp_path), "--out", str(tmp_path / "out")) == 0
     assert "exported step 7" in capsys.readouterr().out
+    assert status(f"{tmp_path}x") == 2 and f"no folder {tmp_path}x; did you mean" in capsys.readouterr().err
     assert status() == 2 and "RUN is missing" in capsys.readouterr().err
     assert status("--help") == 0 and "checkpoint" in capsys.readouterr().out
     assert status(str(tmp_path), "--stp", "3") == 2 and "did you mean --step?" in capsys.readouterr().err

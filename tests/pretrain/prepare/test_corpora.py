@@ -343,13 +343,12 @@ TEXT = """This string is no documentation and must not be found."""
 
 
 def test_prose_of_a_module():
-    paragraphs = embedded.prose(MODULE)
-    assert paragraphs == [
-        "Tools that read and write tables of numbers.",
-        "The reader is fast because it never copies a row. It returns an array of floats.",
+    docstrings = embedded.prose(MODULE)
+    assert docstrings == [
+        "Tools that read and write tables of numbers.\n"
+        "The reader is fast because it never copies a row. It returns an array of floats.\n"
         "The file to read, which has to exist already.",
-        "A table that holds all of its rows in memory at once.",
-        "The number of rows that the table has.",
+        "A table that holds all of its rows in memory at once.\nThe number of rows that the table has.",
         "Sort the rows by the column that is named. See table.find for the other way.",
     ]
     assert embedded.prose("def broken(:") == [] and embedded.prose("x = 1") == []

@@ -1,5 +1,7 @@
 """What a sweep file asks for: mistakes in it, overrides, grids, searches."""
 
+from pathlib import Path
+
 import pytest
 from sweep_helpers import ROOT, entries_of, write_sweep
 
@@ -47,6 +49,17 @@ def test_a_mistake_is_one_message_that_says_what_and_where(tmp_path, tree, words
 def test_a_recipe_in_place_of_a_sweep_is_answered_by_its_flag():
     with pytest.raises(UserError, match=r"clear_micro\.yaml is no sweep.*: --config \S+clear_micro\.yaml$"):
         read_sweep(ROOT / "configs" / "clear_micro.yaml")
+
+
+def test_a_recipe_may_be_named_as_elsewhere_and_the_title_is_the_files_name(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "recipe: clear_micro\nrows: {a: {recipe: configs/simcse_micro.yaml}, b: {}}"
+    )
+    sweep = read_sweep(tmp_path / "mine.yaml")
+    recipes = [entry.points[0].recipe.name for entry in expand(sweep, tmp_path, {})]
+    assert sweep.title == "mine" and recipes == ["simcse_micro.yaml", "clear_micro.yaml"]
+    with pytest.raises(UserError, match="no recipe clear_mirco; did you mean clear_micro"):
+        expand(sweep.model_copy(update={"recipe": Path("clear_mirco")}), tmp_path, {})
 
 
 def test_the_command_line_wins_and_relative_values_multiply_what_it_says(tmp_path):

@@ -161,6 +161,12 @@ def test_precision_is_one_of_two_and_says_its_ratio():
     assert chosen == ("bf16" if ratio > 1.05 else "fp32") and ratio > 0
 
 
+@pytest.mark.gpu
+def test_a_gpu_that_has_bf16_is_not_measured():
+    has = torch.cuda.get_device_capability() >= (8, 0)
+    assert choose_precision("cuda") == ("bf16" if has else "fp32", None)
+
+
 # -- time shares --------------------------------------------------------------
 
 
