@@ -20,7 +20,7 @@ from pretrain.common.errors import UserError
 FORMAT = "clear-shards-1"
 MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
-PREPARATION = 3
+PREPARATION = 4
 """Version of what preparation does. Raise it with a change after which the same text and config give other
 shards, or after which the stages keep other files for each other. Manifests from before it have none: they
 count as 1."""
