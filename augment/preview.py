@@ -98,7 +98,8 @@ def view_keys(seed: int, ids: np.ndarray, view: int) -> np.ndarray:
 
 def encode(sentences: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> Ragged:
     """Return `[CLS] sentence [SEP]` for each sentence."""
-    rows = tokenizer(list(sentences), add_special_tokens=False, verbose=False)["input_ids"]
+    settings = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+    rows = tokenizer(list(sentences), **settings)["input_ids"]
     return Ragged.from_sequences([[vocabulary.cls_id, *row, vocabulary.sep_id] for row in rows])
 
 

@@ -14,6 +14,7 @@ _SINGULAR = word_set(
     "he she it this that each every everyone everybody someone somebody anyone anybody no-one nobody "
     "one nothing"
 )
+_NOMINATIVES = word_set("i you he she we they")
 _PLURAL = word_set(
     "we us they them these those both many several few others people police cattle most all some"
 )
@@ -103,32 +104,38 @@ def _is_abbreviation(word: str) -> bool:
     return initials or word == "No" or word.lower() in _ABBREVIATIONS
 
 
+def is_joined_by_and(sentence: ParsedSentence, i: int) -> bool:
+    """Return whether the phrase that word i heads is several, joined by "and": "he and she"."""
+    # a parser may take the second pronoun for the head
+    if i > 1 and sentence.word(i - 1).lower() == "and" and sentence.word(i - 2).lower() in _NOMINATIVES:
+        return sentence.word(i).lower() in _NOMINATIVES
+    for child in sentence.children(i):
+        if sentence.relation(child) == "conj" and child > i:
+            joined = (*sentence.children(i), *sentence.children(child))
+            if any(
+                sentence.relation(other) == "cc" and sentence.word(other).lower() in ("and", "&")
+                for other in joined
+            ):
+                return True
+    return False
+
+
 def is_plural(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether the phrase that word i heads is plural: by pronoun, tag, determiner, or coordination by
-    "and"."""
+    """Return whether the phrase that word i heads is plural: by coordination, pronoun, tag or determiner."""
     word = sentence.word(i).lower()
+    if is_joined_by_and(sentence, i):
+        return True
     if word in _SINGULAR:
         return False
     if word in _PLURAL or sentence.tags[i] in ("NNS", "NNPS"):
         return True
     for child in sentence.children(i):
-        relation = sentence.relation(child)
-        if relation == "conj" and child > i:
-            joined = [*sentence.children(i), *sentence.children(child)]
-            if any(
-                sentence.word(other).lower() in ("and", "&")
-                for other in joined
-                if sentence.relation(other) == "cc"
-            ):
-                return True
-        elif child < i and sentence.word(child).lower() in _PLURAL_DETERMINERS:
+        if child >= i:
+            continue
+        other = sentence.word(child).lower()
+        if other in _PLURAL_DETERMINERS:
             return True
-        elif (
-            relation == "nummod"
-            and child < i
-            and sentence.word(child).lower() not in ("one", "1")
-            and word[-1:] != "s"
-        ):
+        if sentence.relation(child) == "nummod" and other not in ("one", "1") and word[-1:] != "s":
             return sentence.tags[i] not in ("NNP", "NN")
     return False
 
@@ -137,6 +144,8 @@ def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
     """Return the person (1, 2 or 3) of the phrase that word i heads, and whether it is plural. "You" counts
     as a plural, which its verb forms are."""
     word = sentence.word(i).lower()
+    if is_joined_by_and(sentence, i):
+        return 3, True
     if word in ("i", "me"):
         return 1, False
     if word == "you":

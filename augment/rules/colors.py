@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 from augment.core.entry import Entry
 from augment.text.draws import Draws
@@ -11,6 +12,22 @@ from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_list, word
 
 _SHARES = word_set("more less mostly predominantly largely mainly overwhelmingly entirely exclusively all")
 _JOINTS = ("-", "/", "–")
+_SKIN = word_set("black white brown")
+# a person's noun by its end; some things share it ("a black container"), and are left as they are
+_PERSON = re.compile(r"(?:er|or|ist|ian|ican|ean|ant|ent|ate|ee|man|men|woman|women|people|ship|ism|hood)s?$")
+_KIND = re.compile(r"(?:wort|weed|fish|berry|bird|fly|grass|heron|urchin|squid|crab|snail|moth)s?$")
+_OF_PERSONS = word_set(
+    "he she they we you i who him her them us me being first only second half almost as either american "
+    "asian hispanic latino female jewish gay lgbt non famous"
+)
+_QUOTES = ("'", '"', "“", "‘", "`", "``", "''")
+_SURNAMES = word_set("black white brown green gray grey")
+_BEFORE_COLOUR = ("DT", "PRP$", "IN", "CC", "VBG", "VBN", "CD", ",")
+_LOOKS = word_set(
+    "is are was were be been being turn turns turned become becomes became look looks looked painted"
+)
+_SHADES = word_set("pale light dark deep bright vivid dull soft rich pure slightly very")
+_BEFORE_NOUN = _SHADES | word_set("in and or , the of")
 
 
 def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
@@ -36,7 +53,9 @@ def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
             name = lower if length == 1 else sentence.text[sentence.starts[i] : sentence.ends[j]].lower()
             if name in known and _is_colour(sentence, i, j, known[name], words):
                 old = sentence.text[sentence.starts[i] : sentence.ends[j]]
-                new = draws.choice([other for other in _all() if other != name])
+                shaded = i > 0 and words[i - 1].lower() in _SHADES  # no "pale dark red"
+                others = [other for other in _all() if other != name and not (shaded and " " in other)]
+                new = draws.choice(others)
                 edits.append((sentence.starts[i], sentence.ends[j], like(old, new)))
                 i = j
                 break
@@ -46,21 +65,67 @@ def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: list[str]) -> bool:
     tag = sentence.tags[j]
-    if is_thing and i == j and (tag != "JJ"):
+    before = [word.lower() for word in words[max(0, i - 3) : i]]
+    behind = sentence.tags[j + 1] if j + 1 < len(words) else "."
+    if tag not in ("JJ", "NN") or (is_thing and i == j and not _is_seen(sentence, i, before)):
         return False
-    if tag not in ("JJ", "NN"):
+    if i and (sentence.tags[i - 1].startswith("NN") or words[i - 1] in _QUOTES):
+        return False  # a name ("charlie brown"), a shade of its own ("cherry red"), or only called so
+    if tag == "NN" and not behind.startswith("NN") and before[-1:] and before[-1] not in _BEFORE_NOUN:
+        return False  # "assume black 's identity", "at red"
+    if words[i] in _SURNAMES and sentence.text.islower() and i and sentence.tags[i - 1] not in _BEFORE_COLOUR:
+        return False  # "james brown" in a text without capitals
+    if i and (before[-1] in ("to", "into") or before[-1].endswith("ish")):
         return False
+    if sentence.text[: sentence.starts[i]][-1:] in (":", "=") or (not i and behind[:2] in ("VB", "MD")):
+        return False  # markup; a player of chess
     if words[i][:1].isupper() and (i or (j + 1 < len(words) and words[j + 1][:1].isupper())):
         return False  # the name of something
     if i and (words[i - 1] in _JOINTS or (words[i - 1][:1].isupper() and sentence.pos[i - 1] == "PROPN")):
         return False
     if tag == "NN" and [word.lower() for word in words[max(0, i - 2) : i]] == ["in", "the"]:
         return False  # "in the red"
-    if _is_black_and_white(words, j) or _is_of_people(words, i):
+    if _is_black_and_white(words, j) or _is_of_people(sentence, i, before):
         return False
-    return j + 1 == len(words) or (
-        words[j + 1] not in _JOINTS and not _is_named(words[j].lower(), words[j + 1])
-    )
+    if words[j + 1 : j + 2] and words[j + 1] in _JOINTS:
+        return False
+    nouns = _nouns_behind(sentence, j)
+    if words[j].lower() in _SKIN and any(_PERSON.search(noun.lower()) for noun in nouns):
+        return False
+    return not any(_is_named(words[j].lower(), noun) for noun in nouns)
+
+
+def _is_seen(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
+    """Return whether a word that is a thing more often than a colour ("gold") is said of how something looks:
+    behind a shade or a verb, or beside a colour.
+    """
+    if sentence.tags[i] != "JJ":
+        return False
+    if i and before[-1] in _SHADES:
+        return True
+    behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
+    if i and behind[:2] not in ("NN", "JJ") and before[-1] in _LOOKS:
+        return True
+    around = [word.lower() for word in (*sentence.words[max(0, i - 2) : i], *sentence.words[i + 1 : i + 3])]
+    known = _known()[0]
+    return not {"and", "or", ","}.isdisjoint(around) and any(known.get(word) is False for word in around)
+
+
+def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
+    """Return the word behind a colour and those that are coordinated with it, and the nouns that follow it.
+
+    Of "black and grey water", "water"; of "black jury members", both nouns.
+    """
+    words, known = sentence.words, _known()[0]
+    k = j + 1
+    while (
+        k + 1 < len(words) and words[k].lower() in ("and", "or", ",", "&") and words[k + 1].lower() in known
+    ):
+        k += 2
+    end = k + 1
+    while end < len(words) and sentence.tags[end].startswith("NN"):
+        end += 1
+    return words[k:end]
 
 
 def _is_black_and_white(words: list[str], j: int) -> bool:
@@ -71,9 +136,22 @@ def _is_black_and_white(words: list[str], j: int) -> bool:
     )
 
 
-def _is_of_people(words: list[str], i: int) -> bool:
-    """Return whether a colour stands behind a word for a share, as in "predominantly white"."""
-    return words[i].lower() in ("black", "white", "brown") and i > 0 and words[i - 1].lower() in _SHARES
+def _is_of_people(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
+    """Return whether a colour says what people somebody is of: "predominantly white", "he was black"."""
+    if sentence.word(i).lower() not in _SKIN:
+        return False
+    behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
+    is_noun = (sentence.tags[i] == "NN" and before[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
+    is_said = (
+        i > 1 and sentence.tags[i - 1][:2] == "VB" and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
+    )
+    around = {*before, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
+    return (
+        is_noun
+        or (is_said and behind[:2] not in ("NN", "JJ"))
+        or (i > 0 and before[-1] in _SHARES)
+        or not _OF_PERSONS.isdisjoint(around)
+    )
 
 
 def _is_named(colour: str, noun: str) -> bool:
@@ -81,7 +159,10 @@ def _is_named(colour: str, noun: str) -> bool:
     nothing of their looks.
     """
     things, groups = _nouns().get(colour, (frozenset(), frozenset()))
-    either = {noun.lower(), noun.lower().removesuffix("s")}
+    lower = noun.lower()
+    either = {lower, lower.removesuffix("s"), lower.removesuffix("es"), re.sub("ies$", "y", lower)}
+    if _KIND.search(lower):
+        return True
     return not either.isdisjoint(things | groups) or (bool(groups) and noun[:1].isupper())
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 
 from augment.core.entry import Entry, Parameter
-from augment.rules.clause_forms import finite_form, finite_verb, person_of, spelled_out, subject_of
+from augment.rules.clause_forms import (
+    finite_form,
+    finite_verb,
+    is_joined_by_and,
+    person_of,
+    spelled_out,
+    subject_of,
+)
 from augment.sda.english import is_joined, is_of_title, speaker
 from augment.text.draws import Draws
 from augment.text.inflection import lemma_of
@@ -188,7 +195,7 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     if lemma == "be" and lower in ("is", "are", "was", "were"):
         person, plural = 3, lower in ("are", "were")
         pronoun = sentence.word(subject).lower() if subject is not None else ""
-        if pronoun in ("i", "he", "she", "it"):  # "if he were"
+        if pronoun in ("i", "he", "she", "it") and not is_joined_by_and(sentence, subject):  # "if he were"
             person, plural = (1 if pronoun == "i" else 3), False
     elif sentence.tags[finite] == "VBZ":
         person, plural = 3, False

@@ -14,6 +14,7 @@ from augment.core.compiled import native
 from augment.core.ragged import Ragged, offsets_of
 from augment.text.cleaning import clean, for_clean_text
 from augment.text.pieces import Pieces
+from augment.text.special_tokens import SpecialTokens
 from augment.text.words import encode, is_plain, words_between_spaces
 
 # kept by an encoder, and as many older ones; also words (`MOST_WORDS`): some 20 MB each
@@ -47,6 +48,7 @@ class TextEncoder:
         self._added = re.compile("|".join(map(re.escape, self._added_tokens)) or "(?!)")
         self._words = words_between_spaces(self._clean_tokenizer)
         self._pieces = self._empty_pieces()
+        self._special = SpecialTokens(self.tokenizer)
 
     def __call__(
         self, texts: Sequence[str], origins: Sequence[str] = (), tokens: Ragged | None = None
@@ -68,6 +70,7 @@ class TextEncoder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._special = SpecialTokens(self.tokenizer)  # a setting that is not pickled
         self._pieces = self._empty_pieces()
 
     def _empty_pieces(self) -> Any:
@@ -87,7 +90,10 @@ class TextEncoder:
         """Return `[CLS] tokens [SEP]` of each text from the tokenizer, as bytes of int32."""
         room = 4 * max(0, self.max_length - 2)
         first, last = (array("i", [number]).tobytes() for number in (self.cls_id, self.sep_id))
-        return [b"".join((first, row[:room], last)) for row in encode(self.tokenizer, texts)]
+        return [
+            b"".join((first, row[:room], last))
+            for row in encode(self.tokenizer, self._special.taken_apart(texts))
+        ]
 
     def _by_pieces(self, given_texts: list[str], origins: list[str], tokens: Ragged | None) -> list[bytes]:
         """Return the same from pieces of the origins or met before, and learn the others."""

@@ -59,7 +59,7 @@ def read_split(text: str, say: Callable[[str], None]) -> list[str]:
         for task in plan_tasks(sources):
             of_task = Faults(faults.counts)  # each names a few of its own
             for document in documents(task, sources[task.source], of_task):
-                found |= dict.fromkeys(sentences_of(document, sources[task.source].unwrap))
+                found |= dict.fromkeys(sentences_of(document))
             faults.named += of_task.named
     except UserError as error:
         # a preparation's flag for the same

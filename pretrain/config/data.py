@@ -48,8 +48,15 @@ class Source(BaseModel):
         "unit record: lines. In other formats a record is a document, and passages joins records that "
         "follow each other, as the sentences of a book that are a row each",
     )
-    unwrap: bool = Field(
-        False, description="line breaks inside a document are soft; blank lines end paragraphs"
+    unwrap: bool | Literal["auto"] = Field(
+        "auto",
+        description="join the lines of a paragraph, which blank lines end. auto: where the text is "
+        "hard-wrapped, as e-mails and Gutenberg's books are. (Unit record takes lines as they are)",
+    )
+    line_megabytes: float = Field(
+        8,
+        gt=0,
+        description="longest line of a file, and longest text of a row; a longer one is refused",
     )
     text_key: str = Field(
         "text", description="field with the text, for jsonl, csv, tsv, parquet and datasets"
@@ -171,7 +178,11 @@ class DataConfig(BaseModel):
         16384, ge=300, description="vocabulary of a trained tokenizer, rounded up to a multiple of 64"
     )
     exact_vocabulary: bool = Field(False, description="do not round the vocabulary")
-    lowercase: bool = Field(False, description="trained tokenizer lower-cases and strips accents")
+    lowercase: bool | Literal["auto"] = Field(
+        False,
+        description="trained tokenizer lower-cases and strips accents; auto: unless more than 0.2% of the "
+        "text's letters would lose something, as umlauts, й, が and vowel signs do",
+    )
     tokenizer_megabytes: float = Field(
         24, gt=0, description="text sample to train the tokenizer on, fixed by hash"
     )

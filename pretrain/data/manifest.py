@@ -22,7 +22,7 @@ MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
 PAIRS = "heldout_pairs.json"
 """Beside the manifest, of unit sentence: [first sentence, the others] of each held-out paragraph."""
-PREPARATION = 3
+PREPARATION = 4
 """Version of what preparation does. Raise it with a change after which the same text and config give other
 shards, or after which the stages keep other files for each other. Manifests from before it have none: they
 count as 1."""

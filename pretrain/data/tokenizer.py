@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 DEL = "[DEL]"
+MOST_ACCENTED = 0.002
+"""Share of letters that `lowercase: auto` may take something from; English Wikipedia has 0.0009."""
 _ROLES = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 _SENTENCES = ("A man plays the guitar.", "the 3rd of May", "Über den Fluss", "(nobody) was there")
 _WORDPIECE_ROLES = {"unk_token": "[UNK]"}
@@ -74,10 +78,11 @@ def train_tokenizer(
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix="##")
         texts = sample = list(texts)
-        alphabet = _alphabet(sample, tokenizer.normalizer)
+        alphabet = _alphabet(sample, tokenizer.normalizer, vocabulary // 2)
         # Ties between merges are broken by the pieces' numbers, and the trainer numbers "##x" as it meets
         # them in a randomly seeded map. Named as special tokens they have their numbers beforehand.
-        shared["special_tokens"] = [*special, *(f"##{character}" for character in alphabet)]
+        inner = alphabet if len(alphabet) <= 2000 else [c for c in alphabet if not _is_ideograph(c)]
+        shared["special_tokens"] = [*special, *(f"##{character}" for character in inner)]
         trainer: Any = trainers.WordPieceTrainer(
             **shared, continuing_subword_prefix="##", initial_alphabet=alphabet, limit_alphabet=len(alphabet)
         )
@@ -95,13 +100,37 @@ def train_tokenizer(
     return _wrap(_canonical(tokenizer, special, wordpiece, exact), roles, max_length)
 
 
-def _alphabet(texts: list[str], normalizer: Any, limit: int = 2000) -> list[str]:
-    """Return the most frequent characters of the normalised texts, sorted; rarer ones become [UNK]."""
+def accented_share(texts: Iterable[str]) -> float:
+    """Return the share of letters that lose an accent, a vowel sign or a part where accents are stripped."""
+    letters = lost = 0
+    for text in texts:
+        if text.isascii():
+            letters += sum(map(str.isalpha, text))
+            continue
+        marks = [unicodedata.category(character) == "Mn" for character in text]
+        letters += sum(map(str.isalpha, text)) + sum(marks)
+        lost += sum(marks) + sum(unicodedata.normalize("NFD", c) != c for c in text if c.isalpha())
+    return lost / max(1, letters)
+
+
+def _alphabet(texts: list[str], normalizer: Any, most: int) -> list[str]:
+    """Return the most frequent characters of the normalised texts, sorted; rarer ones become [UNK].
+
+    They are 2,000, or up to `most` where these are not 99.95% of the text: Chinese has more.
+    """
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text))
     frequent = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))
-    return sorted(frequent[:limit])
+    enough = 0.9995 * sum(counts[character] for character in frequent)
+    covered = accumulate(counts[character] for character in frequent)
+    needed = 1 + sum(1 for count in covered if count < enough)
+    return sorted(frequent[: max(2000, min(needed, most))])
+
+
+def _is_ideograph(character: str) -> bool:
+    """Return whether BERT's normalizer makes a word of a character, so that it is never inside one."""
+    return "\u4e00" <= character <= "\u9fff" or "\u3400" <= character <= "\u4dbf"
 
 
 def _batched(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:

@@ -28,7 +28,7 @@ from pretrain.config import named_data
 from pretrain.config.data import DataConfig, Source, data_config
 from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
-from pretrain.data.tokenizer import folds
+from pretrain.data.tokenizer import MOST_ACCENTED, folds
 from pretrain.prepare.executors import ExecutorOptions
 
 
@@ -121,6 +121,13 @@ def summary(manifest: dict, out: Path) -> str:
             f"  annotated by {annotation['parser']} ({annotation['language']}): {annotation['words']:,} "
             f"words, {size:.1f} bytes a token"
         )
+    if (accented := manifest.get("accented_letters", 0)) >= MOST_ACCENTED:
+        share = f"{accented:.1%} of the letters"
+        if folds(out / manifest["tokenizer"])[1]:
+            mend = "name a cased --tokenizer" if manifest["config"]["tokenizer"] else "--lowercase false"
+            lines.append(f"  WARNING: {share} lose an accent or a part in this tokenizer; to keep it: {mend}")
+        else:
+            lines.append(f"  capitals and accents are kept: {share} have one; --lowercase true drops both")
     counts = manifest.get("counts", {})
     lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in counts.items() if count]
     lines += [f"  not read: {fault}" for fault in manifest.get("faults", [])]

@@ -237,17 +237,10 @@ class _Paragraph:
         return match is not None and (match[1] in _SPEECH or match[2] in _SPEECH)
 
 
-def sentences_of(text: str, unwrap: bool = False) -> list[str]:
-    """Return the clean sentences of a document.
-
-    A line is a paragraph. With `unwrap`, blank lines part paragraphs, and line breaks inside them are soft.
-    """
-    if unwrap:
-        lines = [" ".join(block.split("\n")) for block in re.split(r"\n\s*\n", text)]
-    else:
-        lines = text.split("\n") if "\n" in text else [text]
+def sentences_of(text: str) -> list[str]:
+    """Return the clean sentences of a document. A line is a paragraph."""
     sentences: list[str] = []
-    for line in lines:
+    for line in text.split("\n"):
         line = clean(line)
         if line:
             sentences += split_sentences(line)

@@ -22,6 +22,7 @@ from pretrain.common.files import make_folder, replace_durably
 from pretrain.data.shards import Chunk
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.sentences import sentences_of
+from pretrain.prepare.wrapping import margin, unwrap, words_of
 from pretrain.verify.replay import Replay
 
 MASKED = "masked"
@@ -79,7 +80,7 @@ class Phrases:
         """Return the tokens of a sentence where it begins a text and, if they are others, behind a word."""
 
         def tokens(text: str) -> list[int]:
-            return tokenizer(text, add_special_tokens=False)["input_ids"]
+            return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
         alone, before, behind = tokens(sentence), tokens("a"), tokens(f"a {sentence}")
         ways = [alone]
@@ -216,8 +217,12 @@ def _look_up(replay: Replay, document: str) -> tuple[list[str], list[Match]]:
         if not isinstance(error, OSError):
             raise UserError(f"--seen {document[:80]}: not a file of UTF-8 text ({error})") from None
     sources = [s for part in replay.reader.parts for s in part.manifest.get("config", {}).get("sources", [])]
-    ways = sorted({bool(source.get("unwrap")) for source in sources}) or [False]
-    sentences = list(dict.fromkeys(sentence for way in ways for sentence in sentences_of(text, way)))
+    ways = [text]  # and as lines were joined
+    if width := margin(text):
+        ways.append(unwrap(text, width, words_of(text)))
+    if any(source.get("unwrap") is True for source in sources):
+        ways.append(unwrap(text, 0))
+    sentences = list(dict.fromkeys(sentence for way in ways for sentence in sentences_of(way)))
     tokenizer = load_tokenizer(replay.reader.tokenizer_path)
     phrases = Phrases(tokenizer, sentences, replay.reader.max_length - 2)
     if not sentences:

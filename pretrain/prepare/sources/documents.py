@@ -17,6 +17,7 @@ from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
 from pretrain.prepare.sources.rows import Broken, Row, about_first_line, is_unicode, json_rows, table_rows
 from pretrain.prepare.tasks import Task
+from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 MOST_NAMED = 5  # of a task's broken rows
 # so many at the beginning of a task, and nothing else: the file is another than was thought
@@ -53,12 +54,21 @@ def documents(task: Task, source: Source, faults: Faults) -> Iterator[str]:
         texts = _field_texts(task, source, faults)
         if source.layout == "passages":
             texts = readers.passages(texts)
+    words = words_of(readers.read_head(task.place)) if task.width else frozenset()
     for position, text in texts:
         if not is_unicode(text):
             faults.add(
                 "documents_not_utf8", task, position, "not UTF-8; the bytes that are not were left out"
             )
             text = text.encode("utf-8", "surrogateescape").decode("utf-8", "ignore")
+        width = task.width
+        if source.unwrap == "auto" and task.kind != "text":
+            width = margin(text)
+            words = words_of(text) if width else words
+        if width or source.unwrap is True:
+            joined = unwrap(text, width, words)
+            faults.counts["documents_unwrapped"] += joined.count("\n") < text.rstrip().count("\n")
+            text = joined
         yield text
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from augment.core.hub import hub_fault
@@ -20,8 +21,9 @@ from pretrain.common.typed_values import nearest
 from pretrain.config.data import Source
 from pretrain.config.named_data import NAMED_DATA
 from pretrain.data.manifest import MANIFEST
-from pretrain.prepare.sources.readers import COMPRESSIONS, detect_layout
+from pretrain.prepare.sources.readers import COMPRESSIONS, detect_layout, is_array, read_head
 from pretrain.prepare.tasks import Task
+from pretrain.prepare.wrapping import margin
 
 # beside prepared data: the config that a training gave to the preparation that it started
 RECIPE = "prepare.json"
@@ -42,9 +44,23 @@ def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
     """
     tasks: list[Task] = []
     for number, source in enumerate(sources):
-        tasks += _plan_source(number, source, records)
+        longest = int(source.line_megabytes * 1e6)
+        tasks += [replace(task, longest=longest) for task in _plan_source(number, source, records)]
     if records and any(task.kind == "embedded" for task in tasks):
         raise UserError("source embedded holds no records: unit record reads files and datasets.")
+    widths = {task.place: task.width for task in tasks if task.kind == "text"}
+    if wrapped := [place for place, width in widths.items() if width]:
+        what = (
+            "each line is a record, and a paragraph is one with `layout: paragraphs` in the source"
+            if records
+            else "the lines of a paragraph are joined, unless the source has `unwrap: false`"
+        )
+        print(
+            f"note: {len(wrapped)} of {len(widths)} text files are hard-wrapped ({wrapped[0]} at column "
+            f"{widths[wrapped[0]]}): {what}",
+            file=sys.stderr,
+            flush=True,
+        )
     return tasks
 
 
@@ -196,17 +212,26 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[T
                 f"{source.how_to_set('text_key')}"
             )
         return _striped(number, kind, str(file), size, limit=groups)
+    if kind == "jsonl" and is_array(file):
+        return _striped(
+            number, kind, str(file), size, 1 if source.layout == "passages" else MAX_STRIPES, "array"
+        )
     layout = source.layout if kind == "text" else "lines"
-    if layout == "auto" and records:
-        layout = "lines"
-    if layout == "auto":
-        layout = detect_layout(file)
+    width = 0
+    if layout == "auto" or (kind == "text" and layout != "lines" and source.unwrap == "auto"):
+        head = read_head(file)
+        width = margin(head) if source.unwrap == "auto" else 0
+        if layout == "auto":
+            layout = "lines" if records else detect_layout(head)
+            if width and layout == "lines" and not records:
+                layout = "passages"
     # Of a plain file every task reads its own byte range; a compressed one is decompressed once per stripe.
     # So is csv read: a quoted field may hold line breaks, and only the whole file tells.
     limit = MAX_STRIPES if kind in ("csv", "tsv") or file.suffix in COMPRESSIONS else 4096
     if kind in ("jsonl", "csv", "tsv") and source.layout == "passages":
         limit = 1  # stripes take every S-th record, which would part neighbours
-    return _striped(number, kind, str(file), size, limit=limit, layout=layout)
+    tasks = _striped(number, kind, str(file), size, limit=limit, layout=layout)
+    return [replace(task, width=width) for task in tasks]
 
 
 def _hub_file(name: str, revision: str | None) -> Path:

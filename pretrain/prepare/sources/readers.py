@@ -20,7 +20,7 @@ import shlex
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from pretrain.common.errors import UNPACKERS, UserError, not_utf8
 from pretrain.prepare.tasks import Task
@@ -31,22 +31,44 @@ _MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\xf
 """First bytes of a compressed file -> the end that its name must have."""
 _PROBE_BYTES = 1 << 20
 
-Stream = BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
+Stream = io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
 """A file that is read as bytes, decompressed."""
 
 
 def open_file(path: str | Path) -> Stream:
-    """Open a file as a stream of its decompressed bytes."""
+    """Open a file as a stream of its decompressed bytes, with \\n where its lines end in \\r alone."""
     name = str(path)
-    if name.endswith(".gz"):
-        return gzip.open(name, "rb")
-    if name.endswith(".bz2"):
-        return bz2.open(name, "rb")
-    if name.endswith(".xz"):
-        return lzma.open(name, "rb")
+    stream: Stream
     if name.endswith(".zst"):
-        return io.BufferedReader(_ZstandardReader(name), 1 << 18)
-    return open(name, "rb", 1 << 18)
+        stream = io.BufferedReader(_ZstandardReader(name), 1 << 18)
+    else:
+        unpack = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(Path(name).suffix)
+        stream = unpack(name, "rb") if unpack else open(name, "rb", 1 << 18)  # noqa: SIM115 (the caller closes it)
+    head = stream.peek(1)
+    return io.BufferedReader(_LineFeeds(stream)) if b"\r" in head[:-1] and b"\n" not in head else stream
+
+
+class _LineFeeds(io.RawIOBase):
+    """A stream whose lines end in \\r alone, as those of old Macintoshes, with \\n in its place."""
+
+    def __init__(self, stream: Stream):
+        self._stream = stream
+        self.seek = stream.seek  # type: ignore[method-assign]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer)).replace(b"\r", b"\n")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 class _ZstandardReader(io.RawIOBase):
@@ -91,15 +113,15 @@ def _is_compressed(path: str) -> bool:
     return path.endswith(COMPRESSIONS)
 
 
-def detect_layout(path: Path) -> Literal["lines", "paragraphs"]:
-    """Return `paragraphs` if there is a blank line between text in the first megabyte, else `lines`.
+def read_head(path: Path | str) -> str:
+    """Return the whole lines in the first megabyte of a text file.
 
     Raises: UserError if the file is not UTF-8 text or cannot be decompressed.
     """
     try:
         with naming_damage(str(path)), open_file(path) as stream:
             probe = stream.read(_PROBE_BYTES)
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(probe)
+        return codecs.getincrementaldecoder("utf-8-sig")().decode(probe)
     except UnicodeDecodeError as error:
         ending = next((end for start, end in _MAGIC.items() if probe.startswith(start)), "")
         if ending:
@@ -108,8 +130,12 @@ def detect_layout(path: Path) -> Literal["lines", "paragraphs"]:
                 + shlex.join(["mv", str(path), f"{path}{ending}"])
             ) from error
         raise UserError(f"source {not_utf8(path, probe, f'byte {error.start}')}") from error
+
+
+def detect_layout(head: str) -> Literal["lines", "paragraphs"]:
+    """Return `paragraphs` if there is a blank line between the text of a file's first lines, else `lines`."""
     seen_text = blank = False
-    for line in text.split("\n")[:-1]:
+    for line in head.split("\n")[:-1]:
         if not line.strip():
             blank = seen_text
         elif blank:
@@ -117,6 +143,13 @@ def detect_layout(path: Path) -> Literal["lines", "paragraphs"]:
         else:
             seen_text = True
     return "lines"
+
+
+def is_array(path: Path) -> bool:
+    """Return whether a JSON file is one array, or objects written over several lines: no object a line."""
+    with naming_damage(str(path)), open_file(path) as stream:
+        head = stream.read(_PROBE_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
+    return head[:1] == b"[" or head.split(b"\n", 1)[0].strip() == b"{"
 
 
 def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
@@ -129,13 +162,29 @@ def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
     if not _is_compressed(task.place):
         size = os.path.getsize(task.place)
         begin, end = (size * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
-        with open(task.place, "rb", 1 << 18) as stream:
-            yield from group(_owned_lines(stream, begin if task.stripe else None, end, task.layout))
+        with open_file(task.place) as stream:
+            yield from group(_owned_lines(stream, begin if task.stripe else None, end, task))
         return
     with naming_damage(task.place), open_file(task.place) as stream:
-        for number, (position, text) in enumerate(group(enumerate(stream))):
+        for number, (position, text) in enumerate(group(_numbered_lines(stream, task))):
             if number % task.stripes == task.stripe:
                 yield position, text
+
+
+def _numbered_lines(stream: Stream, task: Task) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(iter(lambda: stream.readline(task.longest + 1), b"")):
+        if len(line) > task.longest:
+            raise too_long(task, number)
+        yield number, line
+
+
+def too_long(task: Task, position: int) -> UserError:
+    """Return the error for a line, or the text of a row, that is longer than the source allows."""
+    return UserError(
+        f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB. Break it into lines or "
+        "rows, a document each; or allow more (some 130 times that of memory, if it is one sentence): "
+        f"""--source '[{{source: "{task.place}", line_megabytes: N}}]'"""
+    )
 
 
 @contextlib.contextmanager
@@ -174,38 +223,42 @@ def where(task: Task, position: int) -> str:
     if task.kind in ("parquet", "disk", "hub"):
         return f"{task.place}, row {position + 1}"
     line = position
-    if task.kind not in ("csv", "tsv") and not _is_compressed(task.place):
+    if task.kind not in ("csv", "tsv") and task.layout != "array" and not _is_compressed(task.place):
         line = 0
-        with open(task.place, "rb") as stream:
+        with open_file(task.place) as stream:
             while position > 0 and (block := stream.read(min(position, _PROBE_BYTES))):
                 line += block.count(b"\n")
                 position -= len(block)
     return f"{task.place}, line {line + 1}"
 
 
-def _owned_lines(stream: Stream, begin: int | None, end: int, layout: str) -> Iterator[tuple[int, bytes]]:
+def _owned_lines(stream: Stream, begin: int | None, end: int, task: Task) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, line) of the documents that begin in (begin, end]; begin None: in [0, end].
 
     The line that holds byte `begin` began before it, so it belongs to the range before; a paragraph
     document is entered at the first text line after a blank one, and followed past `end` to its own end.
     """
-    paragraphs = layout == "paragraphs"
+    paragraphs = task.layout == "paragraphs"
     position, inside = 0, True
     if begin is not None:
         window = max(0, begin - _PROBE_BYTES)
         stream.seek(window)
         position = window + stream.read(begin - window).rfind(b"\n") + 1
         stream.seek(position)
-        line = stream.readline()
+        line = stream.readline(task.longest + 1)
+        if len(line) > task.longest:
+            raise too_long(task, position)
         position += len(line)
         inside = not paragraphs or not line.strip()
     entering = True
-    for line in stream:
+    while line := stream.readline(task.longest + 1):
         blank = not line.strip()
         if not inside:
             inside = blank
         elif position > end and (not paragraphs or entering):
             return
+        elif len(line) > task.longest:
+            raise too_long(task, position)
         else:
             yield position, line
         entering = blank

@@ -7,9 +7,11 @@ one file of a streamed one.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,19 @@ from typing import Any
 from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
-from pretrain.prepare.sources.readers import Stream, naming_damage, numbered_documents, open_file, where
+from pretrain.prepare.sources.readers import (
+    Stream,
+    naming_damage,
+    numbered_documents,
+    open_file,
+    too_long,
+    where,
+)
 from pretrain.prepare.tasks import Task
 
-_FIELD_CHARACTERS = 1 << 24  # the csv module's own limit is 131,072
 _BATCH = 256
+_PROBE = 1 << 20
+_BETWEEN = re.compile(r"[\s,\[\]]*")  # the objects of an array
 
 Row = dict[str, Any]
 Choose = Callable[[tuple[str, ...]], Sequence[str]]
@@ -51,7 +61,10 @@ def is_unicode(text: str) -> bool:
 
 
 def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
-    """Yield (position, object) of every line of a jsonl file."""
+    """Yield (position, object) of every line of a jsonl file, or of every member of a JSON array."""
+    if task.layout == "array":
+        yield from _array_rows(task)
+        return
     for position, line in numbered_documents(task):
         row: Any = None
         try:
@@ -65,6 +78,34 @@ def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
         if isinstance(row, Broken):
             row = Broken(f"{row.why}; the line begins {line[:60]!r}")
         yield position, row
+
+
+def _array_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
+    """Yield (line, member) of an array of objects, or of objects that are written over several lines each."""
+    decode = json.JSONDecoder().raw_decode
+    with naming_damage(task.place), open_file(task.place) as stream:
+        text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape")
+        buffer, line, number, array = "", 0, 0, None
+        while block := text.read(_PROBE):
+            buffer, at = buffer + block, 0
+            if array is None:
+                array = buffer.lstrip()[:1] == "["
+            with contextlib.suppress(json.JSONDecodeError):  # the next block has the rest of the object
+                while True:
+                    start = _BETWEEN.match(buffer, at).end()  # type: ignore[union-attr]
+                    row, behind = decode(buffer, start)
+                    line += buffer.count("\n", at, start)
+                    if number % task.stripes == task.stripe:
+                        yield line, row if isinstance(row, dict) else Broken("not a JSON object")
+                    line, number, at = line + buffer.count("\n", start, behind), number + 1, behind
+            rest = buffer[at:].lstrip(", \r\n\t")
+            line += buffer.count("\n", at, len(buffer) - len(rest))
+            buffer = rest
+            if len(buffer) > task.longest:
+                raise too_long(task, line)
+        if buffer.rstrip() != ("]" if array else ""):
+            fault = f"not JSON, or the file is cut short here: {buffer[:60]!r}"
+            raise UserError(f"source {where(task, line)}: {fault}.")
 
 
 def about_first_line(task: Task, fields: Sequence[str]) -> str:
@@ -86,15 +127,28 @@ def table_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int
 
     Raises: UserError, naming file and row or rows, for data that is damaged or not what its name says.
     """
+
+    def choose_once(fields: tuple[str, ...]) -> Sequence[str]:
+        chosen = choose(fields)
+        if twice := [field for field in chosen if fields.count(field) > 1]:
+            raise UserError(f"source {task.place} has two columns {twice[0]!r}. Rename one of them.")
+        return chosen
+
     if task.kind in ("csv", "tsv"):
-        return _csv_rows(task, choose)
-    if task.kind == "parquet":
-        return _parquet_rows(task, choose)
-    return _dataset_rows(task, source, choose)
+        rows = _csv_rows(task, choose_once)
+    elif task.kind == "parquet":
+        rows = _parquet_rows(task, choose_once)
+    else:
+        rows = _dataset_rows(task, source, choose_once)
+    for position, row in rows:
+        texts = () if isinstance(row, Broken) else row.values()
+        if any(isinstance(text, str) and len(text) > task.longest for text in texts):
+            raise too_long(task, position)
+        yield position, row
 
 
 def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
-    csv.field_size_limit(_FIELD_CHARACTERS)
+    csv.field_size_limit(task.longest)
     with naming_damage(task.place), open_file(task.place) as stream:
         rows = _numbered_rows(task, stream)
         header = next(rows, (0, []))[1]
@@ -118,20 +172,44 @@ def _numbered_rows(task: Task, stream: Stream) -> Iterator[tuple[int, list[str]]
     """
     # Bytes that are not UTF-8 become halves of surrogate pairs, which `is_unicode` finds in their row.
     text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
+
+    def lines() -> Iterator[str]:
+        while line := text.readline(task.longest + 1):
+            if len(line) > task.longest:
+                raise too_long(task, reader.line_num)
+            yield line
+
     if task.kind == "tsv":  # has no quotes: a field is what lies between tabs
-        reader = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+        reader = csv.reader(lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
-        reader = csv.reader(text, strict=True)
+        reader = csv.reader(
+            lines(), strict=True, escapechar="\\" if _has_escaped_quotes(task.place) else None
+        )
     while True:
         position = reader.line_num
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise UserError(f"source {where(task, position)}: not {task.kind} ({error}).") from error
+            if "field limit" in str(error):
+                raise too_long(task, position) from error
+            hint = "" if task.kind == "tsv" else " A quote inside quotes is written twice."
+            raise UserError(f"source {where(task, position)}: not {task.kind} ({error}).{hint}") from error
         if row is None:
             return
         if row:
             yield position, row
+
+
+def _has_escaped_quotes(place: str) -> bool:
+    """Return whether a csv file writes \\" for a quote inside quotes, as Spark and MySQL do."""
+    with open_file(place) as stream:
+        head = stream.read(_PROBE).decode("utf-8", "replace")
+    if '\\"' in head:
+        try:
+            list(csv.reader(head.splitlines(keepends=True), strict=True))
+        except csv.Error as error:  # and not that `head` ends inside quotes
+            return "expected after" in str(error)
+    return False
 
 
 def _parquet_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:

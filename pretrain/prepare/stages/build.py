@@ -33,6 +33,7 @@ class Pack(PlannedStep):
         parts = self.parts_of(runs, bucket)
         for part in range(parts):
             yield from self._pack(bk.load_texts(runs, bucket, part, parts), bucket, encoder, counts)
+        counts["special_tokens_read_as_text"] += encoder.spelled
 
     def _pack(
         self, texts: bk.Texts, bucket: int, encoder: TextEncoder, counts: Counter[str]

@@ -10,6 +10,7 @@ from typing import Any
 
 from augment.core.ragged import Ragged
 from augment.text.cleaning import for_clean_text
+from augment.text.special_tokens import SpecialTokens
 from pretrain.data.tokenizer import encode
 from pretrain.prepare.progress import Heartbeat
 
@@ -17,7 +18,10 @@ _BATCH = 8192  # texts
 
 
 class TextEncoder:
-    """The tokenizer of a work folder. cls_id, sep_id: its special tokens."""
+    """The tokenizer of a work folder.
+
+    cls_id, sep_id: its special tokens. spelled: how many special tokens were in texts, and were read as text.
+    """
 
     def __init__(self, work: Path, heartbeat: Heartbeat):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tasks run side by side: one core each
@@ -32,6 +36,7 @@ class TextEncoder:
             tokenizer.no_truncation()
         added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
         self._added = re.compile("|".join(map(re.escape, added)) or "(?!)")
+        self._special, self.spelled = SpecialTokens(self._tokenizer), 0
         # from the file: transformers takes a second to import
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         self.cls_id, self.sep_id = (self._special_id(settings[f"{role}_token"]) for role in ("cls", "sep"))
@@ -45,12 +50,15 @@ class TextEncoder:
         """Return the tokens of texts, without special ones.
 
         All texts are clean: to clean them again would take a quarter of the time. It would change something
-        only beside a special token inside a text ("[MASK]"), since the parts between are stripped.
+        only beside an added token inside a text, since the parts between are stripped.
         """
         parts = []
         for start in range(0, len(texts), _BATCH):
             batch = texts[start : start + _BATCH]
-            plain = self._added.search("\n".join(batch)) is None
-            parts.append(encode(self._clean_tokenizer if plain else self._tokenizer, batch))
+            tokenizer, given = self._clean_tokenizer, batch
+            if self._added.search("\n".join(batch)) is not None:
+                tokenizer, given = self._tokenizer, self._special.taken_apart(batch)
+                self.spelled += self._special.count(batch)
+            parts.append(encode(tokenizer, given))
             self._heartbeat.advance(sum(map(len, batch)))
         return Ragged.concatenate(parts)

@@ -51,6 +51,7 @@ class Merge(PlannedStep):
         vocabulary = size.vocabulary_size
         if size.new_tokens:
             counts["new_tokens"] = size.new_tokens
+        accented = {} if size.accented_letters is None else {"accented_letters": size.accented_letters}
         columns: dict[str, Any] = {}
         annotation: dict[str, Any] = {}
         if config.unit == "record":
@@ -68,6 +69,7 @@ class Merge(PlannedStep):
             "token_dtype": token_dtype(vocabulary),
             "tokenizer": "tokenizer",
             "tokenizer_hash": tokenizer_hash(tokenizer),
+            **accented,
             **annotation,
             "splits": summaries,
             "counts": dict(sorted(counts.items())),

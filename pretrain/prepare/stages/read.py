@@ -73,7 +73,7 @@ class Scatter(PlannedStep):
             source = document.metadata["source"]
             counts["documents"] += 1
             counts["characters"] += len(document.text)
-            kept = self._prose(sentences_of(document.text, config.sources[source].unwrap), counts)
+            kept = self._prose(sentences_of(document.text), counts)
             encoded = [sentence.encode("utf-8", "replace") for sentence in kept]
             if not encoded:
                 continue

@@ -11,7 +11,14 @@ import numpy as np
 from pretrain.common.errors import UserError
 from pretrain.data.annotate import check_corpus
 from pretrain.data.new_words import add_words
-from pretrain.data.tokenizer import adopt_tokenizer, save_tokenizer, train_tokenizer
+from pretrain.data.tokenizer import (
+    MOST_ACCENTED,
+    accented_share,
+    adopt_tokenizer,
+    folds,
+    save_tokenizer,
+    train_tokenizer,
+)
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.work_folder import TokenizerSize
@@ -40,6 +47,8 @@ class MakeTokenizer(PlannedStep):
     def _make(self) -> None:
         config = self.config
         added: list[str] = []
+        texts: list[str] = []
+        accented: float | None = None
         if config.tokenizer:
             tokenizer = adopt_tokenizer(config.tokenizer, config.max_length)
             if config.new_words:
@@ -48,16 +57,25 @@ class MakeTokenizer(PlannedStep):
             # One task, alone on the machine: let the trainer use its threads. It counts words, whose order
             # does not matter.
             os.environ["TOKENIZERS_PARALLELISM"] = "true"
+            texts = list(self.sample())
+            lowercase = config.lowercase
+            if lowercase == "auto":
+                accented = accented_share(texts)
+                lowercase = accented < MOST_ACCENTED
             tokenizer = train_tokenizer(
-                self.sample(),
+                texts,
                 config.tokenizer_type,
                 config.vocabulary,
-                config.lowercase,
+                lowercase,
                 config.max_length,
                 exact=config.exact_vocabulary,
             )
         save_tokenizer(tokenizer, self.work / "tokenizer")
-        TokenizerSize(vocabulary_size=len(tokenizer), new_tokens=len(added) or None).write(self.work)
+        if accented is None and folds(self.work / "tokenizer")[1]:
+            accented = accented_share(texts or self.sample())
+        TokenizerSize(
+            vocabulary_size=len(tokenizer), new_tokens=len(added) or None, accented_letters=accented
+        ).write(self.work)
 
     def sample(self) -> Iterator[str]:
         """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs.

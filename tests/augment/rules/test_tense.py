@@ -56,6 +56,12 @@ from augment.rules.tense import tense
         ("He will come and see it.",
          "He/PRP/nsubj/3 will/MD/aux/3 come/VB/ROOT/0 and/CC/cc/3 see/VB/conj/3 it/PRP/dobj/5 ././punct/3",
          "present", "He comes and sees it."),
+        ("He and she had money.",
+         "He/PRP/nsubj/4 and/CC/cc/3 she/PRP/conj/1 had/VBD/root/0 money/NN/obj/4 ././punct/4", "present",
+         "He and she have money."),
+        ("I and she were happy.",  # as the parser of EWT has it
+         "I/PRP/nsubj/5 and/CC/cc/5 she/PRP/nsubj/5 were/VBD/cop/5 happy/JJ/root/0 ././punct/5", "present",
+         "I and she are happy."),
         ("She was tried and sentenced.",
          "She/PRP/nsubj:pass/3 was/VBD/aux:pass/3 tried/VBN/root/0 and/CC/cc/5 sentenced/VBD/conj/3 "
          "././punct/3", "present", "She is tried and sentenced."),

@@ -47,6 +47,12 @@ def test_colours_whole_words_only():
         ("It is in the black.", "It/PRP is/VBZ in/IN the/DT black/NN ./."),
         ("Black beans, a silver platter", "Black/JJ beans/NNS ,/, a/DT silver/JJ platter/NN"),
         ("A black and white photo", "A/DT black/JJ and/CC white/JJ photo/NN"),
+        (
+            "He was black, as were green parties.",
+            "He/PRP was/VBD black/JJ ,/, as/IN were/VBD green/JJ parties/NNS ./.",
+        ),
+        ("charlie brown saw ivory trade", "charlie/NN brown/NN saw/VBD ivory/JJ trade/NN"),
+        ("White urban farm owners, red Sox", "White/JJ urban/JJ farm/NN owners/NNS ,/, red/JJ Sox/NNPS"),
         ("It was mostly white then.", "It/PRP was/VBD mostly/RB white/JJ then/RB ./."),
         ("", ""),
     ],

@@ -48,9 +48,11 @@ def test_encoder_gives_the_tokens_of_the_tokenizer(make):
     rng = np.random.default_rng(0)
     words = [*" ".join(TEXTS).split(" "), "x\u00a0", "\ty", "1,000.5", "'s"]
     texts = TEXTS + [" ".join(rng.choice(words, 12)) for _ in range(200)]
-    expected = encode(texts, tokenizer, vocabulary)
+    expected = encode(encoder._special.taken_apart(texts), tokenizer, vocabulary)
+    special = [vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]
     for _ in range(2):  # learned, and known
         assert encoder(texts) == expected
+        assert np.isin(encoder(texts).ids, special).sum() == 2 * len(texts)  # "[MASK]" in a text is text
     assert pickle.loads(pickle.dumps(encoder))(texts) == expected
     assert encoder([]).num_tokens == 0
     short = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 5)(texts)
@@ -133,7 +135,9 @@ def test_encoder_takes_any_text(name, monkeypatch):
         )
 
     def expected(texts):
-        rows = [row[:58] for row in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+        texts = encoder._special.taken_apart(texts)
+        ids = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        rows = [row[:58] for row in ids]
         return Ragged.from_sequences([[vocabulary.cls_id, *row, vocabulary.sep_id] for row in rows])
 
     for _ in range(20):

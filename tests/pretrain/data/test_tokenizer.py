@@ -13,6 +13,7 @@ import pytest
 from augment.text.cleaning import clean, without_cleaning
 from pretrain.common.errors import UserError
 from pretrain.data.tokenizer import (
+    accented_share,
     adopt_tokenizer,
     encode,
     load_tokenizer,
@@ -64,6 +65,20 @@ def test_bytes_go_there_and_back():
 def test_lowercase():
     tokenizer = train_tokenizer(iter(corpus()), "wordpiece", 320, lowercase=True)
     assert tokenizer("NAÏVE")["input_ids"] == tokenizer("naive")["input_ids"]
+
+
+def test_the_share_of_letters_that_accents_take_part_in():
+    assert accented_share(["naïve", "abcde"]) == 0.1
+    assert accented_share(["Straße", "12 !?", ""]) == 0 and accented_share([]) == 0
+    assert accented_share(["が"]) == accented_share(["한국"]) == 1  # of parts, which would come apart
+    assert 0.1 < accented_share(["यह एक वाक्य है"]) < 0.5
+
+
+def test_word_piece_has_the_characters_that_chinese_needs():
+    characters = [chr(0x4E00 + number) for number in range(3000)]
+    tokenizer = train_tokenizer(iter(["".join(characters)] * 3), "wordpiece", 8192)
+    ids = tokenizer("".join(characters), add_special_tokens=False)["input_ids"]
+    assert ids.count(tokenizer.unk_token_id) <= 0.0005 * 3000 + 1
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])

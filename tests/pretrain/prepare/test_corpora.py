@@ -19,7 +19,7 @@ from pretrain.config.data import DataConfig, Source
 from pretrain.prepare.sources import embedded
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.readers import detect_layout
+from pretrain.prepare.sources.readers import detect_layout, read_head
 from pretrain.prepare.sources.records import records
 from pretrain.prepare.tasks import Task
 
@@ -57,7 +57,7 @@ def test_lines(tmp_path, small_tasks, suffix):
 def test_paragraphs(tmp_path, small_tasks, suffix):
     made = ["\n".join(f"document {i} line {j}" for j in range(1 + i % 4)) for i in range(60)]
     path = write(tmp_path / f"a.txt{suffix}", "\n\n".join(made) + "\n\n\n")
-    assert detect_layout(path) == "paragraphs"
+    assert detect_layout(read_head(path)) == "paragraphs"
     assert sorted(text.strip() for text in everything(Source(source=str(path)))) == sorted(made)
 
 

@@ -301,3 +301,25 @@ def test_minhash_removes_near_duplicate_documents(tmp_path):
         config(tmp_path / "x.txt", dedup="minhash"), tmp_path / "out", workers=2, progress=False
     )
     assert manifest["counts"]["documents_near_duplicate"] == len(altered) > 3
+
+
+GERMAN = [f"Die Brücke über die Spree Nummer {n} führt zur schönen [SEP] Mühle." for n in range(60)]
+ENGLISH = [f"The bridge number {n} leads over the river to the [MASK] mill." for n in range(60)]
+
+
+@pytest.mark.parametrize(("lines", "keeps"), [(GERMAN, True), (ENGLISH, False)])
+def test_case_and_accents_follow_the_text_and_special_tokens_are_text(tmp_path, lines, keeps):
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join(lines))
+    made = {}
+    for lowercase in ("auto", True):
+        settings = {"vocabulary": 512, "tokenizer_type": "wordpiece", "unit": "record", "heldout": 0.1}
+        out = tmp_path / f"out {lowercase}"
+        made[lowercase] = prepare(
+            config(path, lowercase=lowercase, **settings), out, workers=1, progress=False
+        )
+        assert ("without accents" in summary(made[lowercase], out)) == (not keeps or lowercase is True)
+        assert ("WARNING" in summary(made[lowercase], out)) == (keeps and lowercase is True)
+        assert made[lowercase]["counts"]["special_tokens_read_as_text"] == 60
+        assert all("[ sep ]" in text.lower() or "[ mask ]" in text for text in texts_of(out, "train"))
+    assert (made["auto"]["splits"] == made[True]["splits"]) == (not keeps)

@@ -66,6 +66,9 @@ def all_kinds(folder: Path, rows: list[dict], fields: tuple[str, ...]) -> dict[s
     made = {
         "jsonl": put(folder / "a.jsonl", as_jsonl(rows)),
         "jsonl.bz2": put(folder / "a.jsonl.bz2", as_jsonl(rows)),
+        "json": put(folder / "a.json", "\ufeff" + json.dumps(rows)),
+        "json.gz": put(folder / "a.json.gz", json.dumps(rows, indent=1, ensure_ascii=False)),
+        "objects over lines": put(folder / "b.json", "\n".join(json.dumps(row, indent=1) for row in rows)),
         "csv": put(folder / "a.csv", as_csv(rows, fields)),
         "csv.xz": put(folder / "a.csv.xz", as_csv(rows, fields)),
         "tsv": put(folder / "a.tsv", as_tsv(rows, fields)),
@@ -142,6 +145,25 @@ def test_a_tsv_file_has_no_quotes(tmp_path):
     assert [record.texts[0] for record in read(path)] == ['"Half a quote', 'It\'s "two"']
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_lines_may_end_in_carriage_returns_alone(at_home, suffix):
+    lines = [f"Line {number} of the text." for number in range(300)]
+    source = Source(source=str(put(at_home / f"a.txt{suffix}", "\r".join(lines))))
+    assert len(plan_tasks([source])) > 1
+    assert sorted(text.strip() for text in everything(source)) == sorted(lines)
+    rows = [{"text": line} for line in lines]
+    for name, text in {"a.jsonl": as_jsonl(rows), "a.csv": as_csv(rows, ("text",))}.items():
+        path = put(at_home / f"{name}{suffix}", text.replace("\r", "").replace("\n", "\r"))
+        assert sorted(everything(Source(source=str(path)))) == sorted(lines)
+
+
+def test_quotes_of_csv_may_be_escaped(tmp_path):
+    path = put(tmp_path / "a.csv", 'text,n\n"He said \\"yes\\", and left.",1\n"A, b",2\n')
+    assert everything(Source(source=str(path))) == ['He said "yes", and left.', "A, b"]
+    put(path, 'text,n\n"The ""C:\\"" drive, at C:\\",1\n')
+    assert everything(Source(source=str(path))) == ['The "C:\\" drive, at C:\\']
+
+
 # ---- faults
 # ------------------------------------------------------------------------------------------------------------
 
@@ -188,6 +210,45 @@ def test_it_does_not_matter_where_a_broken_line_stands(tmp_path, monkeypatch):
     put(path, '{"text": \n' * 40)
     with pytest.raises(UserError, match=r"a\.jsonl, line 1: not JSON.*as something else: .*format: text"):
         everything(Source(source=str(path)))
+
+
+@pytest.mark.parametrize("size", [200, 270])  # inside an object; between two
+def test_an_array_that_is_cut_short_is_refused(tmp_path, size):
+    whole = json.dumps([{"text": f"Document {number}."} for number in range(10)], indent=0)
+    path = put(tmp_path / "a.json", whole[: whole.rindex("},", 0, size) + 2] if size > 200 else whole[:size])
+    for reads in (lambda: everything(Source(source=str(path))), lambda: read(path)):
+        with pytest.raises(UserError, match=r"a\.json, line \d\d: not JSON, or the file is cut short"):
+            reads()
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    path = put(tmp_path / "a.csv", "text,text\na,b\n")
+    pyarrow.parquet.write_table(pyarrow.table([["a"], ["b"]], names=["text"] * 2), tmp_path / "a.parquet")
+    for place in (path, tmp_path / "a.parquet"):
+        with pytest.raises(UserError, match="two columns 'text'"):
+            everything(Source(source=str(place)))
+        with pytest.raises(UserError, match="two columns for text"):
+            read(place)
+
+
+def test_a_line_that_is_too_long_is_refused_by_file_and_line(at_home):
+    rows = [{"text": "short"}, {"text": "long " * 30_000}]
+    kinds = all_kinds(at_home, rows, ("text",))
+    kinds |= {
+        name: Source(source=str(put(at_home / name, rows[1]["text"]))) for name in ("a.txt", "a.txt.gz")
+    }
+    for name, source in kinds.items():
+        short = source.model_copy(update={"line_megabytes": 0.1})
+        for records in (False, True):
+            with pytest.raises(UserError, match=r", (line|row) \d+: longer than 0\.1 MB.*line_megabytes: N"):
+                if records:
+                    read(short.source, streaming=short.streaming, line_megabytes=0.1)
+                else:
+                    everything(short)
+        assert max(map(len, everything(source))) == 150_000, name
 
 
 def test_rows_in_another_encoding_are_refused_with_what_to_do(tmp_path):

@@ -64,8 +64,6 @@ def test_documents():
         "Two here.",
         "Three.",
     ]
-    wrapped = "One sentence that\nis wrapped. Two.\n\nA new\nparagraph."
-    assert sentences_of(wrapped, unwrap=True) == ["One sentence that is wrapped.", "Two.", "A new paragraph."]
 
 
 @pytest.mark.parametrize(

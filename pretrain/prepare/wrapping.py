@@ -1,0 +1,123 @@
+"""Find hard-wrapped text, as in e-mails, licences and Gutenberg's books, and join its lines into paragraphs.
+
+A line of such text ends where the next word would have passed the right margin. So the margin is looked for:
+most lines inside paragraphs end within a word of it, and few end as sentences do. Lines of poems, lists,
+tables and code end earlier, and sentences written one a line end in a mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from itertools import pairwise
+
+_MARGINS = range(40, 121)
+_FEWEST = 6  # lines that are followed by another of their paragraph
+_ENDS = re.compile(r"[.!?…:;][\"'”’»)\]]*$")
+_INNER_MARKS = re.compile(r"[,.;:!?][\"'”’)]? ")
+_BLANK_LINES = re.compile(r"\n(?:[ \t\r\f]*\n)+")
+_FENCED = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1", re.M | re.S)
+# a line that begins a list item, a heading, a quotation or a field; one of code or of a table
+_ITEM = re.compile(
+    r"\s*(?:[-*+•·o–—#=~_]+\s|[>|{}$%@\\]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]\s|\w[\w-]*: )"
+)
+_CODE = re.compile(r"[{}(;=|:>\\]$")
+_TABLE = re.compile(r"\S {3}")
+_HYPHENATED = re.compile(r"([^\W\d_]+)-$")
+_FIRST_WORD = re.compile(r"[^\W\d_]+")
+_JOINT_WORDS = frozenset(
+    {"and", "or", "to", "und", "oder", "bis", "et", "ou", "y", "o", "e", "en"}
+)  # "pre- and"
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text in lower case, by which `unwrap` knows a word that was cut in two."""
+    return frozenset(_FIRST_WORD.findall(text.lower()))
+
+
+def margin(text: str) -> int:
+    """Return the column at which the lines of a text are wrapped, 0 where they are not.
+
+    text: whole lines; paragraphs are separated by blank lines.
+    """
+    if text.count("\n") < _FEWEST:
+        return 0
+    text = _FENCED.sub("", text.expandtabs())
+    pairs = [pair for block in _BLANK_LINES.split(text) for pair in _neighbours(block)]
+    if len(pairs) < _FEWEST:
+        return 0
+    lengths = sorted(len(line) for line, _ in pairs)
+    width = lengths[len(lengths) * 97 // 100]  # a few lines stand out: addresses, tables
+    if width not in _MARGINS:
+        return 0
+    full = ended = capitals = words = letters = characters = marks = 0
+    for line, following in pairs:
+        first = following.split(None, 1)[0]
+        full += len(line) + 1 + len(first) > width - 3
+        ended += bool(_ENDS.search(line))
+        capitals += first[0].isupper() and not first.isupper()
+        words += line.strip().count(" ") + 1
+        letters += sum(map(str.isalpha, line))
+        marks += len(_INNER_MARKS.findall(line))
+        characters += len(line) - line.count(" ")
+    count = len(pairs)
+    is_prose = letters >= 0.7 * characters and words >= 5 * count and marks >= 0.25 * count
+    is_wrapped = full >= 0.6 * count and ended <= 0.3 * count and capitals <= 0.4 * count
+    return width if is_prose and is_wrapped else 0
+
+
+def _neighbours(block: str) -> list[tuple[str, str]]:
+    lines = [line.rstrip() for line in block.split("\n")]
+    return [(a, b) for a, b in pairwise(lines) if a and b and not _is_apart(a, b)]
+
+
+def _is_apart(before: str, line: str) -> bool:
+    """Return whether a line does not continue the one before it, wherever their margin is."""
+    return bool(_ITEM.match(line) or _CODE.search(before) or _TABLE.search(before) or _TABLE.search(line))
+
+
+def unwrap(text: str, width: int, words: Container[str] = frozenset()) -> str:
+    """Return a text with the lines of each paragraph joined, where they are wrapped at `width`; 0: all lines.
+
+    A line stays apart where it is short and a capital follows, and before list items and the like. The hyphen
+    of a line's end is removed only if the whole word is among `words` (in lower case); otherwise it stays,
+    without a blank behind it.
+    """
+    if "\n" not in text:
+        return text
+    joined: list[str] = []
+    before, fence = "", ""
+    for line in text.expandtabs().split("\n"):
+        line = line.rstrip()
+        mark = line.lstrip()[:3]
+        if mark in ("```", "~~~") and fence in ("", mark):
+            fence = "" if fence else mark
+            before = ""
+        if before and line and not fence and _continues(before, line, width):
+            joined[-1] = _join(joined[-1], line.lstrip(), words)
+        else:
+            joined.append(line)
+        before = line if mark not in ("```", "~~~") else ""
+    return "\n".join(joined)
+
+
+def _continues(before: str, line: str, width: int) -> bool:
+    """Return whether a line continues the one before it."""
+    if not width:
+        return True
+    if _is_apart(before, line):
+        return False
+    first = line.split(None, 1)[0]
+    room = width - len(before) - 1 - len(first)  # what was left, with the next word put behind
+    if first[0].islower():
+        return room < width // 2
+    return room < (4 if _ENDS.search(before) else width // 6)
+
+
+def _join(before: str, line: str, words: Container[str]) -> str:
+    match = _HYPHENATED.search(before)
+    rest = _FIRST_WORD.match(line)
+    if match is None or rest is None or rest[0] in _JOINT_WORDS:
+        return f"{before} {line}"
+    is_cut = rest[0].islower() and (match[1] + rest[0]).lower() in words
+    return (before[:-1] if is_cut else before) + line
