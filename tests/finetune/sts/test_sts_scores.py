@@ -54,12 +54,13 @@ def _cosines(first, second):
 
 def test_aggregations_over_subsets(layout):
     score = StsEvaluator(layout).evaluate(bag_of_words, ["STS13"])["STS13"]
-    rho = [subset["spearman"] for subset in score["subsets"].values()]
     pairs = [subset["pairs"] for subset in score["subsets"].values()]
     assert list(score["subsets"]) == ["FNWN", "headlines", "OnWN"]
     assert score["pairs"] == sum(pairs)
-    assert score["spearman_mean"] == pytest.approx(sum(rho) / 3)
-    assert score["spearman_wmean"] == pytest.approx(sum(r * n for r, n in zip(rho, pairs)) / sum(pairs))
+    for kind in ("spearman", "pearson"):
+        each = [subset[kind] for subset in score["subsets"].values()]
+        assert score[f"{kind}_mean"] == pytest.approx(sum(each) / 3)
+        assert score[f"{kind}_wmean"] == pytest.approx(sum(r * n for r, n in zip(each, pairs)) / sum(pairs))
 
 
 def test_average_rounds_the_seven_first(layout):

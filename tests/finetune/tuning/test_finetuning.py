@@ -40,6 +40,7 @@ def test_recipe_is_fairseqs():
     assert rates[0] == pytest.approx(2e-5 / 60)
     assert rates[60 + 470] == pytest.approx(1e-5)
     assert 0 < rates[-1] < 1e-7
+    assert [learning_rate(recipe, step, 99) for step in (0, 5)] == pytest.approx([2e-5 / 6, 2e-5])
 
 
 def rotated_in_full_precision(q, k, cos, sin, unsqueeze_dim=1):
