@@ -60,7 +60,7 @@ def encode_padded(
     pools_all = all(getattr(module, "include_prompt", True) for module in model)
     told = [""] if pools_all else sorted({"", *prompts}, key=len, reverse=True)
     of = [next(filter(sentence.startswith, told)) for sentence in sentences]
-    vectors = None
+    vectors = np.empty(0)
     for prompt in dict.fromkeys(of or [""]):
         rows = [row for row, one in enumerate(of) if one == prompt]
         found = model.encode(
@@ -70,7 +70,7 @@ def encode_padded(
             show_progress_bar=False,
             convert_to_numpy=True,
         )
-        vectors = np.empty((len(of), *found.shape[1:]), found.dtype) if vectors is None else vectors
+        vectors = vectors if vectors.size else np.empty((len(of), *found.shape[1:]), found.dtype)
         vectors[rows] = found
     return vectors
 
