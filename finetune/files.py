@@ -173,8 +173,8 @@ def json_rows(path: Path, *keys: str) -> list[tuple[int, tuple[str, ...]]]:
     """
     rows = []
     for number, row in json_objects(path):
-        texts = tuple(row.get(key) for key in keys)
-        if not all(isinstance(text, str) for text in texts):
+        texts = tuple(text for key in keys if isinstance(text := row.get(key), str))
+        if len(texts) < len(keys):
             raise UserError(f"{path}, line {number}: expected JSON with the keys {', '.join(keys)}, texts")
         rows.append((number, texts))
     return rows

@@ -47,7 +47,7 @@ class Padded:
         prompts = {"", *(prompt or "" for prompt in model.prompts.values())}
         told = [""] if pools_all else sorted(prompts, key=len, reverse=True)
         prompt_of = [next(filter(text.startswith, told)) for text in texts]
-        vectors = None
+        vectors = np.empty(0)
         for prompt in dict.fromkeys(prompt_of or [""]):
             rows = [row for row, one in enumerate(prompt_of) if one == prompt]
             made = model.encode(
@@ -57,7 +57,7 @@ class Padded:
                 show_progress_bar=False,
                 convert_to_numpy=True,
             )
-            vectors = np.empty((len(texts), *made.shape[1:]), made.dtype) if vectors is None else vectors
+            vectors = vectors if vectors.size else np.empty((len(texts), *made.shape[1:]), made.dtype)
             vectors[rows] = made
         return vectors
 
