@@ -37,7 +37,9 @@ class ObjectiveConfig(Section):
         "(clear+vadvcse); or a class of your own, FILE.py:CLASS. Flag --objective",
     )
     mask_duplicates: bool = Field(
-        True, description="equal texts in a global batch are no negatives of each other"
+        True,
+        description="equal texts in a global batch are no negatives of each other, nor are those of records "
+        "that share an anchor or a positive, directly or by others",
     )
     false_negatives: FalseNegativesConfig = Field(default_factory=FalseNegativesConfig)
     matryoshka: tuple[int, ...] = Field(

@@ -7,7 +7,6 @@ from typing import Any
 
 from pretrain.config.run import Config
 from pretrain.data.manifest import MANIFEST
-from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.estimate.batch import assumed_batch, assumed_length, sampled_batch
 from pretrain.estimate.communication import collectives
@@ -16,6 +15,7 @@ from pretrain.estimate.duration import Duration, duration
 from pretrain.estimate.measure import PlannedTokenizer, measure_model
 from pretrain.estimate.memory import USABLE, Memory, largest_micro_batch, memory
 from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
+from pretrain.start.data import open_train
 from pretrain.step.reduction import BUCKET
 
 WIRE = {"fp32": 4, "bf16": 2}
@@ -132,7 +132,7 @@ def open_scenario(
     tokenizer: Any = PlannedTokenizer(config.data.prepare.vocabulary)
     reader = None
     if (config.data_folder / MANIFEST).is_file():
-        reader = ShardReader(config.data_folder, "train")
+        reader = open_train(config)
         tokenizer = load_tokenizer(reader.tokenizer_path)
     if length is None and reader is not None:
         batch, mean = sampled_batch(config, reader, tokenizer), reader.num_tokens // reader.num_sequences

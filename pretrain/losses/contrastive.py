@@ -90,7 +90,7 @@ def nt_xent(
             exclude,
             tile,
             identities=same,
-            false_negatives=None if guide is None else guide.both(),
+            false_negatives=guide and guide.both(),
         )
 
 
@@ -170,7 +170,7 @@ def info_nce(
             adjust,
             tile,
             identities=same,
-            false_negatives=None if guide is None else guide.forth(),
+            false_negatives=guide and guide.forth(),
         )
 
 
@@ -196,29 +196,14 @@ def symmetric_info_nce(
         index = torch.arange(len(anchors), device=anchors.device)
         within_group = _within_group(groups, anchors)
         same = _pair_identities(anchors, anchor_identities, positive_identities)
-        false_forth, false_back = (None, None) if guide is None else (guide.forth(), guide.back())
-        return 0.5 * (
+        both = ((ours, theirs, guide and guide.forth()), (theirs, ours, guide and guide.back()))
+        first, second = (
             softmax_over_candidates(
-                ours,
-                theirs,
-                index,
-                temperature,
-                within_group,
-                tile,
-                identities=same,
-                false_negatives=false_forth,
+                *vectors, index, temperature, within_group, tile, identities=same, false_negatives=false
             )
-            + softmax_over_candidates(
-                theirs,
-                ours,
-                index,
-                temperature,
-                within_group,
-                tile,
-                identities=same,
-                false_negatives=false_back,
-            )
+            for *vectors, false in both
         )
+        return 0.5 * (first + second)
 
 
 def relaxed_negative_info_nce(
@@ -272,7 +257,7 @@ def relaxed_negative_info_nce(
             tile,
             identities=same,
             own_logits=own_logits,
-            false_negatives=None if guide is None else guide.forth(),
+            false_negatives=guide and guide.forth(),
         )
 
 

@@ -103,13 +103,6 @@ CHECKS = {
         "ESimCSE's queue does nothing: without its negatives the loss would lack {0:.2g} of itself (below "
         f"{LEAST_PART}). Lengthen objective.esimcse.queue, or set it to 0 and save its encoder.",
     ),
-    "negatives": Check(
-        ("effective_negatives",),
-        lambda negatives: negatives < 1,
-        "an anchor has {0:.2g} negatives: records that share a text, directly or by others, are no negatives "
-        "of each other, and these are nearly all of a batch. Take out the texts that most records share, or "
-        "set objective.mask_duplicates to false.",
-    ),
     "clear": Check(
         ("loss/contrastive", "contrastive_length_only"),
         lambda loss, of_lengths: loss >= of_lengths,

@@ -244,7 +244,7 @@ class Monitor:
             metrics: the row's means of what `measure` returned (may lack any), and its checks of mechanisms.
             risen: whether all losses have their full weight: else none is called inert.
         """
-        alarms = [self._collapse(step, metrics), self._length(step, metrics)]
+        alarms = [self._collapse(step, metrics), self._length(step, metrics), self._alone(step, metrics)]
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
             alarms += [self._chance(step, losses, metrics), self._solved(step, losses, metrics)]
         if risen:
@@ -305,6 +305,16 @@ class Monitor:
             f"with R^2 {r2:.2f}, and it explains {100 * metrics['length_variance']:.0f}% of their variance. "
             "Views may be matched by their length. Try mean pooling where it is cls (model.pooling), or "
             "views whose lengths differ (another augmentation or rate in augment.positive), in a new run."
+        )
+
+    def _alone(self, step: int, metrics: dict[str, float]) -> str | None:
+        since = self._held("alone", metrics.get("effective_negatives", 1) < 1, step)
+        if since is None:
+            return None
+        return (
+            f"an anchor has {metrics['effective_negatives']:.2g} negatives since step {since}: nearly all "
+            "records of a batch share texts, directly or by others. Take out texts that many records have, "
+            "or set objective.mask_duplicates to false, in a new run."
         )
 
     def _chance(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:

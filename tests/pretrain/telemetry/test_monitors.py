@@ -260,6 +260,11 @@ def test_matched_by_length():
     assert len(said) == 1 and "R^2 0.98" in said[0][1] and "70%" in said[0][1]
 
 
+def test_records_that_nearly_all_share_texts():
+    said = watch(losses=lambda i: 0.0, metrics=lambda i: {"effective_negatives": 0.2})
+    assert any("an anchor has 0.2 negatives since step 0" in text for _, text in said)
+
+
 def test_without_a_contrastive_loss_there_is_no_alarm():
     monitor = Monitor()
     assert [a for i in range(100) for a in monitor.alarms_of_row(i, {"mlm": 3.0}, {"loss": {}})] == []
