@@ -57,7 +57,12 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "", says_itself: bo
         UserError: the folder cannot be written.
     """
     path = folder / (f".{part}{LOCK}" if part else LOCK)
-    lock = lease_of(path, on_compromise=lambda loss: None if says_itself and moved() else _stop(loss))
+
+    def stop(loss: Any) -> None:
+        if not (says_itself and moved()):
+            _stop(loss)
+
+    lock = lease_of(path, on_compromise=stop)
     try:
         _acquire(lock, folder / part, wait)
     except OSError as error:

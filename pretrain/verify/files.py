@@ -28,7 +28,8 @@ def verify_files(run: Path) -> bool:
 
     Every byte of its checkpoints and exports is read.
     """
-    faults, unrecorded = [], []
+    faults: list[str] = []
+    unrecorded: list[str] = []
     progress: dict[str, dict[str, Any]] = {}  # by name of a checkpoint, the newest first, or export
     newest: dict[str, Any] = {}
     for path in candidates(run / "checkpoints"):
