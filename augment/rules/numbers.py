@@ -204,7 +204,7 @@ def _is_year(digits: str) -> bool:
 
 def _is_counted(digits: str, before: str, after: str) -> bool:
     """Return whether four digits count what stands behind them: "1984 voters", but "the 1984 elections"."""
-    of_a_year = before in _DETERMINERS and "1900" < digits != "2000"
+    of_a_year = before in _DETERMINERS and digits > "1900"
     return after in _PLURALS or (after.endswith("s") and not of_a_year)
 
 

@@ -132,6 +132,35 @@ def test_a_file_is_moved_to_another_folder(tmp_path):
     require_all(Subject(act, find, make), tmp_path, least=3)
 
 
+def test_a_file_that_a_library_wrote_is_put_in_place(tmp_path):
+    def act(folder: Path) -> None:
+        try:
+            (folder / ".file.partial").write_bytes(NEW)
+            files.put_file_in_place(folder / ".file.partial", folder / "file")
+        finally:
+            files.discard(folder / ".file.partial")
+
+    subject = Subject(act, content_is("file"), lambda folder: (folder / "file").write_bytes(OLD))
+    require_all(subject, tmp_path, least=4)
+
+
+def test_a_synced_line_stays(tmp_path):
+    def find(folder: Path) -> str:
+        path = folder / "lines"
+        return "new" if path.exists() and path.read_bytes().endswith(b"a line\n") else "old"
+
+    def act(folder: Path) -> None:
+        lines = files.LineFile(folder / "lines")
+        try:
+            if find(folder) == "old":
+                lines.append("a line\n")
+            lines.sync()
+        finally:
+            lines.close()
+
+    require_all(Subject(act, find), tmp_path, least=4)
+
+
 def test_a_removed_file_stays_removed(tmp_path):
     def find(folder: Path) -> str:
         return "old" if (folder / "file").exists() else "new"
