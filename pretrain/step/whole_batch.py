@@ -150,6 +150,7 @@ class WholeBatch:
         plan = mine.merge(self._gather(mine.to_tensor(self._most(len(batch))), self.hosts))
         passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
         lengths, of_host = plan.sequences["length"], plan.sequences
+        negatives = self._negatives(plan) if VIEWS in passes else None
         rows, sequences = send_all(
             {name: part.micro_batches(counts[name]) for name, part in passes.items()},
             plan.sequences,
@@ -187,7 +188,7 @@ class WholeBatch:
             self._substitutions(batch) if plan.substitutions else [],
             plan.sums,
             plan.busy,
-            None if gathered is None else self._negatives(of_host, plan.drawn),
+            negatives,
         )
 
     # ---- sentence level: embed, relate, backpropagate
@@ -265,9 +266,9 @@ class WholeBatch:
             probing=probing,
         )
 
-    def _negatives(self, sequences: dict[str, Tensor], drawn: list[int]) -> float | None:
-        """Count the negatives of an anchor; sequences: of the plan, on the host."""
-        objective = self.objective
+    def _negatives(self, plan: StepPlan) -> float | None:
+        """Count the negatives of an anchor, in the mean, while the plan is on the host."""
+        objective, sequences, drawn = self.objective, plan.sequences, plan.drawn
         pool = objective.pool(sum(drawn), self.world)
         if not objective.negatives(pool):
             return None
