@@ -282,12 +282,12 @@ class WholeBatch:
         groups = torch.from_numpy(home(drawn)) if objective.is_local else torch.zeros_like(meanings.records)
         keys = meanings.records * self.world + groups  # a meaning, where anchors see no other rank's
         members = keys.bincount(minlength=self.world * len(meanings.texts)).double()
-        equal = torch.zeros(())
+        equal = 0.0
         for role, of_role in zip(given, there):
             found = meanings.look_up(sequences[f"identity {role}"])
             anchors = members[found.clamp(min=0) * self.world + groups].where(found >= 0, 0.0)
-            equal = equal + (anchors * of_role).mean() / len(given)
-        return objective.negatives(pool, present, members[keys].mean().item() - 1, equal.item())
+            equal += (anchors * of_role).mean().item() / len(given)
+        return objective.negatives(pool, present, members[keys].mean().item() - 1, equal)
 
     def _follow(self, step: int, rows: list[MicroBatch], placed: Placement) -> Tensor:
         """Take a step of the momentum encoder; return its vectors of the global batch, float32[N, d]."""
