@@ -90,7 +90,7 @@ def nt_xent(
             exclude,
             tile,
             identities=same,
-            false_negatives=guide and guide.both(),
+            false_negatives=None if guide is None else guide.both(),
         )
 
 
@@ -170,7 +170,7 @@ def info_nce(
             adjust,
             tile,
             identities=same,
-            false_negatives=guide and guide.forth(),
+            false_negatives=None if guide is None else guide.forth(),
         )
 
 
@@ -196,12 +196,13 @@ def symmetric_info_nce(
         index = torch.arange(len(anchors), device=anchors.device)
         within_group = _within_group(groups, anchors)
         same = _pair_identities(anchors, anchor_identities, positive_identities)
-        both = ((ours, theirs, guide and guide.forth()), (theirs, ours, guide and guide.back()))
+        false_forth, false_back = (None, None) if guide is None else (guide.forth(), guide.back())
+        both = ((ours, theirs, false_forth), (theirs, ours, false_back))
         first, second = (
             softmax_over_candidates(
-                *vectors, index, temperature, within_group, tile, identities=same, false_negatives=false
+                one, other, index, temperature, within_group, tile, identities=same, false_negatives=false
             )
-            for *vectors, false in both
+            for one, other, false in both
         )
         return 0.5 * (first + second)
 
@@ -257,7 +258,7 @@ def relaxed_negative_info_nce(
             tile,
             identities=same,
             own_logits=own_logits,
-            false_negatives=guide and guide.forth(),
+            false_negatives=None if guide is None else guide.forth(),
         )
 
 

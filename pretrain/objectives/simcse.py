@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE
 from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
@@ -89,7 +90,9 @@ class Simcse(Objective):
                     "negatives": torch.cat([z[role] for role in negatives]),
                     "own_negative_bias": settings.hard_negative_logit,
                     "negatives_present": torch.cat([context.present[role] for role in negatives]),
-                    "negative_identities": None if identities is None else identities.flatten(),
+                    "negative_identities": None
+                    if identities is None
+                    else send([identities.flatten()], z["anchor"].device)[0],
                 }
             same = pair(settings, context)
             return contrast(z["anchor"], z["positive"], settings.temperature, **same, **more, guide=guide)

@@ -150,6 +150,7 @@ class WholeBatch:
         plan = mine.merge(self._gather(mine.to_tensor(self._most(len(batch))), self.hosts))
         passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
         lengths, of_host = plan.sequences["length"], plan.sequences
+        negatives = self._negatives(plan) if VIEWS in passes else None
         rows, sequences = send_all(
             {name: part.micro_batches(counts[name]) for name, part in passes.items()},
             plan.sequences,
@@ -187,7 +188,7 @@ class WholeBatch:
             self._substitutions(batch) if plan.substitutions else [],
             plan.sums,
             plan.busy,
-            None if gathered is None else self._negatives(of_host, plan.drawn),
+            negatives,
         )
 
     # ---- sentence level: embed, relate, backpropagate
@@ -265,9 +266,9 @@ class WholeBatch:
             probing=probing,
         )
 
-    def _negatives(self, sequences: dict[str, Tensor], drawn: list[int]) -> float | None:
-        """Count the negatives of an anchor; sequences: of the plan, on the host."""
-        objective = self.objective
+    def _negatives(self, plan: StepPlan) -> float | None:
+        """Count the negatives of an anchor, in the mean, while the plan is on the host."""
+        objective, sequences, drawn = self.objective, plan.sequences, plan.drawn
         pool = objective.pool(sum(drawn), self.world)
         if not objective.negatives(pool):
             return None
@@ -281,12 +282,12 @@ class WholeBatch:
         groups = torch.from_numpy(home(drawn)) if objective.is_local else torch.zeros_like(meanings.records)
         keys = meanings.records * self.world + groups  # a meaning, where anchors see no other rank's
         members = keys.bincount(minlength=self.world * len(meanings.texts)).double()
-        equal = torch.zeros(())
+        equal = 0.0
         for role, of_role in zip(given, there):
             found = meanings.look_up(sequences[f"identity {role}"])
             anchors = members[found.clamp(min=0) * self.world + groups].where(found >= 0, 0.0)
-            equal = equal + (anchors * of_role).mean() / len(given)
-        return objective.negatives(pool, present, members[keys].mean().item() - 1, equal.item())
+            equal += (anchors * of_role).mean().item() / len(given)
+        return objective.negatives(pool, present, members[keys].mean().item() - 1, equal)
 
     def _follow(self, step: int, rows: list[MicroBatch], placed: Placement) -> Tensor:
         """Take a step of the momentum encoder; return its vectors of the global batch, float32[N, d]."""

@@ -98,8 +98,9 @@ def _records(row: dict[str, Any], position: int, fault: Callable[[str], UserErro
 
     def texts_of(column: str) -> list[str]:
         value = row.get(column)
-        several = isinstance(value, list) and column_of(column) in ("positive", NEGATIVE)
-        return [text for one in (value if several else [value]) if (text := _text(one, column, fault))]
+        if not isinstance(value, list) or column_of(column) not in ("positive", NEGATIVE):
+            value = [value]
+        return [text for one in value if (text := _text(one, column, fault))]
 
     text = texts_of("text")
     if not text:
@@ -210,8 +211,8 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
                     "others out by other_fields: ignore"
                 )
         elif column in columns.values():
-            names = _names([*(name for name, of in columns.items() if of == column), field])
-            raise fault(f"there are two columns for {column}: {names}")
+            both = _names([*(name for name, of in columns.items() if of == column), field])
+            raise fault(f"there are two columns for {column}: {both}")
         else:
             columns[field] = column
     if columns.get("sentence2") and LABEL in columns.values():
