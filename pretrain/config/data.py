@@ -99,6 +99,13 @@ class Source(BaseModel):
             return expand(value)
         return value
 
+    @field_validator("source")
+    @classmethod
+    def _can_be_written(cls, value: str) -> str:
+        if any("\udc80" <= character <= "\udcff" for character in value):
+            raise ValueError(f"{value!a} is no UTF-8 to this process; set PYTHONUTF8=1 or LC_ALL=C.UTF-8")
+        return value
+
     def how_to_set(self, key: str) -> str:
         """Say in an error what to type to set a key of this source, as `text_key`."""
         how = f"""--source '[{{source: "{self.source}", {key}: FIELD}}]'"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from augment.core.errors import shortened
@@ -54,7 +55,7 @@ def documents(task: Task, source: Source, faults: Faults) -> Iterator[str]:
         texts = _field_texts(task, source, faults)
         if source.layout == "passages":
             texts = readers.passages(texts)
-    words = words_of(readers.read_head(task.place)) if task.width else frozenset()
+    words = words_of(readers.read_head(Path(task.place))) if task.width else frozenset()
     for position, text in texts:
         if not is_unicode(text):
             faults.add(

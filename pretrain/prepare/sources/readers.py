@@ -38,12 +38,13 @@ Stream = io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
 def open_file(path: str | Path) -> Stream:
     """Open a file as a stream of its decompressed bytes, with \\n where its lines end in \\r alone."""
     name = str(path)
-    stream: Stream
+    stream: Any
     if name.endswith(".zst"):
         stream = io.BufferedReader(_ZstandardReader(name), 1 << 18)
     else:
-        unpack = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(Path(name).suffix)
-        stream = unpack(name, "rb") if unpack else open(name, "rb", 1 << 18)  # noqa: SIM115 (the caller closes it)
+        unpackers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+        unpack = unpackers.get(Path(name).suffix)
+        stream = unpack(name, "rb") if unpack else open(name, "rb", 1 << 18)  # noqa: SIM115
     head = stream.peek(1)
     return io.BufferedReader(_LineFeeds(stream)) if b"\r" in head[:-1] and b"\n" not in head else stream
 
@@ -113,7 +114,7 @@ def _is_compressed(path: str) -> bool:
     return path.endswith(COMPRESSIONS)
 
 
-def read_head(path: Path | str) -> str:
+def read_head(path: Path) -> str:
     """Return the whole lines in the first megabyte of a text file.
 
     Raises: UserError if the file is not UTF-8 text or cannot be decompressed.

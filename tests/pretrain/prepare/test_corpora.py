@@ -373,3 +373,8 @@ def test_the_embedded_corpus_is_large_enough():
         for text in embedded.module_documents(stripe, 16):
             found.update(line for line in text.split("\n") if line)
     assert len(found) >= 100_000
+
+
+def test_a_name_that_an_ascii_locale_has_taken_apart_is_refused():
+    with pytest.raises(ValueError, match=r"gr\\udcc3\\udcb6.*set PYTHONUTF8=1"):
+        Source.model_validate("gr\udcc3\udcb6.txt")
