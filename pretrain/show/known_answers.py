@@ -43,10 +43,9 @@ def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
     for index in range(reader.num_chunks):
         sequences = reader.read(index).sequences
         heldout |= {sequences[row].tobytes() for row in range(len(sequences))}
-        dtype = sequences.values.dtype
 
     def is_heldout(sentence: str) -> bool:
-        return np.array(tokenizer(sentence)["input_ids"], dtype).tobytes() in heldout
+        return np.array(tokenizer(sentence)["input_ids"], np.int32).tobytes() in heldout
 
     pairs, seen = [], set[str]()
     for first, others in json.loads((folder / PAIRS).read_text("utf-8")):
