@@ -41,11 +41,11 @@ class SentenceIndex:
     """
 
     def __init__(self, vectors: Floats | Signs, sentences: Sequence[str], cut: int = 0):
-        self._vectors, self._sentences, self.cut = vectors, sentences, cut
+        self.vectors, self._sentences, self.cut = vectors, sentences, cut
 
     def nearest(self, queries: np.ndarray, count: int) -> list[list[Hit]]:
         """Return for each query, float32[Q, d], the nearest sentences, the nearest first."""
-        cosines, places = self._vectors.search(_unit(queries), min(count, len(self._sentences)))
+        cosines, places = self.vectors.search(_unit(queries), min(count, len(self._sentences)))
         return [
             [
                 Hit(self._sentences[place], float(cosine), int(place))
@@ -92,9 +92,8 @@ def open_index(
     with folder_lock(place, _WAIT):
         index = _kept_index(place, sentences, say, quantize)
         if index is None:
-            vectors = _built(model, sentences, say, quantize)
-            index = SentenceIndex(vectors, sentences, model.count_cut(sentences))
-            content = vectors.serialized()
+            index = build_index(model, sentences, say, quantize)
+            content = index.vectors.serialized()
             about = {"model": model.name, "pooling": model.pooling, "sentences": len(sentences)}
             about |= {"quantize": quantize, "cut": index.cut, "sha256": hashlib.sha256(content).hexdigest()}
             replace_durably(place / _ABOUT, to_json(about))
@@ -132,12 +131,6 @@ def build_index(
         UserError: faiss is not installed.
     """
     load_faiss()
-    return SentenceIndex(_built(model, sentences, say, quantize), sentences, model.count_cut(sentences))
-
-
-def _built(
-    model: EmbeddingModel, sentences: Sequence[str], say: Callable[[str], None], quantize: Storage
-) -> Floats | Signs:
     vectors: Floats | Signs | None = None
     for first in range(0, len(sentences), _AT_ONCE):
         encoded = _unit(model.encode_document(sentences[first : first + _AT_ONCE]))
@@ -149,7 +142,7 @@ def _built(
         if first + _AT_ONCE < len(sentences):
             say(f"{first + len(encoded):,} of {len(sentences):,} sentences encoded")
     assert vectors is not None, "no sentences"
-    return vectors
+    return SentenceIndex(vectors, sentences, model.count_cut(sentences))
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
