@@ -83,7 +83,8 @@ def adapter(model: EmbeddingModel) -> Any:
 
     # quiet for those of sentence-transformers that are none of the library's names
     with warnings.catch_warnings(action="ignore"):
-        prompts, _ = AbsEncoder.validate_task_to_prompt_name(dict(model.prompts), False)
+        validated, _ = AbsEncoder.validate_task_to_prompt_name(dict(model.prompts), False)
+    prompts = validated or {}
     by_type = {"query": model.encode_query, "document": model.encode_document}
 
     class Encoder(AbsEncoder):
@@ -91,7 +92,7 @@ def adapter(model: EmbeddingModel) -> Any:
 
         def __init__(self) -> None:
             about = f"{model.identity} {model.pooling} {model.precision}"
-            about += f" {prompts}" if prompts and any(prompts.values()) else ""
+            about += f" {prompts}" if any(prompts.values()) else ""
             self.mteb_model_meta = ModelMeta.create_empty(
                 overwrites={
                     "name": f"{OWNER}/{folder_name(model.name)}-{model.pooling.replace(' ', '-')}",
@@ -99,9 +100,7 @@ def adapter(model: EmbeddingModel) -> Any:
                 }
             )
 
-        def encode(
-            self, inputs: Any, *, task_metadata: Any, prompt_type: str | None = None, **_: Any
-        ) -> np.ndarray:
+        def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> np.ndarray:
             """Return vectors float32[N, d] of the texts of a data loader, as the library's own wrapper.
 
             A prompt of the task or its kind comes before that of queries or documents (`prompt_type`).

@@ -85,7 +85,7 @@ class Scatter(PlannedStep):
             if heldout and config.unit == "sentence":
                 kept_ones = frozenset(kept)
                 blocks = re.split(r"\n\s*\n", document.text)
-                split = (sentences_of(block, config.sources[source].unwrap) for block in blocks)
+                split = map(sentences_of, blocks)
                 pairs.root += pairs_of([[one for one in block if one in kept_ones] for block in split])
             parts = [(key, encoded, heldout)]
             if decision and decision.cut and decision.key == key and len(encoded) > 1:
