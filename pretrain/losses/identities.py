@@ -50,9 +50,9 @@ class Meanings:
         return Meanings(*(found if device is None else send(found, device)))
 
     def look_up(self, identities: Tensor) -> Tensor:
-        """Return the meanings int64[K] of any texts, int64[K] on the same device; -1 for others than records'."""
+        """Return the meanings of any texts, int64[K] on the same device; -1 for one that no record has."""
         places = torch.searchsorted(self.texts, identities).clamp_(max=len(self.texts) - 1)
-        return torch.where(self.texts[places] == identities, self.of_texts[places], -1)
+        return self.of_texts[places].masked_fill_(self.texts[places] != identities, -1)
 
 
 @dataclass(frozen=True)

@@ -285,7 +285,7 @@ class WholeBatch:
         equal = 0.0
         for role, of_role in zip(given, there):
             found = meanings.look_up(sequences[f"identity {role}"])
-            anchors = members[found.clamp(min=0) * self.world + groups].where(found >= 0, 0.0)
+            anchors = members[found.clamp(min=0) * self.world + groups].masked_fill_(found < 0, 0.0)
             equal += (anchors * of_role).mean().item() / len(given)
         return objective.negatives(pool, present, members[keys].mean().item() - 1, equal)
 
