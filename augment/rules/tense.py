@@ -194,9 +194,10 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     lemma = lemma_of(lower, sentence.tags[finite], sentence.lemmas[finite])
     if lemma == "be" and lower in ("is", "are", "was", "were"):
         person, plural = 3, lower in ("are", "were")
-        pronoun = sentence.word(subject).lower() if subject is not None else ""
-        if pronoun in ("i", "he", "she", "it") and not is_joined_by_and(sentence, subject):  # "if he were"
-            person, plural = (1 if pronoun == "i" else 3), False
+        if subject is not None and not is_joined_by_and(sentence, subject):
+            pronoun = sentence.word(subject).lower()
+            if pronoun in ("i", "he", "she", "it"):  # "if he were"
+                person, plural = (1 if pronoun == "i" else 3), False
     elif sentence.tags[finite] == "VBZ":
         person, plural = 3, False
     elif sentence.tags[finite] == "VBP" and lower != "am":
