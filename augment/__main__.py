@@ -17,8 +17,6 @@ How to write a specification:
                                  augcse-4-1, augcse-8-2, augcse-12-2, augcse-16-2
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

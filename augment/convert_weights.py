@@ -4,8 +4,6 @@ Works for any model: every tensor keeps its name and values, and config.json sta
 stay too; loaders read the safetensors files from then on.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Show sentences beside two augmented views, with the share of tokens that changed."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,6 @@ evaluated on the dev sets every 2,000 updates and after each epoch; test figures
 dev accuracy over all rounds. Dev sets are never trained on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import statistics

@@ -7,8 +7,6 @@ deviation over trials is the sample's (n - 1), as pandas computes it for them. A
 as in their code.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -8,8 +8,6 @@ opposite ones): C = 2. Always answering "acceptable" scores 69.13, and Matthews'
 metric, is given beside the accuracy for that reason.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 import warnings

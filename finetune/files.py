@@ -3,8 +3,6 @@
 The data folder is `--eval-data DIR`, or else the environment's CLEAR_DATA; `finetune.data` describes it.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

@@ -1,7 +1,5 @@
 """Flags that mean the same in every evaluation."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

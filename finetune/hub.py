@@ -1,7 +1,5 @@
 """Refuse at once what would be loaded from a Hugging Face hub that does not answer."""
 
-from __future__ import annotations
-
 from augment.core.hub import hub_fault
 from pretrain.common.errors import UserError
 

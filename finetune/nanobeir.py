@@ -13,8 +13,6 @@ corpus is never found. So has it sentence-transformers' InformationRetrievalEval
 are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

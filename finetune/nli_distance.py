@@ -13,8 +13,6 @@ cosine), `as_coded` as in the code. A tie is not nearer.
     triplets  SimCSE's csv file of premise, entailment, contradiction; without it, the smaller one from SNLI
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Every evaluation declares its own sets beside the code that reads them, as a tup
     )
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ STS-B; nothing is fitted and the training set is not used. The dev set comes bes
 models. SDA pools [CLS].
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

@@ -10,8 +10,6 @@ language modelling and the contrastive loss are trained on the rest, from its we
 other: the same command continues one that was interrupted, and of one that is finished shows the table again.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

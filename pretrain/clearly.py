@@ -3,8 +3,6 @@
 `clearly train --data DIR` is `python -m pretrain.main --data DIR`: the process becomes that one.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

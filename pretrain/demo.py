@@ -1,7 +1,5 @@
 """`make demo`: from raw text to an evaluated, exported encoder, by the commands that a user would type."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -8,8 +8,6 @@ measured, what is computed, and how far off it may be.
     python -m pretrain.plan --config C --gpus 64 --gpu a100-80 --data DATA --measured runs/NAME --price 1.5
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -5,8 +5,6 @@ Add a word: a line of `SENSES` for each of its senses, in their order of frequen
 adverb, its antonym in `ANTONYMS`. The words are English, the glosses and the choice of senses are ours.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """What an installation says of itself: what it needs, on which Python, under which licences, and what travels
 with it."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import os

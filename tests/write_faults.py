@@ -13,8 +13,6 @@ and leave the files that an undisturbed one leaves. An error must be one of thos
 one line, and must leave no file that was not there before.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import errno

@@ -5,8 +5,6 @@
 results, slower (docs/augmentations.md).
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """Describe an augmentation for the catalogue; each module of augmentations lists its entries in `ENTRIES`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Define the errors that a user of the augmentations is meant to read, and how they quote input."""
 
-from __future__ import annotations
-
 import difflib
 import reprlib
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 The hub's own library tries for half a minute for each file.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from augment.core.waiting import within

@@ -6,8 +6,6 @@ The number depends on the tokens alone, so equal sequences have it in common on 
 global batch finds its duplicates by comparing one number a sequence.
 """
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

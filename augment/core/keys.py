@@ -9,8 +9,6 @@ OOPSLA 2014, Stafford's variant 13). The draws per token use the 32-bit finalise
 twice, because 32-bit multiplications are vectorised and move half the memory.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

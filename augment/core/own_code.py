@@ -4,8 +4,6 @@ Recipes, run folders and tables of results name such code too, and may come from
 where a word of this command names it, or the command says --trust.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

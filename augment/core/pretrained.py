@@ -4,8 +4,6 @@ A name is a folder, or else a name on the Hugging Face hub. A name that can only
 on the hub, which takes half a minute without a network.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

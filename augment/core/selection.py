@@ -4,8 +4,6 @@ Both give what `random.sample` for each sequence would give, in a few array oper
 sequences.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from augment.core.keys import bits_per_sequence, token_bits

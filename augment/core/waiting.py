@@ -1,7 +1,5 @@
 """Bound how long a call may take that cannot be told to end, as one to a network or a file system."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

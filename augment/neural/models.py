@@ -6,8 +6,6 @@ that only builds the pipeline and passes it to workers touches no device. torch 
 when a model is loaded, not before.
 """
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os

@@ -6,8 +6,6 @@ results. Sampling adds each sentence's own Gumbel noise to the model's log-proba
 sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A* sampling", section 2).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence

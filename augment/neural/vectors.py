@@ -5,8 +5,6 @@ those of letters alone are kept, as unit vectors in float32 (100,000 words of 50
 neighbours are found when it is first met, in one product with all vectors (milliseconds), and kept.
 """
 
-from __future__ import annotations
-
 import functools
 import gzip
 import zlib

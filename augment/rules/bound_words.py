@@ -5,8 +5,6 @@ Not those of names, of fixed expressions ("according to"), of collocations that 
 "depend on").
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from augment.rules.senses import Substitute, uses

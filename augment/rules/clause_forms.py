@@ -1,7 +1,5 @@
 """Share what rules that need a parse use: phrases as runs of words, number and person, finite forms."""
 
-from __future__ import annotations
-
 import re
 
 from augment.rules.contractions import full_form

@@ -1,7 +1,5 @@
 """Cut a sentence down to its triples, or put it under a factive verb: rules of AugCSE."""
 
-from __future__ import annotations
-
 import functools
 
 from augment.core.entry import Entry

@@ -1,7 +1,5 @@
 """Change colours: a rule of AugCSE."""
 
-from __future__ import annotations
-
 import functools
 import re
 

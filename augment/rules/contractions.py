@@ -1,7 +1,5 @@
 """Spell contractions out, and remove negated auxiliaries: rules of AugCSE."""
 
-from __future__ import annotations
-
 from augment.core.entry import Entry
 from augment.text.draws import Draws
 from augment.text.inflection import inflect

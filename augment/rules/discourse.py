@@ -1,7 +1,5 @@
 """Change discourse markers: a rule of AugCSE."""
 
-from __future__ import annotations
-
 import functools
 
 from augment.core.entry import Entry

@@ -1,7 +1,5 @@
 """Swap genders: pronouns, words with a counterpart of the other gender, given names. A rule of AugCSE."""
 
-from __future__ import annotations
-
 import functools
 
 from augment.core.entry import Entry

@@ -1,7 +1,5 @@
 """Change letters and sounds: pig latin, phonemes, look-alike letters, which AugCSE filtered out."""
 
-from __future__ import annotations
-
 import functools
 import re
 

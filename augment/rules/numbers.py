@@ -1,7 +1,5 @@
 """Write numbers as words: a rule of AugCSE."""
 
-from __future__ import annotations
-
 import functools
 import re
 from bisect import bisect_left

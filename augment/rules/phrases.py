@@ -1,7 +1,5 @@
 """Move whole phrases: subject and object exchanged, sentences in another order. Rules of AugCSE."""
 
-from __future__ import annotations
-
 import re
 
 from augment.core.entry import Entry

@@ -1,7 +1,5 @@
 """Change places: small cities for well-known ones, facts from GeoNames beside a place. Rules of AugCSE."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from typing import Any

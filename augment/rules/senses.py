@@ -7,8 +7,6 @@ much rarer than the first. What the counts let through and reading showed to be 
 `word_lists/wordnet_unfit.tsv`, and what they hold back though it is right in `word_lists/wordnet_fit.tsv`.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ capital, and "a" or "an" in front of it. `variant=code` draws among all that the
 whatever the sense.
 """
 
-from __future__ import annotations
-
 import functools
 from math import ceil
 from typing import Any

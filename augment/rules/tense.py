@@ -1,7 +1,5 @@
 """Change the tense of a sentence: a rule of AugCSE."""
 
-from __future__ import annotations
-
 import re
 
 from augment.core.entry import Entry, Parameter

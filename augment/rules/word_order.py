@@ -4,8 +4,6 @@ A word is what stands between white space, less the punctuation around it: "don'
 are one each. Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n) of n words, at least one.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from math import ceil

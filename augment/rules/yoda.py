@@ -1,7 +1,5 @@
 """Write as Yoda speaks: a rule of AugCSE."""
 
-from __future__ import annotations
-
 from augment.core.entry import Entry
 from augment.rules.clause_forms import (
     FINITE,

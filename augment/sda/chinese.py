@@ -6,8 +6,6 @@ and before all that it must reach: modal verbs, 被, 把, prepositional phrases,
 (只, 共). Each function returns edits, or None where the rule does not apply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 

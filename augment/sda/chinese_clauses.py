@@ -3,8 +3,6 @@
 Parses are those of spaCy's Chinese pipelines (tags of the Penn Chinese Treebank: VV, VA, VC, VE, AD) or UD's.
 """
 
-from __future__ import annotations
-
 from augment.sda import chinese_words as words
 from augment.text.parsed import SUBJECTS, ParsedSentence
 from augment.text.word_forms import Edit

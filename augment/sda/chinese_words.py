@@ -1,7 +1,5 @@
 """List the words that SDA's rules for Chinese know: how they are negated, and what may stand before them."""
 
-from __future__ import annotations
-
 import re
 
 from augment.text.word_forms import word_set

@@ -3,8 +3,6 @@
 A clause is named by the word that heads it; `ParsedSentence.verb` finds its verb in both label sets.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from augment.text.inflection import PASTS_THAT_ARE_BASE_FORMS, lemma_of, may_be_past

@@ -7,8 +7,6 @@ edits the wrong one of two equal words, and both join tokens by spaces, where he
 stays as it is. English and Chinese, by the language of the parse.
 """
 
-from __future__ import annotations
-
 from augment.core.entry import Entry, Parameter
 from augment.sda import chinese, modals, negation
 from augment.sda.punctuation import CODE, PAPER, punctuated

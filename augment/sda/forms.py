@@ -4,8 +4,6 @@ Each function returns edits, (start, end, new text) in characters of the sentenc
 grammatical way.
 """
 
-from __future__ import annotations
-
 import re
 
 from augment.sda.english import (

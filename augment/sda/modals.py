@@ -6,8 +6,6 @@ those that leave what it says true: "must have travelled", "had to travel", "cou
 one "cannot have travelled".
 """
 
-from __future__ import annotations
-
 from augment.sda.english import (
     BE,
     HAD,

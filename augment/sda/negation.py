@@ -3,8 +3,6 @@
 Each function returns edits, or None where the rule does not apply.
 """
 
-from __future__ import annotations
-
 import re
 
 from augment.sda.english import (

@@ -1,8 +1,6 @@
 """Put a phrase of denial before a sentence: "It is not true that" and the like, where it stands, and what it
 may deny (SDA)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

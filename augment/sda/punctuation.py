@@ -1,8 +1,6 @@
 """Insert punctuation: a comma at a subordinate clause, quotes around the subject or a comma behind it, a
 final mark (SDA)."""
 
-from __future__ import annotations
-
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, balanced

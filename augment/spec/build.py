@@ -1,7 +1,5 @@
 """Build the pipeline of a specification: look for what its augmentations need, and bind their parameters."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 

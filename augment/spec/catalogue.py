@@ -1,7 +1,5 @@
 """List every augmentation by name, with its paper, its parameters and an example."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from augment.core.entry import Entry, Parameter

@@ -1,7 +1,5 @@
 """Hash the code and word lists of the augmentations, so that stale caches can be told from fresh ones."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from pathlib import Path

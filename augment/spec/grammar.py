@@ -10,8 +10,6 @@ augcse-12-2             a named set of alternatives (`augment.spec.sets`)
 my.py:shout:rate=0.5    a function of your own, from a file (`augment.spec.own`)
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass

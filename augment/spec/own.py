@@ -1,7 +1,5 @@
 """An augmentation of the user's own, from a file: `--aug my.py:function`."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

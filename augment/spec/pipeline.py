@@ -1,7 +1,5 @@
 """Apply a specification to batches: `Pipeline` maps sequences and their keys to augmented sequences."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Two machines, or one machine a month later, may find other files under the same 
 therefore record these hashes and compare them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable

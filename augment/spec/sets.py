@@ -13,8 +13,6 @@ A set takes no parameters: the environment names its models (`augment.neural.mod
 members out.
 """
 
-from __future__ import annotations
-
 DIVERSE_PARAPHRASE, CASUAL_TO_FORMAL = "diverse-paraphrase", "casual-to-formal"
 _LANGUAGE_MODEL = (DIVERSE_PARAPHRASE, CASUAL_TO_FORMAL)
 _TWELVE = (  # the released script's order: its first eight are the 8-set

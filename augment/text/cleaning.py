@@ -8,8 +8,6 @@ otherwise a line break, a soft hyphen or a no-break space would become pieces th
 'e.g. a soft hyphen'
 """
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -13,8 +13,6 @@ augmentation that calls a model takes sentences and draws as two sequences and r
 it receives all sentences of a block that chose it, and batches them on the device itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Turn texts into tokens, by look-up where their words have been met before."""
 
-from __future__ import annotations
-
 import json
 import re
 from array import array

@@ -5,8 +5,6 @@ do not make. lemminflect itself is not used: every process that applies rules wo
 the spaCy that it imports. The tests compare the two.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 

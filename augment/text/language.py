@@ -1,7 +1,5 @@
 """Check that texts are in the language of a parser, by the script that they are written in."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence

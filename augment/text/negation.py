@@ -1,7 +1,5 @@
 """Tell what depends on a negation in a parsed sentence, and which verbs share an auxiliary."""
 
-from __future__ import annotations
-
 from augment.text.inflection import PASTS_THAT_ARE_BASE_FORMS, inflect, lemma_of
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, like, word_set

@@ -1,7 +1,5 @@
 """Parse sentences with a spaCy pipeline, in one process or several."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections import deque

@@ -1,7 +1,5 @@
 """Put rows of tokens together from pieces between spaces: cut out of another text's tokens, or kept."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from itertools import chain, compress

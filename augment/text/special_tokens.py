@@ -1,7 +1,5 @@
 """Read the spelling of a special token in a text, as "[SEP]" in an article on encoders, as text."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

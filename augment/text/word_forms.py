@@ -1,7 +1,5 @@
 """Share what rules need: word lists, capitals, "a" and "an", and edits that keep a text well-formed."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

@@ -6,8 +6,6 @@ needs four relations of single lemmas. The index is sorted and the data file is 
 synsets, and what was found is remembered.
 """
 
-from __future__ import annotations
-
 import functools
 import mmap
 import os

@@ -5,8 +5,6 @@ pieces between spaces. A piece is split further, into words and punctuation, as 
 pre-tokenizer does.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -10,8 +10,6 @@ function loops over sequences or tokens: each output is a list of segments of th
 sequence, gathered at once.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from augment.core.errors import AugmentationError

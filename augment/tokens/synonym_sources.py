@@ -6,8 +6,6 @@ WordNet folder or zip with data.noun, data.verb, data.adj, data.adv (Princeton's
 /usr/share/wordnet, nltk's corpora/wordnet).
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -14,8 +14,6 @@ kept/: the parses of the sentences, and the figures of each augmentation, by the
 same command again makes only what is missing, or what a rule now writes differently.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

@@ -10,8 +10,6 @@
 All but the rate are means over sentences that change.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

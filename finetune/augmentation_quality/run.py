@@ -1,7 +1,5 @@
 """Measure augmentations of the same sentences, keep what was measured, and write it as tables."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -9,8 +9,6 @@ scored here, and over the test examples of the evaluations that both models have
 recipe, and intervals over them, there is `clearly sweep`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Differences of models on the sentence pairs of STS, with intervals over the pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

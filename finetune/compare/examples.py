@@ -1,7 +1,5 @@
 """Differences of models on the examples of evaluations that keep their answers, with intervals over them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

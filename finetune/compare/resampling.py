@@ -4,8 +4,6 @@ A draw is a count for each example, so that a metric is a few products of matric
 definitions are those of `finetune.tuning.metrics` (tests compare them, draw by draw).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

@@ -14,8 +14,6 @@
 Each evaluation declares its own sets; `finetune.data.catalogue` gathers them.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -5,8 +5,6 @@ torn rows; a csv text may hold line ends; an unknown label is damage), so that "
 with published figures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -9,8 +9,6 @@ names configurations, or files named after their splits), for machines that get 
 that are there stay unless they are to be replaced; each new one appears whole or not at all.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Encode each distinct sentence once, and refuse vectors that no figure could follow from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

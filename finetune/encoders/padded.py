@@ -1,7 +1,5 @@
 """Models that sentence-transformers runs, in padded batches: load them, and know where they cut a text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache

@@ -10,8 +10,6 @@ no text is encoded twice. What is done for the same weights, settings and data i
 continues after an interruption, and a larger suite does only what is new. OUT/eval.json says what is done.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

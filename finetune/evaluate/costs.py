@@ -1,7 +1,5 @@
 """What units cost, as measured earlier on this machine or else estimated; how long a budget is."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

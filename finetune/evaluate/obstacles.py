@@ -1,7 +1,5 @@
 """Why a unit cannot be done, or is not worth it: data that is not there, a model that it does not suit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which units are done within a budget, decided again whenever one has ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

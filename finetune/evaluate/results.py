@@ -1,7 +1,5 @@
 """Which units are done: what OUT/eval.json says of them, checked against the files of figures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Run units, each in a process of its own, so many at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

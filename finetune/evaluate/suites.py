@@ -6,8 +6,6 @@ k-means), measured in one thread for vectors 256 wide. The cost of training is m
 (`training_costs`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec

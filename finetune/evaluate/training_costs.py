@@ -5,8 +5,6 @@ tokens (the optimizer, the calls of kernels) and a part for each token. How many
 follows from the data that is there.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence

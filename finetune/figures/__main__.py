@@ -13,8 +13,6 @@ numbers of their own to NAME.md beside it. A figure whose rows have not been eva
     effects       what each level of a design's factors adds, with its interval
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ word's weight is the sum over its tokens, as a share of the sentence's words. Ra
 task's pairs that are less similar, by the gold scores and by each model's cosines.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What the figures of a sweep share: panels, and the rows that have figures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """Draw what an experiment found: differences to the baseline, effects of a design's factors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """How many words the two sentences of a pair share: why some benchmarks punish shared words (SDA, 6.3)."""
 
-from __future__ import annotations
-
 import re
 from statistics import fmean
 

@@ -1,7 +1,5 @@
 """Draw what the rows of a sweep's table are: lines, dots, correlations, distances."""
 
-from __future__ import annotations
-
 from itertools import cycle
 from pathlib import Path
 from typing import Any

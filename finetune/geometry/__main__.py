@@ -12,8 +12,6 @@ TensorBoard projector files into the folder geometry-POOLING/ beside it. `python
 several models into one figure.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -7,8 +7,6 @@ does: the share it changes is given beside. A model that runs packed gets the au
 other gets them as text. Augmentations of text need the sentences' parses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How alike the clouds of anchors, entailed and contradicting sentences are (AugCSE, table 15)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from finetune.encoders.models import EmbeddingModel

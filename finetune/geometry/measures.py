@@ -10,8 +10,6 @@ gap; Patra et al. (ACL 2019) and Vulic et al. (EMNLP 2020, code cambridgeltl/iso
 Zhang et al. (VaSCL, ACL Findings 2022), figure 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ augmentation_*         AugCSE (Tang et al. 2022), figure 6's columns as bars; Va
 pca, tsne              AugCSE, figures 2 and 4: coloured by augmentation
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Sequence

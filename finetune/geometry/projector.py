@@ -1,7 +1,5 @@
 """Files for TensorBoard's embedding projector: `tensorboard --logdir FOLDER`, tab Projector."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

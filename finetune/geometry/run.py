@@ -1,7 +1,5 @@
 """Measure and draw the geometry of one model's vectors; `read_inputs` finds what there is to measure on."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

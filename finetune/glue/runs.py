@@ -1,7 +1,5 @@
 """Say which runs GLUE's figures come from: one per task, seed and hyper-parameters."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

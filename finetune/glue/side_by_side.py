@@ -5,8 +5,6 @@ on each other, so each core does runs of its own. Every process goes through the
 what is done or claimed by another (`RunStore.claimed`); figures do not depend on who computes them.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

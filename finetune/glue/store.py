@@ -1,7 +1,5 @@
 """Compute the runs that GLUE's figures come from, each with a result file of its own."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -16,8 +16,6 @@ The paper leaves ATIS out of its table (appendix C: one class has 73% of the exa
 that no example trains are errors.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Training and validation files are merged into the examples to sample from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

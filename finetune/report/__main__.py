@@ -6,8 +6,6 @@ and, of runs, config.yaml, metrics.jsonl and report/summary.json; computes nothi
 OUT/report.html (self-contained), report.md with figures/*.png, and report.json.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Sequence
 from pathlib import Path

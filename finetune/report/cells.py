@@ -1,7 +1,5 @@
 """The cells of the report's tables: a row's figures over its members, their notes, the best of ours."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The report's figures: learning curves of runs, and the geometry of models, side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure

@@ -1,7 +1,5 @@
 """The report's page: one HTML file without any request to anywhere, and the same as Markdown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Read the papers' published figures (published.yaml), for the report to set beside ours."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Read run folders and results folders, and group them into systems that differ only in seed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

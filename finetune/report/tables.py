@@ -1,7 +1,5 @@
 """The report's tables as data: our figures beside the papers', geometry, recipes that differ, and cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from finetune.report.cells import (

@@ -12,8 +12,6 @@ split into sentences as there. Its vectors are kept in RUN/search (or results/MO
 that a second search of the same text by the same weights encodes the query alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The vectors of a text's sentences in an index of faiss, kept in a folder for later searches."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Sequence

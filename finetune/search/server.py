@@ -1,7 +1,5 @@
 """A page on this machine that answers queries: `clearly search ... --serve`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Read what is searched: a file with a sentence a line, or texts that are split into sentences."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m finetune.senteval MODEL`: see `main`."""
 
-from __future__ import annotations
-
 import sys
 from typing import Literal
 

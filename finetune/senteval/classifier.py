@@ -15,8 +15,6 @@ classes, the rows of a mini-batch gathered once for all R. Results equal the off
 of float32 additions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Make SentEval's files from raw text, as its data/downstream/get_transfer_data.bash does."""
 
-from __future__ import annotations
-
 import re
 
 _TREEBANK = [

@@ -9,8 +9,6 @@ did not rise. STS-B's scores begin at 0: what lies below 1 becomes a target that
 there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

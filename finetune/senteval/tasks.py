@@ -5,8 +5,6 @@ examples share a fold, and is reproduced: by (words of the sentence, label), for
 of the second, label; SNLI the second first). Files are latin-1 where the official code reads them so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path

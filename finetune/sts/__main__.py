@@ -13,8 +13,6 @@ finds them. `finetune.senteval` has the same scores among its own; this command 
 encoder.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping, Sequence

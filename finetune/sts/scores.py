@@ -1,7 +1,5 @@
 """Score sentence vectors on the STS tasks: cosines, and their correlations with the gold scores."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

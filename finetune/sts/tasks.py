@@ -1,7 +1,5 @@
 """Read the pairs of the STS tasks: SentEval's files below the data folder."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ The head (Liu et al. 2019; fairseq's RobertaClassificationHead) is dropout, line
 linear d -> C, on the first token's last state.
 """
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -4,8 +4,6 @@ Everything random is a function of (seed, epoch) for the order of examples and o
 so that a run that was stopped at any step and continued gives what an unbroken one gives.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import time

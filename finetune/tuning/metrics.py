@@ -4,8 +4,6 @@ Wang et al. 2018, "GLUE", table 1. A correlation with a constant is 0, as scikit
 model that answers the same to everything ranks nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

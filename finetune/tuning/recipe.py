@@ -1,7 +1,5 @@
 """The hyper-parameters of a fine-tuning, and the exception of a stopped one; free of torch, for flags."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

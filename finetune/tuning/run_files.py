@@ -1,7 +1,5 @@
 """Write and read the files of a fine-tuning: tensors, and the result of a run."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -17,8 +17,6 @@ The same bytes come out with any number of workers, and after any number of kill
 A task holds one chunk (64 thousand tokens) and its parse.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Augment the sentences of a chunk, and mark which of them have changed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

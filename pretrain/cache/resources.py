@@ -1,7 +1,5 @@
 """What augmentations need of this machine, looked for before hours of preparation rather than after them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

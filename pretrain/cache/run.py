@@ -3,8 +3,6 @@
 The command is `python -m pretrain.cache`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ Each chunk becomes a chunk, and a record of the cache has the place that its sen
 Nothing is sorted, and the result depends on data, specifications and seed alone.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ environment names, and version of the rules; the run then trains on that folder 
 take their columns as they are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """What a checkpoint of an engine consists of: tensors, of which each rank has parts, and state.json."""
 
-from __future__ import annotations
-
 import json
 import math
 import platform

@@ -12,8 +12,6 @@ A flat slice has one step count, a list of parameters has one each. They agree u
 gradient at some steps (ZeRO 0 skips those, a flat slice steps them with gradient zero).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import NamedTuple

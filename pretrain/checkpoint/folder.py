@@ -9,8 +9,6 @@ Of a newer format: another version of this program reads it. Only damage leads t
 other two are errors.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

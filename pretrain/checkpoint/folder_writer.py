@@ -1,7 +1,5 @@
 """Write one checkpoint's folder, and remove those that it makes superfluous."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections import deque

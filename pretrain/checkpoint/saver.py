@@ -15,8 +15,6 @@ nothing. Where all hold as much (ZeRO 3), and where all hold all (ZeRO 0), conse
 bytes for each rank.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Sequence

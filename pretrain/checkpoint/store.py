@@ -18,8 +18,6 @@ happens to it on the disk afterwards, and a resume takes the newest checkpoint t
 renamed (`step-00001234.damaged`), never removed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -9,8 +9,6 @@ thread beside the one that writes: hashing a tensor takes about as long as handi
 Format: https://huggingface.co/docs/safetensors (8-byte little-endian header length, JSON header, raw buffer).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

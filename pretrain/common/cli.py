@@ -10,8 +10,6 @@ fields, each a flag. Fire calls the function, this module checks the words first
 the next call, `subs,reorder` for a tuple and `2026_11` for a number.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The processor cores that this process may use, and the threads that its user wants."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

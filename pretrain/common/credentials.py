@@ -1,7 +1,5 @@
 """Keep passwords and keys in URLs out of all that is written and printed."""
 
-from __future__ import annotations
-
 import re
 
 from pretrain.common.errors import UserError

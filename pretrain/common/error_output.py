@@ -1,7 +1,5 @@
 """Print an error once, although several ranks meet it, and exit without waiting for other ranks."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

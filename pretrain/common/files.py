@@ -13,8 +13,6 @@ stop, or fail, each of them in turn. Libraries that write by themselves do so in
 `put_in_place` then syncs and names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

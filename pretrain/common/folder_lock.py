@@ -9,8 +9,6 @@ filelock takes a lease by its age alone. What this module adds is a look at /pro
 that is suspended keeps its lock, and a killed one loses it at once. It also names the holder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -12,8 +12,6 @@ Two things grow, as measured on rows of varying length (docs/memory.md):
   pages.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

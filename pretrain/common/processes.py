@@ -1,7 +1,5 @@
 """Run a command of this project in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

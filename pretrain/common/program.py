@@ -1,7 +1,5 @@
 """What people typed to start this process, and which version of this program it is."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shlex

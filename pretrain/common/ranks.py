@@ -1,7 +1,5 @@
 """Let ranks tell each other what their hosts know, and let rank 0 do alone what one process must do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar

@@ -3,8 +3,6 @@
 torch's own start waits silently for half an hour when a rank has failed before it arrived.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

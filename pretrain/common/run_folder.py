@@ -1,7 +1,5 @@
 """Run folders: which weights a run's name stands for, and whether a folder still has its name."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Stop a run cleanly: signals and the stop file become a request that all ranks act on at a step boundary."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

@@ -6,8 +6,6 @@ pinned, waits until all of it is done, and the GPU then waits for the host. So a
 is copied.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """From what people type to typed values, and from types to the words of a help text."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import types

@@ -1,7 +1,5 @@
 """The number of sequences of each step: the same at all, or growing at first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

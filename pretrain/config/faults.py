@@ -1,7 +1,5 @@
 """Configuration of what a run does about steps whose numbers are not finite, or are much too large."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal
 

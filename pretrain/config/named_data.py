@@ -1,7 +1,5 @@
 """Corpora that a word names: where they are from, under which licence, and how they are read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

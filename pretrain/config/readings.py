@@ -5,8 +5,6 @@ The paper (Ko) prints algorithm 1, the divergences (equations 11 to 14) and clos
 what p(y | x) is of a model that has no y. A reading answers all of it; docs/objectives.md has the table.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -3,8 +3,6 @@
 `describe` lists every key with its type, default and meaning for `--help`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recipes as mappings: reading YAML files, and the type of the field at a dotted key."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Iterator
 from pathlib import Path

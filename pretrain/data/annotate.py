@@ -1,7 +1,5 @@
 """Parse the texts of a chunk with spaCy once, for the shard to keep beside the tokens (`--annotate`)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

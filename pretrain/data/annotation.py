@@ -14,8 +14,6 @@ Of every stored sequence (row k * C + c is column c of record k) a chunk of anno
 11 bytes a word and the text; nothing is decoded before a rule asks for the sentence.
 """
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections.abc import Sequence

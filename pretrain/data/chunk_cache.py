@@ -1,7 +1,5 @@
 """Keep the chunks that some lanes are reading side by side in one array, so that a batch is one gather."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import numpy as np

@@ -11,8 +11,6 @@ substitution goes into the checkpoints. The record decides from then on:
 So the data of a run never change without an entry and a warning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any

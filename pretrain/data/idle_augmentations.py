@@ -6,8 +6,6 @@ ones: the class that a discriminator is to tell then has no example. A set is dr
 what is idle is said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -15,8 +15,6 @@ order does not change with NumPy's version (NumPy freezes no stream but RandomSt
 in O(B).
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ How a word becomes a token depends on the tokenizer:
     Unigram     an entry slightly more probable than its pieces together
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Build augmentation pipelines for prepared data, with its tokenizer and, where they need it, its text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@
 work and never what comes out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 

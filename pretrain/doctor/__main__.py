@@ -8,8 +8,6 @@ The exit status is 1 if something is wrong: it would fail. A note is about what 
 less than it could.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

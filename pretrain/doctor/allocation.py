@@ -1,7 +1,5 @@
 """Examine the Slurm job that this process runs in: its nodes, and the share of a node that a task has."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

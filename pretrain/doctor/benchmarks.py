@@ -1,7 +1,5 @@
 """Examine what evaluations and augmentations read: benchmarks, and a dependency parser."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What an examination finds, and how it is printed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Examine the machine: processors, GPUs, precision, and whether its ranks can meet."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

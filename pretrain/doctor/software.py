@@ -1,7 +1,5 @@
 """Examine the installation: Python, packages, compiled parts."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import sys

@@ -1,7 +1,5 @@
 """Examine the folders: space, speed, locks that nobody holds any more, and whether all nodes see them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

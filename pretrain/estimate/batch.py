@@ -1,7 +1,5 @@
 """The tokens of a step's batch: of a sample of the prepared data, or assumed where there is none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -5,8 +5,6 @@ same, all-reduce twice that (Thakur, Rabenseifner and Gropp 2005). Parameters ar
 `train.communication_dtype` says.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pretrain.estimate.run_size import BatchSize, Layout, ModelSize

@@ -4,8 +4,6 @@ Rates are dense: without the factor of 2 that data sheets give for sparsity. Ban
 one direction.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from pretrain.common.errors import UserError

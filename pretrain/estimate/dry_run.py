@@ -1,7 +1,5 @@
 """What the whole run will take on this machine, by the steps that a dry run has done."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

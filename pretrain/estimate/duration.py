@@ -1,7 +1,5 @@
 """Seconds of a step and of a run, and what it costs, by formula."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pretrain.estimate.communication import FLOAT, Collective, collectives, replays

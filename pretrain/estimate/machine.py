@@ -1,7 +1,5 @@
 """This machine as a device: what its cores reach, and what memory is free, measured; and a finished run."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 

@@ -6,8 +6,6 @@ from what does not (working copies of weights). For a GPU the encoder has one la
 are as the second; what is counted is what the plain kernels keep, which is more than those of a GPU do.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Bytes of a rank, part by part, by formula. Parameters, gradients and optimizer states are float32."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from pretrain.estimate.communication import FLOAT

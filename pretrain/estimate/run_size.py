@@ -1,7 +1,5 @@
 """What the estimates know of a run: sizes of its model, of its batch and of a token's activations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """A run as it is planned: its sizes, the device, and what follows for a number of ranks and a ZeRO stage."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Print a plan: what was assumed, the memory of a rank by part, and the two tables."""
 
-from __future__ import annotations
-
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table

@@ -26,8 +26,6 @@ is.
 (`pretrain.export.universal`).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pretrain.common import cli

@@ -1,7 +1,5 @@
 """Find the evaluations of exactly the weights that an export holds, among the files of a run's report/."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

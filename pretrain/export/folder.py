@@ -1,7 +1,5 @@
 """Write and read exports: folders with an encoder as transformers and sentence-transformers load it."""
 
-from __future__ import annotations
-
 import filecmp
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The model card of an export on the hub: its README.md, its evaluations as metadata, its origin."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

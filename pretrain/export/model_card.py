@@ -4,8 +4,6 @@ Sections are those of the hub's own template (huggingface_hub/templates/modelcar
 One that the run knows nothing about is left out.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

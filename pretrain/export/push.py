@@ -1,7 +1,5 @@
 """Upload an export to the Hugging Face hub as a model of its own."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -6,8 +6,6 @@ export's quantization.json. binary and ubinary keep the sign of each dimension, 
 stay as they are.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ and a pooling config that versions 2 to 5 cannot read, while all versions since 
 And importing the library takes longer than an export.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

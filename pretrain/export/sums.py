@@ -1,7 +1,5 @@
 """The checksums of an export's files, as `sha256sum -c SHA256SUMS` reads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pretrain.common.files import sha256_of, write_durably

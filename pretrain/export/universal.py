@@ -14,8 +14,6 @@ DeepSpeed loads it with {"checkpoint": {"load_universal": true}} and `engine.loa
       zero_pp_rank_0_mp_rank_00_...pt      the same, by the name that ZeRO 3 looks for
 """
 
-from __future__ import annotations
-
 import os
 from importlib.metadata import version
 from pathlib import Path

@@ -9,8 +9,6 @@ link s = BLAKE2b(link s - 1, sum of step s), and the first follows a constant. l
 step, by which a resume tells whether it reads what the run has read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence

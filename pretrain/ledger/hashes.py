@@ -14,8 +14,6 @@ Everything hashed is an integer of a fixed type (ids uint64, tokens int32), and 
 2^64, so that the words do not depend on numpy's version, the byte order or the machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

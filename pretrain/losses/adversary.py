@@ -1,7 +1,5 @@
 """AugCSE's adversary (Tang et al. 2022): it tells augmentations, and the encoder learns to hide them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable

@@ -14,8 +14,6 @@ Vectors come as they are; similarity is the cosine. Losses are float32 (float64 
 autocast.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import torch

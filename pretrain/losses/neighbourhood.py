@@ -9,8 +9,6 @@ products. Losses are float32 (float64 from float64), also under autocast; memory
 squared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

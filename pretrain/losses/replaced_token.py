@@ -1,7 +1,5 @@
 """DiffCSE's replaced-token detection (Chuang et al. 2022, equation 3): which tokens were changed?"""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -6,8 +6,6 @@ and gradients: N squared / W each, and two vectors of N x d on the wire. A loss 
 `my_rows` to do and `complete` to call; the objectives above it know nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """What the losses share: precision, temperature, unit vectors and directions of gradients."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable

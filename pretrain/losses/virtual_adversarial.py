@@ -10,8 +10,6 @@ archinetai/smart-pytorch and vat-pytorch have them, whose F ("KL, Sym-KL, JS") a
 H for each token's embedding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -9,8 +9,6 @@ triples.jsonl, mined.yaml (settings, counts, cosines) and the vectors, in .vecto
 after an interruption, and another one with other limits encodes nothing again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

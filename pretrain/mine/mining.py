@@ -5,8 +5,6 @@ gives it vectors (packed, and kept, so that a second mining with other limits en
 sure that no text becomes its own negative, which the library allows where a text is a candidate, too.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Read labelled pairs, and the further texts that negatives may be taken from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from pretrain.common.errors import UserError

@@ -4,8 +4,6 @@ A family is a Hugging Face masked language model whose attention runs through th
 interface and whose positions are given by `position_ids`. A new one is a row of `FAMILIES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Weights, names and config stay the library's own: `encoder.lm.save_pretrained(fo
 Face folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -6,8 +6,6 @@ it, `torch.nn.attention.varlen`, has no dropout). Either draws its dropout from 
 device, so a second pass drops the same where the generator was seeded the same (`SentenceModel.autocast`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol

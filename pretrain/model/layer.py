@@ -12,8 +12,6 @@ activation, dropout, residual and norm in one operation each (`pretrain.model.ke
 made once for as long as the weights stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What training, evaluation and fine-tuning need of any torch module."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -6,8 +6,6 @@ where it is not the same, and its bias begin as means of the same pieces. Any ot
 the mean of all rows, in the middle of the known ones (Hewitt 2021, "Initializing new word embeddings").
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

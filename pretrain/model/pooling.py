@@ -9,8 +9,6 @@
 | `last-two`       | mean over tokens of (last but one + last layer) / 2: `avg_top2` |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

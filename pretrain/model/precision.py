@@ -1,7 +1,5 @@
 """Arithmetic of the encoder: float32, bfloat16, or float16 with a dynamic loss scale."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Objectives: what is learned from a global batch, one file a system, and how they are put together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from augment.core.errors import AugmentationError

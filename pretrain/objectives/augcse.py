@@ -1,7 +1,5 @@
 """AugCSE (Tang et al. 2022): many augmentations, and a discriminator that must not recognise them."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -12,8 +12,6 @@ sequence_loss   a loss of one sequence at a time (a perturbed forward pass, repl
 momentum        an encoder that follows the trained one and is not trained
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

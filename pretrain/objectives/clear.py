@@ -1,7 +1,5 @@
 """CLEAR (Wu et al. 2020)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from pretrain.config.run import Config

@@ -1,7 +1,5 @@
 """DiffCSE (Chuang et al. 2022): SimCSE, and replaced-token detection conditioned on the sentence vector."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from typing import Any

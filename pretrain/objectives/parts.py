@@ -1,7 +1,5 @@
 """What several objectives share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypedDict
 

@@ -1,7 +1,5 @@
 """Sums over a step's sequences for checks of a mechanism, left by losses of one sequence at a time."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch import Tensor

@@ -1,7 +1,5 @@
 """SimCSE (Gao, Yao and Chen 2021), and what is SimCSE but for its views: SDA, ESimCSE, DeCLUTR."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

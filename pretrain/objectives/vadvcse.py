@@ -1,7 +1,5 @@
 """V-advCSE (Ko, "Virtual Adversarial Contrastive Learning for Sentence Embeddings")."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

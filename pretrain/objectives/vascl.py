@@ -1,7 +1,5 @@
 """VaSCL (Zhang et al. 2022): virtual augmentation in the neighbourhood of a sentence vector."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """All that a run learns: a weighted sum of masked language modelling and sentence-level objectives."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

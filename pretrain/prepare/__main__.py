@@ -12,8 +12,6 @@ tokenizer's sample is bounded by `tokenizer_megabytes`. Until the work is done, 
 text once more, and of units sequence and document 4 bytes a token too.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

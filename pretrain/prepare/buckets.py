@@ -8,8 +8,6 @@ de-duplication are one pass over the data, in memory that K bounds.
 Run file: K+1 record bounds (int64), K+1 text bounds (int64), the records (fixed width), the texts (UTF-8).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

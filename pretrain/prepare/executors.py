@@ -1,7 +1,5 @@
 """Running the stages of a preparation on datatrove's executors: local processes, Slurm job arrays, or Ray."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

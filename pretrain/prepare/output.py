@@ -1,7 +1,5 @@
 """Make a folder of prepared data once: lock it, run the stages in its work folder, finish its manifest."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import time

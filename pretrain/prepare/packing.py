@@ -4,8 +4,6 @@
 maximum length, crossing into the next document after one more separator token.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass

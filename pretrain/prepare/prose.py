@@ -1,7 +1,5 @@
 """Tell prose from headings, tables and code."""
 
-from __future__ import annotations
-
 import re
 
 _NON_LETTERS = bytes(c for c in range(128) if not chr(c).isalpha() and not chr(c).isspace())

@@ -12,8 +12,6 @@
 The command is `python -m pretrain.prepare`. What the stages leave for each other: `work_folder`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -6,8 +6,6 @@ helper is killed too, and the names stay in /dev/shm until the machine starts ag
 it is, and the next preparation on the machine removes those of the dead.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -7,8 +7,6 @@ there, a mark stands alone between blanks, and no capital letter tells that a se
 `docs/data.md` has the comparison with spaCy's rule-based `sentencizer` on gold sentences, and both speeds.
 """
 
-from __future__ import annotations
-
 import re
 
 from augment.text.cleaning import clean

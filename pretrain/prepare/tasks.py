@@ -1,7 +1,5 @@
 """The reading tasks of a preparation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -20,8 +20,6 @@ parses, and what datatrove keeps (logs, minhash). A change of names or keys make
 unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ most lines inside paragraphs end within a word of it, and few end as sentences d
 tables and code end earlier, and sentences written one a line end in a mark.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Chunks of remote shards, kept on this machine's disk up to a number of bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable

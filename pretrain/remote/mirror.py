@@ -7,8 +7,6 @@
 Whatever opens a folder of prepared data opens a mirror, and reads the shards that are not in it from there.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path, PurePosixPath
 

@@ -4,8 +4,6 @@ HTTP goes through `requests`, everything else (s3://, gs://, file://, memory:// 
 package for a protocol the user installs (s3fs, gcsfs).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

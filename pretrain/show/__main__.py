@@ -8,8 +8,6 @@ start, made again from its seed and configuration, and what the run stands for (
 its data, as its tokenizer reads them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from finetune.files import read_queries

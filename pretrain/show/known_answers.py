@@ -1,7 +1,5 @@
 """Retrieval on queries whose answer is known: held-out paragraphs, by their first sentence."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The parts of a run's page, and the page."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

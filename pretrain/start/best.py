@@ -1,7 +1,5 @@
 """best/: the export of the step with the best evaluation, at the start and after a resume."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

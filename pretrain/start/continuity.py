@@ -5,8 +5,6 @@ error or an alarm advises may change, so that the advice can be followed. Such a
 step in the checkpoints (`progress.changes`) and in metrics.jsonl (`changed`); earlier records stay.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The data of a run: found or prepared, checked, and opened."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path

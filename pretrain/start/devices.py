@@ -1,7 +1,5 @@
 """Threads and precision of a run on the machine at hand."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The encoder that a run trains, from a checkpoint or with random weights, and the one that guides it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The evaluation during training: held-out sequences, and STS-B dev where its data is."""
 
-from __future__ import annotations
-
 import math
 import sys
 

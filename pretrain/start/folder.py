@@ -1,7 +1,5 @@
 """The run folder before training: who may write into it, and what a dry run leaves in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Refuse a run in which all views of a sentence are the same: its contrastive loss has nothing to learn."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from augment.core.identity import equal_sequences

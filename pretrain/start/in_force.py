@@ -4,8 +4,6 @@ A checkpoint brings dropouts of its own, an objective builds heads and views tha
 a setting may be lost on the way. What a run writes down must be what it trains with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

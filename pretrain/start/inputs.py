@@ -4,8 +4,6 @@ The record goes into every checkpoint, and as comments into the run's config.yam
 same, or the run's data would change silently.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -5,8 +5,6 @@ of others are not, that feature is their length. `measure_lengths` augments a sa
 computes what an encoder that reads nothing but lengths could reach.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ The number is chosen by whoever sets train.threads, OMP_NUM_THREADS, or a number
 DeepSpeed's launcher without such a flag starts a process for each NUMA node, which is no choice.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import subprocess

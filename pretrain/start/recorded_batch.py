@@ -1,7 +1,5 @@
 """Compare the last batch that a checkpoint records with what this start reads there, before it goes on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

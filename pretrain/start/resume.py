@@ -1,7 +1,5 @@
 """Which checkpoint a run resumes from, and whether it may."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

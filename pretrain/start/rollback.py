@@ -6,8 +6,6 @@ it stood. A new run with the same settings and `train.faults.jump` naming these 
 bit.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NoReturn
 

@@ -1,7 +1,5 @@
 """What a run prints before it starts and when it is done, and its speed as a share of the machine's."""
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

@@ -8,8 +8,6 @@ Ranks exchange sequences one for one, long against short, so each keeps its numb
 suffices, and gathers of vectors keep their shape. Few sequences move: with 32 a rank, one in twenty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where a number first was not finite: a step's batch is computed once more, with an eye on every module."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The DeepSpeed engine: its configuration, process group and start."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -9,8 +9,6 @@ The numbers of a step are read a step late (`pretrain.trainer`), so that one mor
 its fault is known. That does no harm: the step with the fault has left nothing behind.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence

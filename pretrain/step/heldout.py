@@ -1,7 +1,5 @@
 """Evaluate a model on held-out sequences: masked-language loss, and top-1 retrieval of the other view."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np

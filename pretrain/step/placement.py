@@ -4,8 +4,6 @@
 together, in one all-to-all for all passes of the step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Where a run stands, and the score by which its best step is chosen."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field

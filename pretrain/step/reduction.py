@@ -10,8 +10,6 @@ the declared last backward reaches, and leaves out, without a word, what only an
 of DiffCSE's discriminator is then one rank's own. On a CPU, without streams, it waits for each bucket.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

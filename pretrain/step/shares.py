@@ -9,8 +9,6 @@ that enter the loss. Masked language modelling has no sentence vectors, and no s
 Nothing here is read by the host.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import torch

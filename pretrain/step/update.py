@@ -6,8 +6,6 @@ at ZeRO 1 to 3 DeepSpeed does, which also clips there. It leaves out what has a 
 gradient is made so where the loss is not finite, or the norm is above the limit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

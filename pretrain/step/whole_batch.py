@@ -20,8 +20,6 @@ Scales: the engine averages gradients over W ranks. A rank back-propagates its o
 heads saw the whole batch on every rank, so their mean over ranks is already the gradient.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What makes a table wrong: runs that did not train what their row says, and rows of equal weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

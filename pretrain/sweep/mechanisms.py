@@ -1,7 +1,5 @@
 """Which losses and mechanisms of a sweep's runs do something: a table below the sweep's own."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

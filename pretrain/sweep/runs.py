@@ -4,8 +4,6 @@ A run's folder ends in a digest of everything that defines it (recipe and overri
 start). So every row and sweep that asks for a run finds it again, and never one with other settings.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Tabulate statistics of a sweep's runs over seeds, and what differs, beside the paper's figures."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import platform

@@ -1,7 +1,5 @@
 """Means over the steps since the last row of metrics.jsonl: a row is of all its steps, not of its last."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ The library's own writer has a thread that ends, with a traceback, at the first 
 with it what it had not written.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import socket

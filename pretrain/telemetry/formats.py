@@ -1,7 +1,5 @@
 """Format metrics for readers: durations, counts, and nested metrics by one name each. Imports no torch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

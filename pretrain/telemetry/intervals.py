@@ -7,8 +7,6 @@ interval is of their sum. A bootstrap over seeds would be too narrow: of 95% int
 resample them, 83% hold the truth, of t's 95% (docs/reproduce.md).
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ A check costs a part of a step, so its figures are of the row's last step; a war
 rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

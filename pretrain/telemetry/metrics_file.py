@@ -8,8 +8,6 @@ own, so that a line that was changed, doubled, moved or lost shows:
 A checkpoint records its place among them: {"lines": how many there were, "link": the last one}.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -23,8 +23,6 @@ Alarms for what one step can do (a gradient that explodes) check every step. Ala
   the objective has none.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

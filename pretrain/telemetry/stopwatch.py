@@ -1,7 +1,5 @@
 """Where the time of a step goes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

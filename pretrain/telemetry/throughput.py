@@ -8,8 +8,6 @@ The peak is measured, not taken from a data sheet: a matrix product in the run's
 own device.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Sequence

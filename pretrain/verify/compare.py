@@ -1,7 +1,5 @@
 """Compare batches that were made again with the records of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Compare the files of a run with what it has recorded of them: rows, settings, tokenizer and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

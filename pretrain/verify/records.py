@@ -1,7 +1,5 @@
 """Read what a run has recorded of its batches: in rows of metrics.jsonl, checkpoints and exports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ hashed once, and a step is a sum over a table of 16 bytes a sequence. With views
 again, as for training.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

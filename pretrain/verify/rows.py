@@ -1,7 +1,5 @@
 """Check the lines of metrics.jsonl: by their chain, by what checkpoints record of it, and by their steps."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence

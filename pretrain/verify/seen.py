@@ -5,8 +5,6 @@ text, split into sentences and tokenised as `clearly prepare` does it, wherever 
 one of its sentences.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ the first to create a file in `RUN/watch`; the others take its exit status. The 
 what is safe, and what to type.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

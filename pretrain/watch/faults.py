@@ -4,8 +4,6 @@ The texts are those of gloo and NCCL through torch.distributed (torch/csrc/distr
 `ncclGetErrorString`) and of CUDA's runtime (`cudaGetErrorString`): most of them come as plain RuntimeErrors.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass

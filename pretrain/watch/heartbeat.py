@@ -4,8 +4,6 @@ Every rank writes a file of its own; nobody locks, waits or talks to another ran
 not compared: a rank is alive if it has beaten between two looks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -6,8 +6,6 @@ exchange before a step anyway. On a GPU it comes from events that have passed by
 At ZeRO 3 ranks gather parameters within these parts, so there a slow rank shows less.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compute token augmentations in plain Python, one token at a time: the vectorised ones must equal these."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Train small tokenizers of the three families on a few sentences."""
 
-from __future__ import annotations
-
 import string
 from typing import Any
 

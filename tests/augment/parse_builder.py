@@ -1,7 +1,5 @@
 """Write parses by hand, in Universal Dependencies or ClearNLP's labels: "word/TAG/relation/head"."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

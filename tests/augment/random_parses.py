@@ -4,8 +4,6 @@ Some are sentences of a small grammar, most with errors that no parser makes; ot
 and relations.
 """
 
-from __future__ import annotations
-
 import random
 
 from augment.text.parsed import ParsedSentence

@@ -14,8 +14,6 @@ good language where the sentence was, or does not do to the meaning what `python
 the rule does.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import os

@@ -8,8 +8,6 @@ before augmentation, the same for both sides (nlpaug gets the sentences as strin
 tokenisation). CPU time of the process, median of several runs.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import platform

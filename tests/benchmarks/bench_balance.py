@@ -10,8 +10,6 @@ rank sends, on average, and to how many ranks at most; milliseconds to decide it
 best of all steps).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -10,8 +10,6 @@ load by all ranks. The first copy, which also maps its pages, is left out of the
 ratio of seconds of CPU, of all ranks together, is changed less by other work on the machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

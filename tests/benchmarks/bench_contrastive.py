@@ -16,8 +16,6 @@ Memory is the peak of the process (VmHWM) during the first call, above what it h
 vectors themselves. Losses and gradient norms of both sides are compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

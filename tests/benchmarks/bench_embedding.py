@@ -9,8 +9,6 @@ the process, medians over rounds. Vectors in float32 must agree to 1e-4. Without
 256 wide, random.
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import statistics

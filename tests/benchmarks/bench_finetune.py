@@ -9,8 +9,6 @@ not timed. CPU time of the process, so that a busy machine does not change the r
 Without --model: a BERT of 4 layers, 256 wide, random.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

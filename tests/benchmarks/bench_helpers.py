@@ -1,7 +1,5 @@
 """Share with the benchmarks the machine's name, sentences, a small model, and turns of us and of a peer."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import os

@@ -8,8 +8,6 @@ products of attention. The first lines say what the machine gives: a copy's band
 matrices that fit a core's cache.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -7,8 +7,6 @@ CPU time of the process, one thread; medians over rounds, and the median of the 
 library. Own layers run by the plain kernels and, where they can be imported, by the native ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

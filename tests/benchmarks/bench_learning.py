@@ -11,8 +11,6 @@ goes on where it was. Prints a table (Spearman x 100 by [CLS] and by mean poolin
 results.json and curves.png below OUT. CLEAR_DATA must point at a folder with SentEval's STS data.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

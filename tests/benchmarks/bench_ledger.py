@@ -3,8 +3,6 @@
 python tests/benchmarks/bench_ledger.py data/mine configs/clear_micro.yaml
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -10,8 +10,6 @@ sentence a member, the way such datasets are usually written. Tokens are made up
 log-normal with Wikipedia's mean; files are in the page cache.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics

@@ -9,8 +9,6 @@ median over rounds of its ratio to DeepSpeed's, and the same of the CPU time of 
 other work on the machine changes less, but which does not see what is waited for).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

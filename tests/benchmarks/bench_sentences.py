@@ -7,8 +7,6 @@ Both get the same raw text of each document. Speed is of CPU time, the better of
 Wikipedia.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import os

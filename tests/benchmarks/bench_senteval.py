@@ -19,8 +19,6 @@ Similarity tasks have no seed: printed are the largest differences between their
 Pearson and Spearman apart, as correlations (not x 100).
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -8,8 +8,6 @@ a core change the figures little; what each rank sends is 2 (W - 1) / W times 2 
 and the gradient's norm are the same in every row.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

@@ -10,8 +10,6 @@ steps, the first of which is not timed. CPU time of the process; medians over ro
 sentences as SimCSE does, which leaves little to pad.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

@@ -23,8 +23,6 @@ Sentences are Wikipedia's (CLEAR_DATA, text/wiki_sentences_200k.txt.gz), tokens 
 16 thousand trained on them. CPU time of the process.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import gzip

@@ -15,8 +15,6 @@ machine does not change the ratio; medians over rounds. Tokens are those of the 
 the views too, without padding or filler.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

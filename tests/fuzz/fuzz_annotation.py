@@ -1,7 +1,5 @@
 """Fuzz target: the decoder of texts with their parses, `pretrain.data.annotation`, compiled and in Python."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

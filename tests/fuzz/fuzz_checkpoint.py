@@ -1,7 +1,5 @@
 """Fuzz target: checkpoint folders, `pretrain.checkpoint.folder`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

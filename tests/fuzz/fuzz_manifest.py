@@ -1,7 +1,5 @@
 """Fuzz target: `manifest.json` of prepared data, `pretrain.data.manifest`."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

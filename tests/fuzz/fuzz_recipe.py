@@ -1,7 +1,5 @@
 """Fuzz target: recipes in YAML, with flags over them, `pretrain.config.recipe`."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

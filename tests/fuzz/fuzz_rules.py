@@ -1,7 +1,5 @@
 """Fuzz target: every rule of text that needs no model, over any parse and any Unicode."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

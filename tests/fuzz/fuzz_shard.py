@@ -1,7 +1,5 @@
 """Fuzz target: chunks of shards, which are pieces of tar files, `pretrain.data.shards`."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

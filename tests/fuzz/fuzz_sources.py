@@ -1,7 +1,5 @@
 """Fuzz target: source files, `pretrain.prepare.sources`: text, jsonl, csv and tsv, plain and compressed."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

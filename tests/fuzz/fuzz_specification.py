@@ -1,7 +1,5 @@
 """Fuzz target: specifications of augmentations, `augment.spec.grammar`."""
 
-from __future__ import annotations
-
 import random
 
 from fuzz_target import Target, refused

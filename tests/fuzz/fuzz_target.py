@@ -6,8 +6,6 @@ property holds that the check names; or it refuses it with one of the project's 
 says what and where. Anything else that is raised, a hang or a crash is a fault.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal

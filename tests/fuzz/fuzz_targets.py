@@ -1,7 +1,5 @@
 """All fuzz targets by name."""
 
-from __future__ import annotations
-
 from fuzz_annotation import Annotations
 from fuzz_checkpoint import Checkpoints
 from fuzz_manifest import Manifests

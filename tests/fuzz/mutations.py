@@ -1,7 +1,5 @@
 """Mutate valid input: bytes, texts and trees of JSON values."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

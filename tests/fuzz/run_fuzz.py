@@ -8,8 +8,6 @@ kept in tests/fuzz/seeds/TARGET, where the default tests replay it; so is one th
 which is replaced by another. Cases have a gigabyte of memory beyond what the process takes at its start.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import hashlib

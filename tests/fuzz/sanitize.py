@@ -8,8 +8,6 @@ objects until the process ends, and so do nanobind and torch. The libraries of t
 instrumented, so that what goes wrong inside torch is seen only where it meets our memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

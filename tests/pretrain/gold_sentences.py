@@ -1,7 +1,5 @@
 """Gold sentence boundaries of Universal Dependencies treebanks, and the score of a splitter against them."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What loader tests and the processes that they start share."""
 
-from __future__ import annotations
-
 import multiprocessing
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small corpora and what became of them, for tests of preparation."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """What `python -m pretrain.inspect` shows is the batch that training takes, and its figures are right."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -5,8 +5,6 @@ Needs a cluster that these commands reach (SLURM_CONF) with a free node, on whic
 temporary folder are visible; the test of preemption needs a partition "high" that preempts the default one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import shutil

@@ -16,8 +16,6 @@ DIR gets processes.tsv, run.tsv, soak.png, report.txt and the output of the rank
 series fails. `soak_judge` says how they are judged.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -13,8 +13,6 @@ thread and files of its own. So equal phases are compared: the quietest sample o
 warm-up. They must be equal, exactly. More in the last third than in the first fails; fewer is reported.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

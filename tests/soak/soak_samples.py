@@ -4,8 +4,6 @@ A process belongs to the run when it, or any of its ancestors, is one of the ran
 it is in the session of one: what daemonizes halfway is seen, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

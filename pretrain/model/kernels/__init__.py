@@ -6,8 +6,6 @@ float64; biases and the norms' parameters are float32 whatever the activations a
 so are their gradients' sums. Statistics, scores and softmax are float32, of float64 values float64.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Protocol, cast
 

@@ -7,8 +7,6 @@ finds torch's when it is loaded behind torch. `torch.set_num_threads` holds for 
 the same bits whatever that number is.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

@@ -10,8 +10,6 @@ and Flood, OOPSLA 2014), values by the finaliser of MurmurHash3 (Appleby) with i
 offset by bits of the row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

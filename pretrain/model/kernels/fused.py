@@ -7,8 +7,6 @@ the results and launches the programs. float64 goes to `pretrain.model.kernels.p
 against.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -6,8 +6,6 @@ not take (float64, float16, another device) goes to `pretrain.model.kernels.plai
 are compared with. `pretrain.model.kernels.compiled` loads and calls them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

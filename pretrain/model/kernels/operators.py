@@ -4,8 +4,6 @@ As operators they also take tensors without data, so that tests count launches, 
 on a machine without a GPU. `pretrain.model.kernels.programs` has the programs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

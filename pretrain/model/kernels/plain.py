@@ -4,8 +4,6 @@ Half-precision values are computed in float32 and rounded once, at the end of an
 described in `pretrain.model.kernels`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

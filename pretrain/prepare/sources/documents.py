@@ -4,8 +4,6 @@ A broken line among good ones is left out. A file that is broken from the beginn
 and is refused.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Docstrings are read with `ast` (nothing is imported or run), package description
 not prose is left out: examples, tables, parameter lists, signatures, markup. One module is one document.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

@@ -4,8 +4,6 @@ A source is cut by its own size alone, never by the number of workers: the same 
 and so the same shards, on a laptop and on a cluster.
 """
 
-from __future__ import annotations
-
 import glob
 import math
 import os

@@ -7,8 +7,6 @@ A task reads its own share and no other: a byte range of a plain file (a documen
 which it begins), every S-th document of a compressed one.
 """
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import contextlib

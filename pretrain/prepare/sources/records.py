@@ -7,8 +7,6 @@ record for each. Nothing about a record is guessed or dropped: a field that is m
 wrong kind is one error that names the file and the line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

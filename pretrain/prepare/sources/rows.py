@@ -5,8 +5,6 @@ whole file tells where rows begin), a range of a parquet file's row groups, a ra
 one file of a streamed one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

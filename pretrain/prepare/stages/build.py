@@ -1,7 +1,5 @@
 """Stage `build`: the texts of a bucket to tokens, sequences and shards."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Choose the texts of a bucket: each once, as often as its source's weight says, in shuffled order."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

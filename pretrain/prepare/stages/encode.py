@@ -1,7 +1,5 @@
 """Encode clean texts with the tokenizer of the work folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

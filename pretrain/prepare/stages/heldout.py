@@ -6,8 +6,6 @@ with the largest is not, for any share. Of a single document the last sentences 
 `heldout` of them, and at least one. Duplicates of a document share its hash, hence its split.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

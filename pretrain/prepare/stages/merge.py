@@ -1,7 +1,5 @@
 """Stage `merge`: what the tasks counted and wrote becomes the manifest."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 from collections import Counter

@@ -3,8 +3,6 @@
 The settings are FineWeb's: 5-grams, 14 x 8 hashes, about 72% similarity.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from datatrove.pipeline.base import PipelineStep

@@ -1,7 +1,5 @@
 """Stage `read`: documents to clean sentences, scattered into run files by hash."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

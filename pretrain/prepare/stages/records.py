@@ -7,8 +7,6 @@ tokenizer 1 task    on a sample of all columns
 build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, write shards
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property, partial

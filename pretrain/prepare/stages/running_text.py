@@ -9,8 +9,6 @@ one bucket. So all sequences are shuffled over the whole corpus by a second exte
 they came to lie in the first.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

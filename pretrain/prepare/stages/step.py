@@ -4,8 +4,6 @@ Nothing that a step does depends on the executor or on how many tasks run at onc
 under its final name, and a step that runs twice writes the same bytes.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stage `tokenizer`: train one on a sample that a hash fixes, or adopt one that exists."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

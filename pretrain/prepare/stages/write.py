@@ -1,7 +1,5 @@
 """Write packed sequences as the shards of a task."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from itertools import pairwise

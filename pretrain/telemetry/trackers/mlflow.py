@@ -1,7 +1,5 @@
 """MLflow: a server, or a database in the run folder (https://mlflow.org/docs)."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

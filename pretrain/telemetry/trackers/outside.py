@@ -1,7 +1,5 @@
 """Feed trackers that live outside the run folder's own files, without making training wait or fail."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What a tracker is to a run: opened, given metrics of steps, closed."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path

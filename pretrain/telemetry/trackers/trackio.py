@@ -1,7 +1,5 @@
 """trackio: a local dashboard in wandb's manner (https://huggingface.co/docs/trackio)."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Weights & Biases, online or offline (https://docs.wandb.ai)."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Cleaning changes text as documented, and a tokenizer that cleans gives raw text the same tokens."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,8 +1,6 @@
 """Quality of augmentations: rate and overlap against figures made by hand, losses against the padded
 model's."""
 
-from __future__ import annotations
-
 import json
 import warnings
 

@@ -1,7 +1,5 @@
 """Caches of small data, and what they hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

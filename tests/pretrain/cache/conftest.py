@@ -1,7 +1,5 @@
 """Annotated data that several tests make caches of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """Augmentations made once: what a second, direct application of the rules gives, whoever makes them and
 however often killed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,8 +1,6 @@
 """Every fault at every operation of a cache of augmented sentences: a shard, and the stage after which the
 folder counts as prepared data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

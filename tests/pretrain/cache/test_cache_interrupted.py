@@ -1,7 +1,5 @@
 """Check that workers and kills change no byte of a cache, and that other settings are refused."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Check caches whose augmentations run a model."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

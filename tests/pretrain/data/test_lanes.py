@@ -1,7 +1,5 @@
 """The order of the data: against its definition, spelled out slowly, and what the other parts rely on."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 

@@ -1,7 +1,5 @@
 """The loader on real shards: the same batches whoever makes them, and what is refused."""
 
-from __future__ import annotations
-
 import loader_helpers as helpers
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Damaged chunks: refused by name, or replaced in the same way whoever reads, and recorded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import loader_helpers as helpers

@@ -1,7 +1,5 @@
 """Loader workers: signals, deaths, and an end that leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

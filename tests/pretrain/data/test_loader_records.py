@@ -1,8 +1,6 @@
 """Batches of records: every view is made of its own column, whoever makes it, and says what is there and what
 is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import loader_helpers as helpers

@@ -1,7 +1,5 @@
 """Masking: shares, special tokens, independence from batch mates, and that the original stays as it was."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

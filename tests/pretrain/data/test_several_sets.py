@@ -1,7 +1,5 @@
 """Several folders of data in one run: which set a step reads, what it reads of it, and resumes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Shards: what is written is what is read, damage is found and named, and a full disk leaves nothing
 behind."""
 
-from __future__ import annotations
-
 import errno
 import json
 import pickle

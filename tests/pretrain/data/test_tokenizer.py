@@ -1,7 +1,5 @@
 """Tokenizers: trained ones are deterministic and complete, existing ones get [DEL], misfits are refused."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

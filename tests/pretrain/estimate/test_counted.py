@@ -1,7 +1,5 @@
 """A plan's bytes are those of a real engine: in memory, and between two ranks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

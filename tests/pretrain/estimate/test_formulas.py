@@ -1,7 +1,5 @@
 """The formulas of a plan, against cases computed by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A plan's bytes and FLOPs of an optimizer's step are those of the real optimizer, after a step of it."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

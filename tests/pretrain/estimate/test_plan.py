@@ -1,7 +1,5 @@
 """`python -m pretrain.plan`: what it prints, and what it refuses."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """A plan for this machine, against a short real run of the default recipe's size on one and two ranks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

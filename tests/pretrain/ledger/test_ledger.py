@@ -1,7 +1,5 @@
 """The hashes of a batch: a plain reference, independence of who makes it, and what each of them notices."""
 
-from __future__ import annotations
-
 import hashlib
 
 import loader_helpers as helpers

@@ -1,7 +1,5 @@
 """Batches that a run has read are made again, through damage, growth and several sets."""
 
-from __future__ import annotations
-
 import loader_helpers as helpers
 import numpy as np
 import pytest

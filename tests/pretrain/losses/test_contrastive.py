@@ -369,7 +369,7 @@ def test_input_is_checked():
         nt_xent(torch.randn(3, 3, 4), 0.1)
     with pytest.raises(ValueError, match="one shape"):
         info_nce(a, a[:2], 0.1)
-    with pytest.raises(ValueError, match="one negative for each"):
+    with pytest.raises(ValueError, match="own negatives need as many"):
         info_nce(a, a, 0.1, negatives=a[:2], own_negative_bias=1.0)
     with pytest.raises(ValueError, match="both anchors and positives"):
         info_nce(a, a, 0.1, anchor_identities=ids)

@@ -1,7 +1,5 @@
 """Sentences to parse, and data that is prepared with their text and parse."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from loader_helpers import make_loader

@@ -1,7 +1,5 @@
 """Text and parse beside the tokens: the same sentence comes back, and workers run rules on it."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

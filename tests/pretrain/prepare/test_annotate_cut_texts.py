@@ -1,7 +1,5 @@
 """Text and parse are of the whole sentence where its tokens are cut."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Sources: every format and layout gives each document once, cut into however many tasks; misfits are
 named."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

@@ -1,8 +1,6 @@
 """The Slurm path without a Slurm: stand-ins for its commands run what datatrove submits, one array task after
 another."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Check that kills, full disks and existing results change no byte."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import json

@@ -1,8 +1,6 @@
 """Neighbours on disk, and the sequences that a lane gives to a step, share a document as seldom as any two,
 in every unit."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,8 +1,6 @@
 """From sentences to sequences: packed, one each, documents cut, records fitted; equal to plain references,
 nothing lost."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Preparation: same bytes whoever did the work, however often it was killed; nothing lost, nothing leaked."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,8 +1,6 @@
 """What a folder holds already: its own source, the work of another process, data and unfinished work of
 another version."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import contextmanager

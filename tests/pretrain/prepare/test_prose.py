@@ -1,7 +1,5 @@
 """What is prose."""
 
-from __future__ import annotations
-
 from pretrain.prepare.prose import count_words, is_prose
 
 

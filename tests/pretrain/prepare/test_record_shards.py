@@ -1,7 +1,5 @@
 """Check that records stay together on the way into the shards."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Records: read whole or refused by file and line, kept together on the way into the shards."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

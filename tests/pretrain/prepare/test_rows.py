@@ -1,8 +1,6 @@
 """Every kind of source gives the same documents and records; what cannot be read is named by file and line or
 row."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

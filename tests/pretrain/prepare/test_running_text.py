@@ -1,8 +1,6 @@
 """Units `sequence` and `document`: the running text of documents, whole and in order, whatever is filtered
 and de-duplicated."""
 
-from __future__ import annotations
-
 import gzip
 import random
 from collections import Counter

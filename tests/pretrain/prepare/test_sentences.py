@@ -1,7 +1,5 @@
 """Sentence splitting: by example, on tokenised and lower-cased text, and against gold boundaries."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Hard-wrapped text is found and joined; what only looks like it stays as it is."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Views that are one and the same under an encoder without dropout are refused at the start of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

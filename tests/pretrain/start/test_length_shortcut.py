@@ -1,8 +1,6 @@
 """What lengths alone give away: the printed loss is one that a matcher reaches, and the recipes leave it
 nothing to find."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

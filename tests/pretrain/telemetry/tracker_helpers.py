@@ -1,7 +1,5 @@
 """What the trackers have of a run, read back from their own files."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

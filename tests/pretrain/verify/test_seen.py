@@ -1,7 +1,5 @@
 """Which steps have read a document: the answer is that of a scan of all batches of the run."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ledger of real runs: the same for any ranks, compared at a resume, and verified from the data alone."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
