@@ -196,6 +196,11 @@ def read_modules(source: str) -> Modules | None:
 def _read_dense(source: str, path: str) -> ProjectionHead | None:
     """Read a linear map with its activation; None: it computes something else."""
     settings = _content(source, f"{path}/config.json")
+    if settings is None:
+        raise UserError(
+            f"{source}/{path} does not hold the head of which {source}/modules.json speaks: copy the folder "
+            "again, or export the run anew"
+        )
     kind = settings["activation_function"].rpartition(".")[2].lower()
     names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}
     ends = {settings.get(f"module_{end}_name") for end in ("input", "output")}

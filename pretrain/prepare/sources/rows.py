@@ -92,6 +92,8 @@ def _array_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
                 while True:
                     start = _BETWEEN.match(buffer, at).end()  # type: ignore[union-attr]
                     row, behind = decode(buffer, start)
+                    if behind - start > task.longest:
+                        break
                     line += buffer.count("\n", at, start)
                     if number % task.stripes == task.stripe:
                         yield line, row if isinstance(row, dict) else Broken("not a JSON object")

@@ -143,7 +143,7 @@ def test_catalogue_covers_every_group_and_only_known_sets_are_fetchable():
             "ANLI/R1",
             "dev.jsonl",
             ['{"context": "a", "hypothesis": "b", "label": "e"}', "{"],
-            "dev.jsonl, line 2: expected JSON",
+            "dev.jsonl, line 2: no JSON",
         ),
         (
             "SentEval/SNLI",

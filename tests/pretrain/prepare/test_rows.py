@@ -233,10 +233,10 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
 
 
 def test_a_line_that_is_too_long_is_refused_by_file_and_line(at_home):
-    rows = [{"text": "short"}, {"text": "long " * 30_000}]
+    rows = [{"text": "short"}, {"text": "short again"}, {"text": "long " * 30_000}]
     kinds = all_kinds(at_home, rows, ("text",))
     kinds |= {
-        name: Source(source=str(put(at_home / name, rows[1]["text"]))) for name in ("a.txt", "a.txt.gz")
+        name: Source(source=str(put(at_home / name, rows[-1]["text"]))) for name in ("a.txt", "a.txt.gz")
     }
     for name, source in kinds.items():
         short = source.model_copy(update={"line_megabytes": 0.1})
