@@ -179,10 +179,11 @@ def nearest(key: str, known: Iterable[str], prefix: str = "") -> str:
     of_last: dict[str, list[str]] = {}  # a name may stand in a wrong section, or without one
     for name in known:
         of_last.setdefault(name.split(".")[-1], []).append(name)
-    if (match := nearest_name(last, of_last)) is None:
-        return ""
-    near = nearest_name(key, of_last[match]) or of_last[match][0]
-    return f"; did you mean {prefix}{near}?"
+    if (match := nearest_name(last, of_last)) is not None:
+        near = nearest_name(key, of_last[match]) or of_last[match][0]
+    else:
+        near, _ = OTHER_NAMES.get(nearest_name(last, OTHER_NAMES) or "", ("", ""))
+    return f"; did you mean {prefix}{near}?" if near in known else ""
 
 
 def type_name(kind: Any) -> str:

@@ -182,7 +182,7 @@ def test_sections_and_dotted_keys_and_short_flags_are_one_recipe():
         ),
         (lambda: api.prepare([], "d"), "no source given: name at least one"),
         (lambda: api.prepare("none.txt", "d"), r"^source none\.txt: no such file"),
-        (lambda: api.Run("runs/none"), "runs/none is not the folder of a run"),
+        (lambda: api.Run("runs/none"), "there is no folder runs/none"),
         (lambda: api.load("runs/none"), "there is no folder runs/none"),
     ],
 )

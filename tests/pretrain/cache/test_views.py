@@ -260,7 +260,7 @@ def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     settings, lines = config(data__cache="1"), []
     folder = trains_on(settings).data_folder
     model = SimpleNamespace(parameters=lambda: [], config=SimpleNamespace(model_type="bert"))
-    encoder = SimpleNamespace(lm=model, pooling="mean", max_positions=64, hidden_size=32)
+    encoder = SimpleNamespace(lm=model, pooling="mean", max_positions=64, hidden_size=32, random_head=False)
     train = SimpleNamespace(folder=folder, num_sequences=70, num_tokens=700, unit="record", shares=(1.0,))
     train.parts = [train]
     data = start_data.Data(trains_on(settings), train, None, None, None, None, {})
