@@ -27,6 +27,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from augment.core.own_code import allowed, words_allow_nothing
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
@@ -418,7 +419,7 @@ def _environment(data: str, jobs: int) -> dict[str, str]:
         own["CLEAR_DATA"] = str(Path(data).resolve())
     if jobs > 1:
         own["OMP_NUM_THREADS"] = str(max(1, usable_cores() // jobs))
-    return os.environ | own
+    return os.environ | own | words_allow_nothing()
 
 
 def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:
@@ -449,7 +450,8 @@ def _words(plan: Plan, number: int) -> list[str]:
     run = plan.resolve(plan.tasks[_existing(number, plan)])
     if run is None:
         raise UserError(f"run {number} is of the winner of an unfinished search; `plan` lists its runs")
-    return run.words(run.folder) if run.state != "done" else []
+    trust = ["--trust=true"] if "*" in allowed() else []
+    return [*run.words(run.folder), *trust] if run.state != "done" else []
 
 
 def _submit() -> int:

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.core.own_code import require_allowed
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, run_logged
@@ -131,6 +132,8 @@ def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
     if init is None:
         return None
     model = str(Path(init).resolve()) if Path(init).exists() else init
+    if model == init and ":" in init:  # a function, as FILE.py:NAME
+        require_allowed(init.rpartition(":")[0])
     digest = hashlib.sha256(model.encode()).hexdigest()[:10]  # a slug is cut, and leaves letters out
     return EvaluatedModel(model, pooling, out / "start" / f"{slug(model)}-{digest}")
 
