@@ -93,20 +93,14 @@ class EvaluatedModel:
     def words(self, evaluation: str, flags: str) -> list[str]:
         """Return the command of an evaluation."""
         name, _, label = evaluation.partition("-")
-        words = ["-m", f"finetune.{name}", self.model, *shlex.split(flags)]
+        words = [sys.executable, "-m", f"finetune.{name}", self.model, *shlex.split(flags)]
         if name == "geometry" and label:
             words += ["--label", label]
-        if evaluation.split("-")[0] not in FINE_TUNED:
+        if name not in FINE_TUNED:
             words += ["--pooling", self.pooling]
-        return [
-            sys.executable,
-            *words,
-            *(
-                ["--json_file", str(self.results("sts")), "--pair_file", str(self.pairs)]
-                if evaluation == "sts"
-                else ["--out", str(self.folder)]
-            ),
-        ]
+        if evaluation == "sts":
+            return [*words, "--json_file", str(self.results("sts")), "--pair_file", str(self.pairs)]
+        return [*words, "--out", str(self.folder)]
 
 
 def models_of(entry: Entry, runs: list[Run], out: Path) -> list[EvaluatedModel]:

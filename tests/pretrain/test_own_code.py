@@ -19,6 +19,7 @@ from augment.spec.resources import resource_hash, resources
 from augment.text.parsed import without_parse
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE
+from pretrain.sweep.file import read_sweep
 
 OWN = """
 from pathlib import Path
@@ -132,16 +133,14 @@ def test_looking_at_a_run_runs_none_of_its_code(own, tiny_data, tmp_path):
 
 def test_a_sweep_file_names_no_function_that_is_evaluated(own, tmp_path, monkeypatch):
     row = {"kind": "start", "set": {"model.init": f"{own}:embed"}}
-    sweep = {
-        "title": "t",
-        "recipe": str(DEFAULT_RECIPE),
-        "rows": {"a": row},
-        "evaluations": {"sts": "--trust"},
-    }
+    sweep = {"title": "t", "recipe": str(DEFAULT_RECIPE), "rows": {"a": row}}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    words = ["-m", "pretrain.sweep", "sweep.yaml", "--eval-data", str(tmp_path), "--evaluations", "all"]
+    words = ["-m", "pretrain.sweep", "sweep.yaml", "--eval-data", str(tmp_path)]
     said = run_python(words, environment(), tmp_path)
     assert said.returncode == 2 and "runs only where the command itself" in said.stderr and not ran(own), said
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep | {"evaluations": {"sts": "--trust"}}))
+    with pytest.raises(UserError, match="--trust is for the command line"):
+        read_sweep(tmp_path / "sweep.yaml")
     allow(["json:dumps"])
     monkeypatch.setenv(ALLOWED, words_allow_nothing()[ALLOWED])
     allow([f"{own}:embed", "--trust"], everything=True)  # of a command that the sweep starts
