@@ -32,6 +32,7 @@ from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard
+from pretrain.common.processes import python_path
 from pretrain.common.program import program
 from pretrain.common.shutdown import EXIT_CODES, REASONS
 from pretrain.config.recipe import find_recipe
@@ -413,8 +414,7 @@ def _score(sweep: Sweep, evaluate_models: Evaluate | None, run: Run) -> float | 
 def _environment(data: str, jobs: int) -> dict[str, str]:
     """Of training and evaluating processes: this project importable from anywhere, the data where evaluations
     look for it, and of several side by side the threads of each."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    own = {"PYTHONPATH": path}
+    own = {"PYTHONPATH": python_path()}
     if data:
         own["CLEAR_DATA"] = str(Path(data).resolve())
     if jobs > 1:
@@ -478,18 +478,6 @@ def _print_line(text: str) -> None:
 
 if __name__ == "__main__":
     first = (
-        "words_of",
-        "run_numbers",
-        "data",
-        "init",
-        "eval_data",
-        "out",
-        "rows",
-        "recipes",
-        "readings",
-        "seed_list",
-        "config",
-        "launch",
-        "dry_run",
+        "words_of run_numbers data init eval_data out rows recipes readings seed_list config launch dry_run"
     )
-    cli.run(sweep, keys=keys, first=first, plan=plan, train=train, gather=gather)
+    cli.run(sweep, keys=keys, first=first.split(), plan=plan, train=train, gather=gather)
