@@ -18,9 +18,10 @@ from typing import Any
 from augment.core.errors import AugmentationError
 
 ALLOWED = "CLEARLY_CODE"
-"""Environment variable with what may run: files by their whole paths and modules, between colons; or `*`.
+"""Environment variable with what may run, a line each: files by their whole paths and modules; or `*`.
 
 Processes that a command starts inherit it."""
+_NO_MORE = "!"  # a line by which words of this process allow nothing
 OWN = re.compile(r"^(?P<file>.+\.py):(?P<name>[^\W\d]\w*)$")
 
 
@@ -29,6 +30,8 @@ def allow(words: Iterable[str], everything: bool = False) -> None:
 
     A name is FILE.py:NAME, of a file that is there, or package.module:NAME.
     """
+    if _NO_MORE in allowed():
+        return
     found = [os.environ.get(ALLOWED, ""), "*" if everything else ""]
     for word in words:
         value = word.partition("=")[2] if word.startswith("-") and "=" in word else word
@@ -37,7 +40,17 @@ def allow(words: Iterable[str], everything: bool = False) -> None:
             head = word[: end.end()]
             names = [head[start.end() :] for start in re.finditer(r"^|[=,|+\s\"'{\[]", head)]
             found += [str(path) for path in map(_resolved, names) if path.is_file()]
-    os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys(filter(None, found)))
+    os.environ[ALLOWED] = "\n".join(dict.fromkeys(filter(None, found)))
+
+
+def allowed() -> list[str]:
+    """Return what may run."""
+    return os.environ.get(ALLOWED, "").split("\n")
+
+
+def words_allow_nothing() -> dict[str, str]:
+    """Return the variable of a process whose words come from data: it may run what this one may, no more."""
+    return {ALLOWED: "\n".join([*allowed(), _NO_MORE])}
 
 
 def require_allowed(where: str) -> None:
@@ -50,10 +63,10 @@ def require_allowed(where: str) -> None:
     if where.endswith(".py") and not path.is_file():
         return
     name = str(path) if where.endswith(".py") else where
-    if not {name, "*"} & set(os.environ.get(ALLOWED, "").split(os.pathsep)):
+    if not {name, "*"} & set(allowed()):
         raise AugmentationError(
-            f"code in {name} runs only where the command itself names it: write it there too, as --objective "
-            "or --aug, or add --trust if you trust who wrote it"
+            f"code in {name} runs only where the command itself names it: write FILE.py:NAME or MODULE:NAME "
+            "there too, or add --trust if you trust who wrote it (in Python, pretrain.api takes the name)"
         )
 
 

@@ -3,8 +3,8 @@
 open_model("runs/clear_micro")            a run of this project, with the pooling that it was trained with
 open_model("bert-base-uncased", "cls")    a Hugging Face folder or hub name, with a pooling that you choose
 open_model("all-MiniLM-L6-v2")            a sentence-transformers model, with its own modules and prompts
-open_model("my_encoder.py:embed")         a Python function: list of N strings -> array [N, d]
-open_model(embed)                         the same, from Python
+open_model(embed)                         a Python function: list of N strings -> array [N, d]
+open_model("my_encoder.py:embed")         the same, where the command names it (`augment.core.own_code`)
 """
 
 from __future__ import annotations

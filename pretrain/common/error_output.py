@@ -6,6 +6,7 @@ import time
 import traceback
 
 from augment.core.errors import AugmentationError
+from pretrain.common.credentials import without_credentials
 from pretrain.common.errors import UserError
 
 LOCAL_RANKS = "CLEAR_LOCAL_RANKS"
@@ -34,7 +35,7 @@ def print_error(error: Exception) -> None:
         return
     several = int(os.environ.get("WORLD_SIZE", 1)) > 1 and (rank or not same_command)
     where = f"[rank {rank}] " if several else ""
-    print(f"\n{where}error: {error}", file=sys.stderr, flush=True)
+    print(f"\n{where}error: {without_credentials(str(error))}", file=sys.stderr, flush=True)
 
 
 def print_at_end(error: Exception) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from augment.core.own_code import words_allow_nothing
 from pretrain.common.error_output import LOCAL_RANKS, mark_printed
 from pretrain.common.errors import UserError
 from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES
@@ -54,7 +55,7 @@ def run_module(module: str, arguments: Sequence[str], what: str) -> None:
     what: names the work in the error.
     Raises: UserError if the command fails; it has printed why.
     """
-    done = subprocess.run([sys.executable, "-m", module, *arguments], env=_no_rank())
+    done = subprocess.run([sys.executable, "-m", module, *arguments], env=_no_rank() | words_allow_nothing())
     if done.returncode:
         raise UserError(f"{what} failed (exit {done.returncode}); {_ABOVE}")
 

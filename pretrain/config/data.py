@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
 from pretrain.config.named_data import NAMED_DATA, expand
@@ -322,10 +323,13 @@ def data_config(tree: dict[str, Any]) -> DataConfig:
     """Return the configuration in a mapping of keys to values.
 
     Raises:
-        UserError: a key is unknown (the nearest is named), or a value is wrong; one message names them all.
+        UserError: a key is unknown (the nearest is named), or values are wrong, which one message names; or
+            an address holds a password.
     """
     try:
-        return DataConfig(**tree)
+        config = DataConfig(**tree)
     except ValidationError as error:
         known = [*DataConfig.model_fields, *Source.model_fields]
         raise UserError(faults(error, lambda key: f"unknown key {key}" + nearest(key, known))) from None
+    require_no_credentials(str(config.model_dump()), "settings")
+    return config

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from augment.core.errors import shortened, shown
+from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import default_text, faults, nearest, type_name, typed
 from pretrain.config.objectives import readers, unused
@@ -158,12 +159,14 @@ def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[st
 def validate_config(tree: dict[str, Any], where: str) -> Config:
     """Validate a nested mapping; every fault of it is named in one UserError."""
     try:
-        return Config.model_validate(tree)
+        config = Config.model_validate(tree)
     except ValidationError as error:
         raise UserError(f"configuration ({where}): {faults(error, unknown_key)}") from None
     except UnicodeEncodeError as error:
         text = shown(error.object)
         raise UserError(f"configuration ({where}): {text} has half of a surrogate pair, no Unicode") from None
+    require_no_credentials(str(config.model_dump()), f"configuration ({where})")
+    return config
 
 
 def unknown_key(key: str) -> str:

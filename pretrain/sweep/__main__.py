@@ -27,10 +27,12 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from augment.core.own_code import allowed, words_allow_nothing
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard
+from pretrain.common.processes import python_path
 from pretrain.common.program import program
 from pretrain.common.shutdown import EXIT_CODES, REASONS
 from pretrain.config.recipe import find_recipe
@@ -412,13 +414,12 @@ def _score(sweep: Sweep, evaluate_models: Evaluate | None, run: Run) -> float | 
 def _environment(data: str, jobs: int) -> dict[str, str]:
     """Of training and evaluating processes: this project importable from anywhere, the data where evaluations
     look for it, and of several side by side the threads of each."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    own = {"PYTHONPATH": path}
+    own = {"PYTHONPATH": python_path()}
     if data:
         own["CLEAR_DATA"] = str(Path(data).resolve())
     if jobs > 1:
         own["OMP_NUM_THREADS"] = str(max(1, usable_cores() // jobs))
-    return os.environ | own
+    return os.environ | own | words_allow_nothing()
 
 
 def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:
@@ -449,7 +450,8 @@ def _words(plan: Plan, number: int) -> list[str]:
     run = plan.resolve(plan.tasks[_existing(number, plan)])
     if run is None:
         raise UserError(f"run {number} is of the winner of an unfinished search; `plan` lists its runs")
-    return run.words(run.folder) if run.state != "done" else []
+    trust = ["--trust=true"] if "*" in allowed() else []
+    return [*run.words(run.folder), *trust] if run.state != "done" else []
 
 
 def _submit() -> int:
@@ -476,18 +478,6 @@ def _print_line(text: str) -> None:
 
 if __name__ == "__main__":
     first = (
-        "words_of",
-        "run_numbers",
-        "data",
-        "init",
-        "eval_data",
-        "out",
-        "rows",
-        "recipes",
-        "readings",
-        "seed_list",
-        "config",
-        "launch",
-        "dry_run",
+        "words_of run_numbers data init eval_data out rows recipes readings seed_list config launch dry_run"
     )
-    cli.run(sweep, keys=keys, first=first, plan=plan, train=train, gather=gather)
+    cli.run(sweep, keys=keys, first=first.split(), plan=plan, train=train, gather=gather)

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.core.own_code import require_allowed
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, run_logged
@@ -92,20 +93,14 @@ class EvaluatedModel:
     def words(self, evaluation: str, flags: str) -> list[str]:
         """Return the command of an evaluation."""
         name, _, label = evaluation.partition("-")
-        words = ["-m", f"finetune.{name}", self.model, *shlex.split(flags)]
+        words = [sys.executable, "-m", f"finetune.{name}", self.model, *shlex.split(flags)]
         if name == "geometry" and label:
             words += ["--label", label]
-        if evaluation.split("-")[0] not in FINE_TUNED:
+        if name not in FINE_TUNED:
             words += ["--pooling", self.pooling]
-        return [
-            sys.executable,
-            *words,
-            *(
-                ["--json_file", str(self.results("sts")), "--pair_file", str(self.pairs)]
-                if evaluation == "sts"
-                else ["--out", str(self.folder)]
-            ),
-        ]
+        if evaluation == "sts":
+            return [*words, "--json_file", str(self.results("sts")), "--pair_file", str(self.pairs)]
+        return [*words, "--out", str(self.folder)]
 
 
 def models_of(entry: Entry, runs: list[Run], out: Path) -> list[EvaluatedModel]:
@@ -131,6 +126,8 @@ def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
     if init is None:
         return None
     model = str(Path(init).resolve()) if Path(init).exists() else init
+    if model == init and ":" in init:  # a function, as FILE.py:NAME
+        require_allowed(init.rpartition(":")[0])
     digest = hashlib.sha256(model.encode()).hexdigest()[:10]  # a slug is cut, and leaves letters out
     return EvaluatedModel(model, pooling, out / "start" / f"{slug(model)}-{digest}")
 

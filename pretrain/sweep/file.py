@@ -199,6 +199,8 @@ class Sweep(BaseModel):
     def _consistent(self) -> Sweep:
         if not self.rows and self.design is None:
             raise ValueError("rows: there are none")
+        if "-trust" in " ".join([*self.evaluations.values(), *self.of_start.values()]):
+            raise ValueError("evaluations: --trust is for the command line alone")
         if self.design is not None and self.recipe is None:
             raise ValueError("design: the sweep names no recipe")
         if self.design is not None and (self.grid or self.search):

@@ -10,7 +10,7 @@ from run_helpers import TINY, command, environment, finish, records, start
 
 from augment.core.errors import AugmentationError
 from augment.core.keys import sequence_keys
-from augment.core.own_code import ALLOWED, allow, load
+from augment.core.own_code import ALLOWED, allow, load, words_allow_nothing
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.spec.build import build, build_texts
@@ -19,6 +19,7 @@ from augment.spec.resources import resource_hash, resources
 from augment.text.parsed import without_parse
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE
+from pretrain.sweep.file import read_sweep
 
 OWN = """
 from pathlib import Path
@@ -125,6 +126,27 @@ def test_looking_at_a_run_runs_none_of_its_code(own, tiny_data, tmp_path):
     for more in (["--trust"], [f"--objective=mlm+{own}:Near"]):
         said = run_python([*looked, *more], environment(), tmp_path)
         assert said.returncode == 0 and ran(own), said
+    words = ["-m", "pretrain.sweep", "plan", str(tmp_path / "objective" / "sweep.yaml"), "--words-of", "0"]
+    said = run_python([*words, "--trust"], environment(), tmp_path)
+    assert said.stdout.splitlines()[-1] == "--trust=true", said  # for a task on another machine
+
+
+def test_a_sweep_file_names_no_function_that_is_evaluated(own, tmp_path, monkeypatch):
+    row = {"kind": "start", "set": {"model.init": f"{own}:embed"}}
+    sweep = {"title": "t", "recipe": str(DEFAULT_RECIPE), "rows": {"a": row}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    words = ["-m", "pretrain.sweep", "sweep.yaml", "--eval-data", str(tmp_path)]
+    said = run_python(words, environment(), tmp_path)
+    assert said.returncode == 2 and "runs only where the command itself" in said.stderr and not ran(own), said
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep | {"evaluations": {"sts": "--trust"}}))
+    with pytest.raises(UserError, match="--trust is for the command line"):
+        read_sweep(tmp_path / "sweep.yaml")
+    allow(["json:dumps"])
+    monkeypatch.setenv(ALLOWED, words_allow_nothing()[ALLOWED])
+    allow([f"{own}:embed", "--trust"], everything=True)  # of a command that the sweep starts
+    with pytest.raises(AugmentationError, match="runs only"):
+        load(f"{own}:embed")
+    assert load("json:dumps")
 
 
 def test_a_table_of_results_names_no_function_that_runs(own, monkeypatch):
@@ -154,6 +176,11 @@ def test_only_what_a_word_names_is_allowed(own, tmp_path, monkeypatch):
         monkeypatch.delenv(ALLOWED)
         allow([word])
         assert load("own.py:Near").__name__ == "Near"
+    elsewhere = tmp_path / "of 12:30" / "own.py"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text(OWN)
+    allow([f"{elsewhere}:Near"])
+    assert load(f"{elsewhere}:Near").__name__ == "Near"
 
 
 def test_an_augmentation_from_a_file_is_one_of_the_grammar(own, monkeypatch):
