@@ -192,8 +192,9 @@ def too_long(task: Task, position: int, otherwise: str = "") -> UserError:
     otherwise: what else may be wrong.
     """
     return UserError(
-        f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB{otherwise}. Break it into lines "
-        "or rows, a document each; or allow more (some 130 times that of memory, if it is one sentence): "
+        f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB{otherwise}. Break it into "
+        "lines or rows, a document each; or allow more (some 130 times that of memory, if it is one "
+        "sentence): "
         f"""--source '[{{source: "{task.place}", line_megabytes: N}}]'"""
     )
 

@@ -375,7 +375,7 @@ def test_the_best_is_an_export_already_and_that_of_the_last_step_stays(tmp_path)
 
 
 def test_missing_things_are_said(tmp_path):
-    with pytest.raises(UserError, match="there is no folder .*nowhere"):
+    with pytest.raises(UserError, match=r"there is no folder .*nowhere"):
         export(tmp_path / "nowhere")
     make_run(tmp_path)
     with pytest.raises(UserError, match="no best/ yet"):
