@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from finetune.answers import MEAN, Answers, examples_digest
+from finetune.encoders.distinct import unit
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, json_objects, known_name
 from finetune.files import lines as lines_of
@@ -89,11 +90,11 @@ def read(folder: Path) -> Retrieval:
     if not asked:
         raise UserError(f"{folder}: no query has a relevant document; fetch the set again")
     counts = (
-        (len(rows) - len(documents), "relevant documents are", "corpus"),
-        (len(relevant) - len(asked), "queries of qrels are", "queries"),
+        (len(rows) - len(documents), "relevant documents", "corpus"),
+        (len(relevant) - len(asked), "queries of qrels", "queries"),
     )
     missing = [
-        f"{count:,} {what} missing in {part}, or without text" for count, what, part in counts if count
+        f"{what} missing in {part}, or without text: {count:,}" for count, what, part in counts if count
     ]
     return Retrieval(
         list(documents.values()),
@@ -194,19 +195,14 @@ def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.n
     Args:
         queries: float32[Q, d]; documents: float32[D, d], by id: of equal cosines the first row comes first.
     """
-    unit, first = _unit(documents), dict[bytes, int]()
+    directions, first = unit(documents), dict[bytes, int]()
     # a product may round the columns of equal vectors differently: one stands for all
     column = [first.setdefault(vector.tobytes(), row) for row, vector in enumerate(documents)]
     found = []
     for start in range(0, len(queries), _ROWS):
-        cosines = (_unit(queries[start : start + _ROWS]) @ unit.T)[:, column]
+        cosines = (unit(queries[start : start + _ROWS]) @ directions.T)[:, column]
         found.append(np.argsort(-cosines, axis=1, kind="stable")[:, :depth])
     return np.concatenate(found)
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths == 0, 1, lengths)
 
 
 def score(ranking: Sequence[int], relevant: Mapping[int, float]) -> dict[str, float]:

@@ -104,9 +104,14 @@ def _is_abbreviation(word: str) -> bool:
 
 def is_joined_by_and(sentence: ParsedSentence, i: int) -> bool:
     """Return whether the phrase that word i heads is several, joined by "and": "he and she"."""
-    # a parser may take the second pronoun for the head
-    if i > 1 and sentence.word(i - 1).lower() == "and" and sentence.word(i - 2).lower() in _NOMINATIVES:
-        return sentence.word(i).lower() in _NOMINATIVES
+    # a parser may take the second pronoun for the head; "I loved you and he" is no such phrase
+    if (
+        i > 1
+        and sentence.word(i - 1).lower() == "and"
+        and all(sentence.word(one).lower() in _NOMINATIVES for one in (i - 2, i))
+        and sentence.relation(i - 2).partition(":")[0] not in ("obj", "iobj", "obl")
+    ):
+        return True
     for child in sentence.children(i):
         if sentence.relation(child) == "conj" and child > i:
             joined = (*sentence.children(i), *sentence.children(child))

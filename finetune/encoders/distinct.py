@@ -17,8 +17,7 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
     """Return vectors float32[N, d] of N sentences, each distinct one encoded once.
 
     Raises:
-        UserError: what is given are no strings, or no Unicode; an encoder that gives another number of
-            vectors; as `require_sound`.
+        UserError: what is given are no strings, or no Unicode; as `require_sound`.
     """
     if isinstance(sentences, str):
         raise UserError("one string was given, where a list of sentences is expected: write [sentence]")
@@ -46,22 +45,22 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
             vectors = np.ascontiguousarray(found, np.float32)
     except (ValueError, TypeError) as error:
         raise UserError(f"{name} gave no array of numbers for {len(different)} sentences: {error}") from None
-    if vectors.ndim != 2 or len(vectors) != len(different):
-        raise UserError(
-            f"{name} gave an array of shape {vectors.shape} for {len(different)} sentences; expected one "
-            "vector each"
-        )
     require_sound(vectors, different, name)
     return vectors if len(different) == len(sentences) else vectors[rows]  # no copy of what may be gigabytes
 
 
 def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:
-    """Refuse vectors [N, d] of N distinct sentences that are not finite, or all of one direction.
+    """Refuse vectors of N distinct sentences that are not [N, d] and finite, or all of one direction.
 
     Raises:
-        UserError: a vector is not finite; the first sentence that has one is named.
+        UserError: another number of vectors; a vector is not finite (names the first such sentence).
         CollapsedEncoder: all cosines are 1.
     """
+    if vectors.ndim != 2 or len(vectors) != len(sentences):
+        raise UserError(
+            f"{name} gave an array of shape {vectors.shape} for {len(sentences)} sentences; expected one "
+            "vector each"
+        )
     damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(damaged):
         # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
@@ -78,5 +77,10 @@ def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> N
 
 
 def _of_one_direction(vectors: np.ndarray) -> bool:
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return np.ptp(vectors / np.where(lengths == 0, 1, lengths), axis=0).max(initial=0) <= ROUNDING
+    return np.ptp(unit(vectors.astype(np.float64)), axis=0).max(initial=0) <= ROUNDING
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors float[N, d] of length 1, in their own precision; a zero vector stays."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths == 0, 1, lengths)

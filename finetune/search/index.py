@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from finetune.encoders.distinct import unit
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import names_function
 from finetune.search.stored import Floats, Signs, Storage, load_faiss
@@ -43,7 +44,7 @@ class SentenceIndex:
 
     def nearest(self, queries: np.ndarray, count: int) -> list[list[Hit]]:
         """Return for each query, float32[Q, d], the nearest sentences, the nearest first."""
-        cosines, places = self.vectors.search(_unit(queries), min(count, len(self._sentences)))
+        cosines, places = self.vectors.search(unit(queries), min(count, len(self._sentences)))
         return [
             [
                 Hit(self._sentences[place], float(cosine), int(place))
@@ -131,7 +132,7 @@ def build_index(
     load_faiss()
     vectors: Floats | Signs | None = None
     for first in range(0, len(sentences), _AT_ONCE):
-        encoded = _unit(model.encode_document(sentences[first : first + _AT_ONCE]))
+        encoded = unit(model.encode_document(sentences[first : first + _AT_ONCE]))
         if vectors is None:
             width = encoded.shape[1]
             binary = quantize == "binary"
@@ -141,9 +142,3 @@ def build_index(
             say(f"{first + len(encoded):,} of {len(sentences):,} sentences encoded")
     assert vectors is not None, "no sentences"
     return SentenceIndex(vectors, sentences, model.count_cut(sentences))
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors float32[N, d] of length 1; a zero vector stays."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.ascontiguousarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from finetune.encoders.distinct import unit
 from pretrain.common.errors import UserError
 from pretrain.mine.pairs import Pairs
 
@@ -93,8 +94,7 @@ class Vectors:
     def _unit(self, texts: list[str]) -> np.ndarray:
         vectors = self._encode(texts)
         self._width = vectors.shape[1]
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return np.ascontiguousarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
+        return np.ascontiguousarray(unit(vectors), np.float32)
 
 
 def mine(pairs: Pairs, candidates: Sequence[str], vectors: Vectors, options: MiningOptions) -> list[Triple]:

@@ -20,8 +20,9 @@ parses, and what datatrove keeps (logs, minhash). A change of names or keys make
 unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -31,7 +32,10 @@ from pydantic import BaseModel, RootModel
 from pretrain.common.files import make_folder
 from pretrain.config.data import DataConfig
 from pretrain.data.shard_writer import write_atomically
+from pretrain.prepare.buckets import text_key
 from pretrain.prepare.tasks import Task
+
+MOST_PAIRS = 10_000
 
 
 class WorkFile(BaseModel):
@@ -125,6 +129,17 @@ class Pairs(RootModel[list[tuple[str, str]]], WorkFile):
     """Of held-out paragraphs the first sentence and the others (`pretrain.prepare.stages.read.pairs_of`)."""
 
     place: ClassVar[str] = "counts/pairs/{rank:05d}.json"
+
+    @classmethod
+    def each(cls, work: Path) -> Iterator[tuple[str, str]]:
+        """Yield the pairs of all tasks, with one task's in memory."""
+        for path in sorted((work / cls.place).parent.glob("*.json")):
+            yield from cls.read(work, int(path.stem)).root
+
+
+def sample_of(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the `MOST_PAIRS` of the lowest hashes, in their order: all sources have their share."""
+    return heapq.nsmallest(MOST_PAIRS, pairs, key=lambda pair: (text_key("\n".join(pair).encode(), 0), pair))
 
 
 class HashRange(WorkFile):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.encoders.distinct import unit
 from finetune.encoders.models import EmbeddingModel
 from pretrain.data.manifest import PAIRS
 from pretrain.data.shards import ShardReader
@@ -65,10 +66,7 @@ def measure(queries: np.ndarray, answers: np.ndarray) -> Retrieval:
 
     A tie counts as a miss: equal vectors find nothing.
     """
-    queries, answers = (
-        rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12) for rows in (queries, answers)
-    )
-    cosines = queries @ answers.T
+    cosines = unit(queries) @ unit(answers).T
     own = np.diagonal(cosines)
     ranks = (cosines >= own[:, None]).sum(1)  # from 1
     gains = np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0.0)

@@ -108,7 +108,7 @@ def test_figures_are_those_of_sentence_transformers(run_folder, tmp_path, seed, 
     assert found.complete == (change is not lacking_documents)
     if not found.complete:
         lost = len({name for names in relevant.values() for name in names if not corpus.get(name)})
-        said = f"NanoMine: {lost} relevant documents are missing in corpus, or without text; 1 queries of"
+        said = f"NanoMine: relevant documents missing in corpus, or without text: {lost}; queries of qrels"
         assert found.notes[-1].startswith(said)
 
 

@@ -18,7 +18,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.typed_values import nearest
 from pretrain.config.data import Source
 from pretrain.config.named_data import NAMED_DATA
-from pretrain.data.manifest import MANIFEST
+from pretrain.data.manifest import MANIFEST, PAIRS
 from pretrain.prepare.sources.readers import COMPRESSIONS, detect_layout, is_array, read_head
 from pretrain.prepare.tasks import Task
 from pretrain.prepare.wrapping import margin
@@ -175,10 +175,11 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _of_preparation(file: Path) -> bool:
-    """Return whether a file belongs to prepared data, finished or not: its manifest, recipe or tokenizer."""
+    """Return whether a file belongs to prepared data, finished or not: its manifest, pairs, recipe or
+    tokenizer."""
     in_tokenizer = file.parent.name == "tokenizer"
     home = file.parent.parent if in_tokenizer else file.parent
-    if not (file.suffix == ".json" if in_tokenizer else file.name in (MANIFEST, RECIPE)):
+    if not (file.suffix == ".json" if in_tokenizer else file.name in (MANIFEST, PAIRS, RECIPE)):
         return False
     return (home / ".work").is_dir() or ((home / MANIFEST).is_file() and (home / "tokenizer").is_dir())
 

@@ -34,17 +34,26 @@ Stream = io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
 
 
 def open_file(path: str | Path) -> Stream:
-    """Open a file as a stream of its decompressed bytes, with \\n where its lines end in \\r alone."""
-    name = str(path)
-    stream: Any
+    """Open a file as a stream of its decompressed bytes, with \\n where its lines end in \\r alone.
+
+    They do where the first megabyte has no \\n and several \\r.
+    """
+    stream = _decompressed(str(path))
+    if b"\n" in stream.peek(1):
+        return stream
+    with stream:
+        head = stream.read(_PROBE_BYTES)
+    stream = _decompressed(str(path))
+    ends_in_returns = head.count(b"\r") > 1 and b"\n" not in head
+    return io.BufferedReader(_LineFeeds(stream)) if ends_in_returns else stream
+
+
+def _decompressed(name: str) -> Any:
     if name.endswith(".zst"):
-        stream = io.BufferedReader(_ZstandardReader(name), 1 << 18)
-    else:
-        unpackers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-        unpack = unpackers.get(Path(name).suffix)
-        stream = unpack(name, "rb") if unpack else open(name, "rb", 1 << 18)  # noqa: SIM115
-    head = stream.peek(1)
-    return io.BufferedReader(_LineFeeds(stream)) if b"\r" in head[:-1] and b"\n" not in head else stream
+        return io.BufferedReader(_ZstandardReader(name), 1 << 18)
+    unpackers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+    unpack = unpackers.get(Path(name).suffix)
+    return unpack(name, "rb") if unpack else open(name, "rb", 1 << 18)
 
 
 class _LineFeeds(io.RawIOBase):
@@ -177,11 +186,15 @@ def _numbered_lines(stream: Stream, task: Task) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def too_long(task: Task, position: int) -> UserError:
-    """Return the error for a line, or the text of a row, that is longer than the source allows."""
+def too_long(task: Task, position: int, otherwise: str = "") -> UserError:
+    """Return the error for a line, or the text of a row, that is longer than the source allows.
+
+    otherwise: what else may be wrong.
+    """
     return UserError(
-        f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB. Break it into lines or "
-        "rows, a document each; or allow more (some 130 times that of memory, if it is one sentence): "
+        f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB{otherwise}. Break it into "
+        "lines or rows, a document each; or allow more (some 130 times that of memory, if it is one "
+        "sentence): "
         f"""--source '[{{source: "{task.place}", line_megabytes: N}}]'"""
     )
 

@@ -191,6 +191,10 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
         # nobody has said otherwise; of a file that has both, one is another field
         if keys[standard] == standard and (standard not in fields or source.other_fields == "refuse"):
             meant |= {name: standard for name in names if name not in meant}
+    filled = {meant[field] for field in fields if field in meant}
+    unlabelled = "sentence2" in fields and meant.get("sentence2") == "positive" and keys[LABEL] == LABEL
+    if unlabelled:
+        filled.add(LABEL)
     columns: dict[str, str] = {}
     for field in fields:
         column = meant.get(field)
@@ -198,7 +202,7 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
         if column is None and numbered and meant.get(numbered[1]) == NEGATIVE:
             column = f"{NEGATIVE}{int(numbered[2])}"
         if column is None:
-            near = nearest_name(str(field), [key for key in meant if key not in fields])
+            near = nearest_name(str(field), [key for key in meant if meant[key] not in filled])
             if near or source.other_fields == "refuse":
                 hint = f"; did you mean {near!r}?" if near else ""
                 if field in _SCORES:
@@ -213,10 +217,10 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
             raise fault(f"there are two columns for {column}: {both}")
         else:
             columns[field] = column
-    if columns.get("sentence2") and LABEL in columns.values():
+    if unlabelled and LABEL in columns.values():
         raise fault(
             "a label beside sentence2 says which pairs mean the same, and no objective uses it: keep those "
-            "pairs, without the label"
+            "pairs, and remove the column; a label of another kind needs another name, given in label_key"
         )
     if "text" not in columns.values():
         raise fault(

@@ -5,7 +5,6 @@ whole file tells where rows begin), a range of a parquet file's row groups, a ra
 one file of a streamed one.
 """
 
-import contextlib
 import csv
 import io
 import json
@@ -85,10 +84,10 @@ def _array_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
         text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape")
         buffer, line, number, array = "", 0, 0, None
         while block := text.read(_PROBE):
-            buffer, at = buffer + block, 0
+            buffer, at, fault = buffer + block, 0, ""
             if array is None:
                 array = buffer.lstrip()[:1] == "["
-            with contextlib.suppress(json.JSONDecodeError):  # the next block has the rest of the object
+            try:
                 while True:
                     start = _BETWEEN.match(buffer, at).end()  # type: ignore[union-attr]
                     row, behind = decode(buffer, start)
@@ -98,13 +97,24 @@ def _array_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
                     if number % task.stripes == task.stripe:
                         yield line, row if isinstance(row, dict) else Broken("not a JSON object")
                     line, number, at = line + buffer.count("\n", start, behind), number + 1, behind
+            except json.JSONDecodeError:
+                pass  # the next block has the rest of the object
+            except RecursionError:
+                fault = "JSON that is nested too deep"
+            except ValueError as error:  # a number of thousands of digits
+                fault = f"not JSON ({error})"
             rest = buffer[at:].lstrip(", \r\n\t")
             line += buffer.count("\n", at, len(buffer) - len(rest))
             buffer = rest
+            if fault:
+                raise UserError(f"source {where(task, line)}: {fault}; it begins {buffer[:60]!r}.")
             if len(buffer) > task.longest:
-                raise too_long(task, line)
-        if buffer.rstrip() != ("]" if array else ""):
+                raise too_long(task, line, f", or not JSON from here: {buffer[:60]!r}")
+        ending = "".join(buffer.split())
+        if ending not in (("]", "[]") if array else ("",)):
             fault = f"not JSON, or the file is cut short here: {buffer[:60]!r}"
+            if not ending:
+                fault = "the array has no end: the file is cut short"
             raise UserError(f"source {where(task, line)}: {fault}.")
 
 

@@ -22,9 +22,9 @@ from pretrain.prepare.work_folder import (
     ShuffledShards,
     TokenizerSize,
     UnreadRows,
+    sample_of,
 )
 
-MOST_PAIRS = 10_000
 MOST_FAULTS = 20  # named in the manifest; `counts` has the number of all
 
 
@@ -78,8 +78,8 @@ class Merge(PlannedStep):
                 name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")
             },
         }
-        if pairs := [pair for task in Pairs.read_all(self.work).values() for pair in task.root]:
-            write_atomically(self.out / PAIRS, json.dumps(pairs[:MOST_PAIRS], ensure_ascii=False).encode())
+        if pairs := sample_of(Pairs.each(self.work)):
+            write_atomically(self.out / PAIRS, json.dumps(pairs, ensure_ascii=False).encode())
         write_manifest(self.out, manifest)
 
     def _counts(self) -> Counter[str]:

@@ -14,12 +14,14 @@ from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.work_folder import (
+    MOST_PAIRS,
     Decision,
     DocumentCounts,
     HashRange,
     Pairs,
     SentenceCounts,
     UnreadRows,
+    sample_of,
 )
 
 
@@ -85,6 +87,8 @@ class Scatter(PlannedStep):
                 blocks = re.split(r"\n\s*\n", document.text)
                 split = map(sentences_of, blocks)
                 pairs.root += pairs_of([[one for one in block if one in kept_ones] for block in split])
+                if len(pairs.root) > 2 * MOST_PAIRS:
+                    pairs.root = sample_of(pairs.root)
             parts = [(key, encoded, heldout)]
             if decision and decision.cut and decision.key == key and len(encoded) > 1:
                 counts["documents_cut"] += 1
@@ -104,7 +108,7 @@ class Scatter(PlannedStep):
         texts.flush()
         signatures.flush()
         hashes.write(self.work, rank)
-        pairs.write(self.work, rank)
+        Pairs(sample_of(pairs.root)).write(self.work, rank)
         SentenceCounts(counts).write(self.work, rank)
 
     def _prose(self, sentences: list[str], counts: Counter[str]) -> list[str]:

@@ -36,16 +36,18 @@ class MakeTokenizer(PlannedStep):
         """Refuse a corpus in another script than the parser's language, before anything is parsed."""
         if self.config.annotate is None:
             return
-        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
-        texts = bk.load_texts(runs, 0, 0, self.parts_of(runs, 0))  # a random sample: drawn by hash
-        chosen = texts.decode(np.arange(0, len(texts.records), max(1, len(texts.records) // 1000)))
         # the columns and the label of a record are lines
-        check_corpus([line for text in chosen for line in text.split("\n")], self.annotation)
+        check_corpus([line for text in self._some_texts() for line in text.split("\n")], self.annotation)
+
+    def _some_texts(self) -> list[str]:
+        """Return some 1,000 texts, at random: drawn by hash."""
+        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
+        texts = bk.load_texts(runs, 0, 0, self.parts_of(runs, 0))
+        return texts.decode(np.arange(0, len(texts.records), max(1, len(texts.records) // 1000)))
 
     def _make(self) -> None:
         config = self.config
         added: list[str] = []
-        texts: list[str] = []
         accented: float | None = None
         if config.tokenizer:
             tokenizer = adopt_tokenizer(config.tokenizer, config.max_length)
@@ -70,7 +72,7 @@ class MakeTokenizer(PlannedStep):
             )
         save_tokenizer(tokenizer, self.work / "tokenizer")
         if accented is None and folds(self.work / "tokenizer")[1]:
-            accented = accented_share(texts or self.sample())
+            accented = accented_share(self._some_texts())
         TokenizerSize(
             vocabulary_size=len(tokenizer), new_tokens=len(added) or None, accented_letters=accented
         ).write(self.work)

@@ -62,6 +62,9 @@ from augment.rules.tense import tense
         ("I and she were happy.",  # as the parser of EWT has it
          "I/PRP/nsubj/5 and/CC/cc/5 she/PRP/nsubj/5 were/VBD/cop/5 happy/JJ/root/0 ././punct/5", "present",
          "I and she are happy."),
+        ("I loved you and he loved me.",
+         "I/PRP/nsubj/2 loved/VBD/root/0 you/PRP/obj/2 and/CC/cc/6 he/PRP/nsubj/6 loved/VBD/conj/2 "
+         "me/PRP/obj/6 ././punct/2", "present", "I love you and he loves me."),
         ("She was tried and sentenced.",
          "She/PRP/nsubj:pass/3 was/VBD/aux:pass/3 tried/VBN/root/0 and/CC/cc/5 sentenced/VBD/conj/3 "
          "././punct/3", "present", "She is tried and sentenced."),

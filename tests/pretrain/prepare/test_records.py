@@ -141,6 +141,17 @@ def test_records_as_the_field_writes_them(tmp_path, form):
         assert [record.texts for record in read(table)] == expected
 
 
+def test_other_fields_are_ignored_where_they_could_fill_no_empty_column(tmp_path):
+    for names in ("question answer context", "sentence1 sentence2 labels"):
+        path = write(tmp_path / "a.jsonl", json.dumps(dict(zip(names.split(), "abc"))) + "\n")
+        assert [record.texts for record in read(path, other_fields="ignore")] == [("a", "b", "", "")]
+    path = write(path, json.dumps({"sentence1": "a", "sentence2": "b", "topic": 3}) + "\n")
+    assert [record.label for record in read(path, label_key="topic")] == [3]
+    path = write(path, json.dumps({"question": "a", "answr": "b"}) + "\n")
+    with pytest.raises(UserError, match="did you mean 'answer'"):
+        read(path, other_fields="ignore")
+
+
 @pytest.mark.parametrize(
     "row, message",
     [

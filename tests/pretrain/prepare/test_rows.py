@@ -155,6 +155,14 @@ def test_lines_may_end_in_carriage_returns_alone(at_home, suffix):
         assert sorted(everything(Source(source=str(path)))) == sorted(lines)
 
 
+def test_a_carriage_return_in_a_long_first_line_ends_no_line(tmp_path):
+    """Wherever the first read ends."""
+    lines = ["Some\r of \r these " + "long " * 80_000, "A second line."]
+    for name in ("a.txt", "a.txt.gz"):
+        found = everything(Source(source=str(put(tmp_path / name, "\n".join(lines))), layout="lines"))
+        assert [" ".join(text.split()) for text in found] == [" ".join(line.split()) for line in lines]
+
+
 def test_quotes_of_csv_may_be_escaped(tmp_path):
     path = put(tmp_path / "a.csv", 'text,n\n"He said \\"yes\\", and left.",1\n"A, b",2\n')
     assert everything(Source(source=str(path))) == ['He said "yes", and left.', "A, b"]
@@ -215,8 +223,34 @@ def test_an_array_that_is_cut_short_is_refused(tmp_path, size):
     whole = json.dumps([{"text": f"Document {number}."} for number in range(10)], indent=0)
     path = put(tmp_path / "a.json", whole[: whole.rindex("},", 0, size) + 2] if size > 200 else whole[:size])
     for reads in (lambda: everything(Source(source=str(path))), lambda: read(path)):
-        with pytest.raises(UserError, match=r"a\.json, line \d\d: not JSON, or the file is cut short"):
+        with pytest.raises(
+            UserError, match=r"a\.json, line \d\d: (not JSON, or|the array has no end:) the file is cut short"
+        ):
             reads()
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ('[{"text": "a"},\n{"id": ' + "1" * 5000 + "}]", "line 2: not JSON .*digits.*; it begins"),
+        (
+            '[{"text": "a"},\n{"id": ' + "[" * 30_000 + "]" * 30_000 + "}]",
+            "line 2: JSON that is nested too deep",
+        ),
+        ('[{"text": "a"}', "line 1: the array has no end: the file is cut short"),
+        (
+            '[{"text": "a"},\nNone,' + ' {"text": "a"},' * 10_000 + "]",
+            r"2: longer than .*not JSON from here: 'None",
+        ),
+    ],
+)
+def test_a_damaged_member_of_an_array_is_named(tmp_path, text, why):
+    with pytest.raises(UserError, match=why):
+        everything(Source(source=str(put(tmp_path / "a.json", text)), line_megabytes=0.1))
+
+
+def test_an_array_may_be_empty(tmp_path):
+    assert everything(Source(source=str(put(tmp_path / "a.json", "[\n]\n")))) == []
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path):
