@@ -118,7 +118,8 @@ class WholeBatch:
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
-        self.weighing = loss_scale or LossScale(engine.module, 1.0)  # of a loss, exact to float32
+        self.half = engine.module.precision != "fp32"
+        self.weighing = loss_scale or (LossScale(engine.module, 1.0) if self.half else None)
         self.clock = clock or Stopwatch()
         self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -374,11 +375,10 @@ class WholeBatch:
         rest of the scale on to float32 gradients: most of what the logits have is -1, and would be rounded
         alike, by up to 0.4% of the loss's weight.
         """
-        half = self.engine.module.precision != "fp32"
         sums = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
         for copy, rows in enumerate(maskings):
             scale = weight * self.world / max(counts[copy], 1)
-            rest = math.frexp(scale)[0] if half else 1.0
+            rest = math.frexp(scale)[0] if self.half else 1.0
             for index, row in enumerate(rows):
                 with self.clock("encode"):
                     total = self.engine(MaskedLoss(row))
@@ -412,6 +412,6 @@ class WholeBatch:
 
     def _backward_scaled(self, loss: Tensor, final: bool, weight: float = 1.0) -> None:
         """Go backward from a loss that passed through the encoder's precision; `weight` it in float32."""
-        plain = self.loss_scale is None and weight == 1
+        plain = self.weighing is None or (self.loss_scale is None and weight == 1)
         with nullcontext(1.0) if plain else self.weighing.applied(weight) as factor:
             self.reduction.backward(loss * factor, final)
