@@ -160,10 +160,10 @@ class WholeBatch:
 
         losses: dict[str, Tensor] = {}
         measures: dict[str, Tensor | float] = {}
-        gathered = None
+        vectors = None
         with self.engine.module.weights_unchanged(), self.reduction.of_step():
             if VIEWS in rows:
-                gathered, losses, measures = self._sentence_level(
+                vectors, losses, measures = self._sentence_level(
                     batch, rows, placements, plan, weights, not maskings, probing, of_host
                 )
             elif self.objective.roles:
@@ -174,17 +174,19 @@ class WholeBatch:
                 losses["mlm"] = self._token_level(maskings, plan.masked_tokens, weights["mlm"])
         losses = {name: value.double() for name, value in losses.items()}
         nothing = torch.zeros((), dtype=torch.float64, device=self.device)
+        # each rank reads its own lanes, and all must warn and record the same
+        substitutions = gathered(batch.substitutions, self.hosts) if plan.substitutions else []
         losses["total"] = sum((weights[name] * value for name, value in losses.items()), nothing)
         return StepResult(
             losses,
             measures,
-            gathered,
+            vectors,
             sum(plan.tokens.values()),
             sum(plan.masked_tokens),
             (plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
             plan.request,
             lengths,
-            self._substitutions(batch) if plan.substitutions else [],
+            [row for of_rank in substitutions for row in of_rank],
             plan.sums,
             plan.busy,
             negatives,
@@ -402,13 +404,6 @@ class WholeBatch:
         """Return the most sequences that a rank draws, from how many this one does."""
         first, stop = lanes_of_rank(self.lanes, self.rank, self.world)
         return sequences // (stop - first) * most_lanes(self.lanes, self.world)
-
-    def _substitutions(self, batch: RankBatch) -> list[dict]:
-        """Collect all ranks' substitutions of a step.
-
-        Each rank reads the lanes that it serves, and all must warn and record the same.
-        """
-        return [row for rows in gathered(batch.substitutions, self.hosts) for row in rows]
 
     def _backward_scaled(self, loss: Tensor, final: bool, weight: float = 1.0) -> None:
         """Go backward from a loss that passed through the encoder's precision; `weight` it in float32."""

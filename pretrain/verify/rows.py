@@ -58,9 +58,8 @@ def check_steps(
     spans = [*progress.get("jumped", []), *undone]
     untrained = {step for first, stop in spans for step in range(first + 1, stop + 1)}
     left_out = {row["step"] for row in rows if "left_out" in row} | untrained
-    begin = (
-        rows[0]["step"] if rows and "config_sha256" in rows[0] else 0
-    )  # that of a branch without its trunk
+    # a branch without its trunk's rows begins later
+    begin = rows[0]["step"] if rows and "config_sha256" in rows[0] else 0
     written, missing, waiting = set(steps), [], False  # waiting: a sound step since the last row
     parts = list(_intervals(config, progress, max([progress.get("step", 0), *steps[-1:]])))
     for first, last, every in reversed(parts):
