@@ -172,10 +172,10 @@ class WholeBatch:
                     self.reduction.backward(zero, final=not maskings)
             if maskings:
                 losses["mlm"] = self._token_level(maskings, plan.masked_tokens, weights["mlm"])
-        losses = {name: value.double() for name, value in losses.items()}
-        nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         # each rank reads its own lanes, and all must warn and record the same
         substitutions = gathered(batch.substitutions, self.hosts) if plan.substitutions else []
+        losses = {name: value.double() for name, value in losses.items()}
+        nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         losses["total"] = sum((weights[name] * value for name, value in losses.items()), nothing)
         return StepResult(
             losses,
