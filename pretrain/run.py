@@ -139,7 +139,7 @@ class TrainingRun:
         if self.checkpoint is None:
             require_different_views(config, data, self.objective, self.spec)
 
-        # the engine, and what it resumes from; before it partitions the model, the model is read
+        # the engine, and what it resumes from; read the settings back before the engine partitions the model
         self.model_settings = verify_model_matches_config(config, self.encoder, self.objective, data.views)
         self.flops = summary.flops_meter(config, self.encoder, self.objective, data)
         model = SentenceModel(self.encoder, self.objective, config.train.precision)

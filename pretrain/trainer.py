@@ -107,7 +107,8 @@ class Trainer:
             result = self._step(batches)
 
             last = progress.step == self.stop_step
-            request = NONE if last or result.request == MOVED else result.request  # moved back meanwhile
+            # moved back meanwhile: what ranks were asked for besides comes with the next step
+            request = NONE if last or result.request == MOVED else result.request
             evaluates = last or _is_due(progress.step, config.evaluate.every)
             saves = last or request or self.checkpoints.due(progress.step)
             if evaluates or saves:

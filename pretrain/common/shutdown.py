@@ -53,10 +53,11 @@ class Shutdown:
 
     def requested(self) -> int:
         """Return the weightiest request that this rank has received, NONE if there is none."""
-        if self._stop_file is not None and moved():
-            self._requested = MOVED
-        elif self._stop_file is not None and self._stop_file.exists():
-            self._requested = STOP
+        if self._stop_file is not None:
+            if moved():
+                return MOVED  # and not kept: it may be moved back
+            if self._stop_file.exists():
+                self._requested = STOP
         return self._requested
 
     def clear_stop_file(self) -> None:

@@ -4,12 +4,15 @@ from pathlib import Path
 
 from pretrain.common.files import sha256_of, write_durably
 
-SUMS = "SHA256SUMS"
+SUMS, CARD = "SHA256SUMS", "README.md"
 
 
 def write_sums(folder: Path) -> None:
-    """Write the checksums of all files of a folder that has not got its name yet."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
+    """Write the checksums of the files of a folder that has not got its name yet.
+
+    README.md has none: a card is people's own.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (SUMS, CARD))
     lines = [f"{sha256_of(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     write_durably(folder / SUMS, "".join(lines).encode())
 
@@ -25,7 +28,7 @@ def changed_files(folder: Path) -> list[str] | None:
     for line in (folder / SUMS).read_bytes().decode("utf-8", "replace").splitlines():
         digest, _, name = line.partition("  ")
         try:
-            if sha256_of(folder / (name or SUMS)) != digest:
+            if name != CARD and sha256_of(folder / (name or SUMS)) != digest:
                 changed.append(name or SUMS)
         except (OSError, ValueError):
             changed.append(name)

@@ -8,6 +8,7 @@ it. (With records (q, a), (q, b), (r, b) none is a negative of another.)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -41,18 +42,23 @@ class Meanings:
         identities: int64[R, N], hashes of the texts, best on the CPU: the host waits for those of a device.
         device: where the results shall be.
         """
-        texts, places = np.unique(identities.cpu().numpy(), return_inverse=True)
-        first, *others = places.reshape(identities.shape)
-        edges = np.tile(first, len(others)), np.concatenate([first[:0], *others])
-        linked = coo_array((np.ones(len(edges[0]), bool), edges), shape=(len(texts), len(texts)))
-        meanings = connected_components(linked, directed=False)[1].astype(np.int64)
-        found = [torch.from_numpy(array) for array in (meanings[first], texts, meanings)]
-        return Meanings(*(found if device is None else send(found, device)))
+        found = _components(identities.cpu().numpy().tobytes(), len(identities))
+        return Meanings(*(found if device is None else send(list(found), device)))
 
     def look_up(self, identities: Tensor) -> Tensor:
         """Return the meanings of any texts, int64[K] on the same device; -1 for one that no record has."""
         places = torch.searchsorted(self.texts, identities).clamp_(max=len(self.texts) - 1)
         return self.of_texts[places].masked_fill_(self.texts[places] != identities, -1)
+
+
+@lru_cache(maxsize=4)  # the terms and widths of a step ask for the same
+def _components(identities: bytes, texts_of_record: int) -> tuple[Tensor, ...]:
+    texts, places = np.unique(np.frombuffer(identities, np.int64), return_inverse=True)
+    first, *others = places.reshape(texts_of_record, -1)
+    edges = np.tile(first, len(others)), np.concatenate([first[:0], *others])
+    linked = coo_array((np.ones(len(edges[0]), bool), edges), shape=(len(texts), len(texts)))
+    meanings = connected_components(linked, directed=False)[1].astype(np.int64)
+    return tuple(torch.from_numpy(array) for array in (meanings[first], texts, meanings))
 
 
 @dataclass(frozen=True)

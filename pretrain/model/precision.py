@@ -22,7 +22,7 @@ class LossScale:
     backward outside `applied()`, as they are.
 
     The hooks are on all parameters, not on the encoder's alone: a loss through float16 may reach others
-    (DiffCSE's discriminator).
+    (DiffCSE's discriminator). A module has them once, whatever scales are made for it.
 
     The scale lies on the parameters' device and is never read in a step: a host that waited for it would
     leave the device idle.
@@ -33,13 +33,14 @@ class LossScale:
         self.value = torch.full((), value, device=device)
         self.growth_interval = growth_interval
         self._good_steps = torch.zeros((), dtype=torch.long, device=device)
-        self._divisor: Tensor | None = None
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.register_hook(self._unscaled)
-
-    def _unscaled(self, gradient: Tensor) -> Tensor:
-        return gradient if self._divisor is None else gradient / self._divisor
+        self._divisors = module.__dict__.get("gradient_divisors")
+        if self._divisors is None:
+            self._divisors = divisors = module.__dict__["gradient_divisors"] = []
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    parameter.register_hook(
+                        lambda gradient: gradient / divisors[-1] if divisors else gradient
+                    )
 
     @contextmanager
     def applied(self, weight: float = 1.0) -> Iterator[Tensor]:
@@ -47,11 +48,11 @@ class LossScale:
 
         weight: of the loss, which their gradients are multiplied by.
         """
-        self._divisor = self.value / weight
+        self._divisors.append(self.value / weight)
         try:
             yield self.value
         finally:
-            self._divisor = None
+            self._divisors.pop()
 
     def update(self, finite: Tensor) -> None:
         """Halve the scale after an overflow (a skipped step), double it after `growth_interval` good steps.

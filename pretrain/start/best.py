@@ -62,10 +62,7 @@ def repair_best(folder: Path, progress: Progress, save_start: Callable[[Path], P
 def _step_held(folder: Path) -> int | None:
     """Return the step that best/ is of; None: it is no whole export."""
     try:
-        changed = [
-            name for name in changed_files(folder / "best") or () if name != "README.md"
-        ]  # people's own
-        policy = None if changed else read_policy(folder / "best")
+        policy = None if changed_files(folder / "best") else read_policy(folder / "best")
     except UserError:
         return None
     return None if policy is None else policy["step"]

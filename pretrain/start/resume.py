@@ -115,9 +115,11 @@ def _begin_branch(checkpoint: Path, state: dict[str, Any], folder: Path) -> None
 
     Without them its curves would begin in the middle, and its last table would have no start.
     """
-    metrics = checkpoint.resolve().parents[1] / "metrics.jsonl"
-    if metrics.is_file() and not (folder / "metrics.jsonl").exists():
-        copy_metrics(metrics, folder / "metrics.jsonl", state["step"], state["progress"].get("rows"))
+    metrics, own = checkpoint.resolve().parents[1] / "metrics.jsonl", folder / "metrics.jsonl"
+    if not metrics.is_file():  # a new chain begins here
+        state["progress"]["rows"] = copy_metrics(metrics, own, 0)[0]
+    elif not own.exists():
+        copy_metrics(metrics, own, state["step"], state["progress"].get("rows"))
 
 
 def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: Path) -> None:

@@ -118,7 +118,8 @@ class WholeBatch:
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
-        self.weighing = loss_scale or LossScale(engine.module, 1.0)  # of a loss, exact to float32
+        self.half = engine.module.precision != "fp32"
+        self.weighing = loss_scale or (LossScale(engine.module, 1.0) if self.half else None)
         self.clock = clock or Stopwatch()
         self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -159,10 +160,10 @@ class WholeBatch:
 
         losses: dict[str, Tensor] = {}
         measures: dict[str, Tensor | float] = {}
-        gathered = None
+        vectors = None
         with self.engine.module.weights_unchanged(), self.reduction.of_step():
             if VIEWS in rows:
-                gathered, losses, measures = self._sentence_level(
+                vectors, losses, measures = self._sentence_level(
                     batch, rows, placements, plan, weights, not maskings, probing, of_host
                 )
             elif self.objective.roles:
@@ -171,19 +172,21 @@ class WholeBatch:
                     self.reduction.backward(zero, final=not maskings)
             if maskings:
                 losses["mlm"] = self._token_level(maskings, plan.masked_tokens, weights["mlm"])
+        # each rank reads its own lanes, and all must warn and record the same
+        substitutions = gathered(batch.substitutions, self.hosts) if plan.substitutions else []
         losses = {name: value.double() for name, value in losses.items()}
         nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         losses["total"] = sum((weights[name] * value for name, value in losses.items()), nothing)
         return StepResult(
             losses,
             measures,
-            gathered,
+            vectors,
             sum(plan.tokens.values()),
             sum(plan.masked_tokens),
             (plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
             plan.request,
             lengths,
-            self._substitutions(batch) if plan.substitutions else [],
+            [row for of_rank in substitutions for row in of_rank],
             plan.sums,
             plan.busy,
             negatives,
@@ -374,11 +377,10 @@ class WholeBatch:
         rest of the scale on to float32 gradients: most of what the logits have is -1, and would be rounded
         alike, by up to 0.4% of the loss's weight.
         """
-        half = self.engine.module.precision != "fp32"
         sums = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
         for copy, rows in enumerate(maskings):
             scale = weight * self.world / max(counts[copy], 1)
-            rest = math.frexp(scale)[0] if half else 1.0
+            rest = math.frexp(scale)[0] if self.half else 1.0
             for index, row in enumerate(rows):
                 with self.clock("encode"):
                     total = self.engine(MaskedLoss(row))
@@ -403,15 +405,8 @@ class WholeBatch:
         first, stop = lanes_of_rank(self.lanes, self.rank, self.world)
         return sequences // (stop - first) * most_lanes(self.lanes, self.world)
 
-    def _substitutions(self, batch: RankBatch) -> list[dict]:
-        """Collect all ranks' substitutions of a step.
-
-        Each rank reads the lanes that it serves, and all must warn and record the same.
-        """
-        return [row for rows in gathered(batch.substitutions, self.hosts) for row in rows]
-
     def _backward_scaled(self, loss: Tensor, final: bool, weight: float = 1.0) -> None:
         """Go backward from a loss that passed through the encoder's precision; `weight` it in float32."""
-        plain = self.loss_scale is None and weight == 1
+        plain = self.weighing is None or (self.loss_scale is None and weight == 1)
         with nullcontext(1.0) if plain else self.weighing.applied(weight) as factor:
             self.reduction.backward(loss * factor, final)

@@ -67,7 +67,6 @@ def verify(
     from pretrain.verify.replay import Replay
 
     recorded = read_records(run)
-    whole = bool(seen) or verify_files(run)
     replay = Replay(load_config(run / "config.yaml", overrides), recorded.substitutions, recorded.jumped)
     first, last = span["from"] or 1, min(span["to"] or recorded.last_step, recorded.last_step)
     if first > last:

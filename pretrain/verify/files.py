@@ -14,7 +14,7 @@ from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.folder import read_policy
 from pretrain.export.sums import changed_files
 from pretrain.start.continuity import COMPARED
-from pretrain.telemetry.metrics_file import read_metrics, whole_lines
+from pretrain.telemetry.metrics_file import read_metrics, split_link, whole_lines
 from pretrain.verify.records import EXPORTS
 from pretrain.verify.rows import check_chain, check_steps
 
@@ -47,7 +47,14 @@ def verify_files(run: Path) -> bool:
     # behind the checkpoints: a run that is training writes rows first
     lines, rows = whole_lines(run / "metrics.jsonl"), list(read_metrics(run / "metrics.jsonl"))
     places = {name: one["rows"] for name, one in progress.items() if one.get("rows")}
-    unrecorded += [f"rows before {name}" for name in progress if name not in places]
+    # a best/ of step 0 that a resume made again records none
+    unrecorded += [
+        f"rows before {name}" for name in progress if name not in places and progress[name].get("step")
+    ]
+    links = {split_link(line)[1] for line in lines}
+    last = newest.get("progress", {}).get("rows", {}).get("link")
+    if abandoned := last in links and places.get("export", {"link": last})["link"] not in links:
+        del places["export"]
     faults += check_chain(lines, places)
     config = load_config(run / "config.yaml", {})
     faults += check_steps(rows, config, newest.get("progress", {}))
@@ -62,6 +69,8 @@ def verify_files(run: Path) -> bool:
             f"{len(lines)} lines of metrics.jsonl, config.yaml, tokenizer, {', '.join(progress)}: every file "
             "as the run wrote it"
         )
+    if abandoned:
+        print("  export is of an abandoned end: the run was resumed from an earlier step")
     if unrecorded:
         print(f"  not recorded, by an older version: {', '.join(unrecorded)}")
     return not faults

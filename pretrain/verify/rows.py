@@ -54,16 +54,20 @@ def check_steps(
     for before, step in itertools.pairwise(steps):
         if step <= before:
             yield f"the row of step {step} stands behind that of step {before}"
-    jumped = progress.get("jumped", [])
-    left_out = {row["step"] for row in rows if "left_out" in row}
-    left_out |= {step for first, stop in jumped for step in range(first + 1, stop + 1)}
-    written = {*steps, *(stop for _, stop in jumped), *(back["to"] for back in progress.get("rollbacks", []))}
-    missing = []
-    for first, last, every in _intervals(config, progress, max([progress.get("step", 0), *steps[-1:]])):
-        for step in range(first, last + 1):
-            due = (step == 1 or step % every == 0) and step not in written
-            if due and not left_out.issuperset(range(max(1, step - every + 1), step + 1)):
+    undone = [(back["from"], back["to"]) for back in progress.get("rollbacks", [])]
+    spans = [*progress.get("jumped", []), *undone]
+    untrained = {step for first, stop in spans for step in range(first + 1, stop + 1)}
+    left_out = {row["step"] for row in rows if "left_out" in row} | untrained
+    # a branch without its trunk's rows begins later
+    begin = rows[0]["step"] if rows and "config_sha256" in rows[0] else 0
+    written, missing, waiting = set(steps), [], False  # waiting: a sound step since the last row
+    parts = list(_intervals(config, progress, max([progress.get("step", 0), *steps[-1:]])))
+    for first, last, every in reversed(parts):
+        for step in range(max(first, begin + 1), last + 1):
+            waiting = step not in written and (waiting or step not in left_out)
+            if waiting and step not in untrained and (step == 1 or step % every == 0):
                 missing.append(step)
+                waiting = False
     if missing:
         some = ", ".join(map(str, missing[:10])) + (" ..." if len(missing) > 10 else "")
         yield f"metrics.jsonl has no row of step {some}, {len(missing)} in all (train.log_every)"

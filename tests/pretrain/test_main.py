@@ -158,6 +158,8 @@ def test_loss_scale_leaves_true_gradients_and_moves_with_overflow():
     layer, plain = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     plain.load_state_dict(layer.state_dict())
     scale, batch = LossScale(layer, value=1024.0, growth_interval=2), torch.randn(5, 3)
+    LossScale(layer, value=2.0)  # as after a roll-back: the hooks are there once
+    assert len(layer.weight._backward_hooks) == 1
     for _ in range(2):  # accumulated over two micro-batches
         with scale.applied() as factor:
             assert factor == 1024.0

@@ -8,7 +8,18 @@ import pytest
 from forked_python import run_python
 from run_helpers import environment
 
-from pretrain.common.shutdown import INTERRUPT, NONE, REQUEUE, SIGNALS, STOP, STOP_FILE, TERMINATE, Shutdown
+from pretrain.common.run_folder import guard
+from pretrain.common.shutdown import (
+    INTERRUPT,
+    MOVED,
+    NONE,
+    REQUEUE,
+    SIGNALS,
+    STOP,
+    STOP_FILE,
+    TERMINATE,
+    Shutdown,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +47,21 @@ def test_of_several_signals_the_weightiest_counts_whatever_came_last(tmp_path, o
     assert shutdown.requested() == STOP
     shutdown.clear_stop_file()
     assert not (tmp_path / STOP_FILE).exists()
+
+
+def test_a_rename_that_is_undone_hides_no_later_request(tmp_path):
+    run, away = tmp_path / "run", tmp_path / "away"
+    run.mkdir()
+    (run / "mark").write_text("this run's")
+    with guard(run, "mark"):
+        shutdown = Shutdown(run, watch_file=True)
+        run.rename(away)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert shutdown.requested() == MOVED
+        away.rename(run)
+        assert shutdown.requested() == TERMINATE
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert shutdown.requested() == REQUEUE
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)

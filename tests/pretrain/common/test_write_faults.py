@@ -150,10 +150,10 @@ def test_a_synced_line_stays(tmp_path):
         return "new" if path.exists() and path.read_bytes().endswith(b"a line\n") else "old"
 
     def act(folder: Path) -> None:
-        lines = files.LineFile(folder / "lines")
+        lines = files.AppendedFile(folder / "lines")
         try:
             if find(folder) == "old":
-                lines.append("a line\n")
+                lines.append(b"a line\n")
             lines.sync()
         finally:
             lines.close()

@@ -92,7 +92,7 @@ def test_a_whole_batch_loss_that_one_rank_alone_finds_broken_is_left_out_on_all(
 
 
 @pytest.mark.parametrize("zero", [2, *(pytest.param(zero, marks=pytest.mark.slow) for zero in (0, 1, 3))])
-def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp_path, zero, monkeypatch):
+def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp_path, monkeypatch, zero):
     """The run, the run killed behind or before the checkpoint that is written then, and a run that is told
     to leave out the same steps are the same."""
     run, late, early, told = (tmp_path / name for name in ("run", "late", "early", "told"))

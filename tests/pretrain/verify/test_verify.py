@@ -14,9 +14,11 @@ from pretrain.checkpoint import folder as checkpoint_folder
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
+from pretrain.export.sums import write_sums
 from pretrain.verify.__main__ import verify
 from pretrain.verify.files import verify_files
 from pretrain.verify.replay import Replay
+from pretrain.verify.rows import check_steps
 
 CLEAR = {"objective__name": "clear", "train__log_every": 2, "checkpoint__keep": 9}
 
@@ -106,7 +108,8 @@ def plant(run: Path, draw: random.Random) -> str:
         path.write_text(path.read_text().replace("river", "rivet", 1))
         return "tokenizer.json"
     folder = draw.choice([*checkpoint_folder.candidates(run / "checkpoints"), run / "best", run / "export"])
-    path = draw.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "README.md")
+    path = draw.choice(files)
     content = bytearray(path.read_bytes())
     content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
     path.write_bytes(content) if draw.random() < 0.9 else path.unlink()
@@ -139,6 +142,45 @@ def test_an_edited_file_is_named_beside_the_batches(whole, tmp_path, capsys):
     assert "best/model.safetensors is changed or gone" in said and "every batch is as recorded" in said
     assert "line 5 of metrics.jsonl (step 4) is changed, or lines before it are gone" in said
     assert "no row of step 4, 1 in all" in said
+
+
+def test_rows_are_due_where_a_sound_step_was_trained_since_the_last(whole):
+    def missing(log_every: int, last: int, steps: list[int], *others: dict, **progress) -> str:
+        config = load_config(whole / "config.yaml", {"train.log_every": str(log_every)})
+        rows = [*others, *({"step": step, "loss": {}} for step in steps)]
+        return " ".join(check_steps(rows, config, {"step": last, **progress}))
+
+    assert not missing(10, 20, [1, 20], jumped=[[4, 12]])
+    assert "no row of step 20, 1 in all" in missing(10, 20, [1], jumped=[[4, 12]])
+    assert not missing(2, 4, [1, 4], {"step": 2, "left_out": {}})
+    assert "no row of step 4," in missing(2, 4, [1], {"step": 2, "left_out": {}})
+    undone = [{"from": 6, "to": 9}]  # with the window of step 6, in which nothing was
+    assert not missing(2, 12, [1, 2, 4, 6, 8, 12], {"step": 10, "left_out": {}}, rollbacks=undone)
+    start = {"step": 6, "config_sha256": ""}  # of a branch without its trunk's rows
+    assert not missing(2, 10, [8, 10], start) and "no row of step 8," in missing(2, 10, [10], start)
+
+
+def test_what_a_resume_leaves_or_makes_anew_is_no_damage(tiny_data, whole, tmp_path, capsys):
+    """export/ of an abandoned end, a card that was edited, and a best/ that is the start again."""
+    run, branch, lone = (tmp_path / name for name in ("run", "branch", "lone"))
+    shutil.copytree(whole, run)
+    point = run / "checkpoints" / "step-00000006"
+    shutil.copytree(point, lone / "checkpoints" / point.name)
+    (run / "stop").touch()
+    finish(start(command(tiny_data, run, **CLEAR, checkpoint__resume=point)))
+    policy = json.loads((run / "best" / "clear.json").read_text()) | {"step": 0, "progress": {"step": 0}}
+    (run / "best" / "clear.json").write_text(json.dumps(policy))
+    write_sums(run / "best")
+    (run / "best" / "README.md").write_text("Ours.")
+    assert verify_files(run)
+    said = capsys.readouterr().out
+    assert "export is of an abandoned end" in said and "older version" not in said
+
+    point = lone / "checkpoints" / point.name  # its metrics.jsonl is not there
+    finish(start(command(tiny_data, branch, **CLEAR, checkpoint__resume=point)))
+    assert verify(branch) == 0
+    said = capsys.readouterr().out
+    assert said.count("every file as the run wrote it") == 1 and "older version" not in said
 
 
 def test_a_run_of_an_older_version_says_what_was_not_recorded(whole, tmp_path, capsys):
