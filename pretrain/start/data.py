@@ -86,10 +86,9 @@ def open_data(config: Config) -> Data:
     on_rank_zero(lambda: _check_prompts(config))
     on_rank_zero(lambda: find_data(config))
     interface, with_del = adopt_interface(config), _writes_del(config)
-    of_run, config = config, cached_views.trains_on(config)
+    config = cached_views.trains_on(config)
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
-    of_run.objective.simcse.hard_negatives = config.objective.simcse.hard_negatives
     on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
     on_rank_zero(lambda: _check_fit(config, train))
