@@ -197,11 +197,12 @@ def read_modules(source: str) -> Modules | None:
 
 def _read_dense(source: str, path: str) -> ProjectionHead | None:
     """Read a linear map with its activation; None: it computes something else."""
-    settings = _content(source, f"{path}/config.json")
-    if settings is None:
+    settings, weights = _content(source, f"{path}/config.json"), _file(source, f"{path}/model.safetensors")
+    if settings is None or weights is None:
         raise UserError(
-            f"{source}/{path} does not hold the head of which {source}/modules.json speaks: copy the folder "
-            "again, or export the run anew"
+            f"{source}/{path} does not hold the head of which {source}/modules.json speaks (config.json and "
+            "model.safetensors): copy the folder again, or export the run anew. Pickled weights, which can "
+            "run code, are not read: convert them in a folder, python -m augment.convert_weights FOLDER"
         )
     kind = settings["activation_function"].rpartition(".")[2].lower()
     names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}
@@ -210,13 +211,8 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
         return None
     width, out, bias = settings["in_features"], settings["out_features"], settings.get("bias", True)
     head = ProjectionHead(width, width, out, layers=1, bias=bias, output_activation=names[kind])
-    if (weights := _file(source, f"{path}/model.safetensors")) is None:
-        raise UserError(
-            f"{source}/{path} has no model.safetensors; pickled weights are not read, as they can run code. "
-            "Convert them in a copy of the model's folder: python -m augment.convert_weights FOLDER"
-        )
-    tensors = load_file(weights)
-    head.layers[0].load_state_dict({key.removeprefix("linear."): value for key, value in tensors.items()})
+    tensors = {key.removeprefix("linear."): tensor for key, tensor in load_file(weights).items()}
+    head.layers[0].load_state_dict(tensors)
     return head.eval()
 
 
