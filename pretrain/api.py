@@ -259,6 +259,10 @@ def train(
         overrides["folder"] = os.fspath(run)
     allow(map(str, overrides.values()))
     config = load_config(Path(recipe), overrides)
+    if config.model.init is not None:
+        from pretrain.start.encoder import adopt_interface  # imports torch
+
+        adopt_interface(config)
     # not what has a default: a dropout that was not given is the checkpoint's
     with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as file:
         try:

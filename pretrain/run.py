@@ -25,11 +25,12 @@ from pretrain.data.masking import Masking
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.estimate.dry_run import whole_run
 from pretrain.export.folder import export
+from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
 from pretrain.start.best import keep_start, repair_best
 from pretrain.start.checkpoints import Checkpoints
-from pretrain.start.data import open_data, report_damage
+from pretrain.start.data import as_begun, open_data, report_damage
 from pretrain.start.devices import choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
@@ -114,8 +115,9 @@ class TrainingRun:
         """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
         self.threads = set_threads(self.config)
         set_deterministic(self.config)
-        self.data = open_data(self.config)
-        self.checkpoint, state = resume_from(self.config, self.data.inputs)
+        data = open_data(self.config)
+        self.checkpoint, state = resume_from(self.config, data.inputs)
+        self.data = as_begun(data, state)
         self.progress = Progress(**state["progress"]) if state else Progress()
         self.watchdog.begin(self.progress.step)
         self.config.train.precision = choose_precision(self.config, state)
@@ -127,7 +129,9 @@ class TrainingRun:
         # the model: an encoder, and the objective with its heads
         self.encoder = starting_encoder(config, data.tokenizer)
         prompts = prompt_tokens(data.tokenizer, config.data.prompts)
-        self.encoder.leave_out(() if config.data.prompts_pooled else prompts.values())
+        left_out = () if config.data.prompts_pooled else prompts.values()
+        use = data.export_interface(self.encoder.max_positions)
+        self.encoder.leave_out([*left_out, *unpooled_prompts(use, data.tokenizer)])
         guide = guiding_encoder(config, data.tokenizer, data.train.max_length)
         self.objective = build_objective(config, self.encoder, data.tokenizer, data.labels, guide)
         longest = self.encoder.max_positions

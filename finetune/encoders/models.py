@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
 
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 KEPT_VECTORS = "CLEAR_VECTORS"
 """Environment variable: the folder of vectors that are kept."""
 
@@ -104,11 +103,22 @@ class EmbeddingModel:
 
         prompt: a text before each; None: the model's own, if it has one for every sentence.
         """
+        self.require_own(prompt)
         texts = self._prompted(sentences, self.prompt if prompt is None else prompt)
         vectors = distinct(lambda left: self._vectors(left, [self.pooling])[self.pooling], texts, self.name)
         if self.as_stored and self.quantization is not None:
             return self.quantization.apply(vectors)
         return vectors
+
+    def require_own(self, prompt: str | None) -> None:
+        """Raise UserError for a prompt that is not the model's, if its mean leaves prompts out."""
+        modules = self.source.modules if self.source else None
+        pools = modules is None or modules.interface.include_prompt
+        if prompt and not pools and prompt not in self.prompts.values():
+            raise UserError(
+                f"{self.name} leaves prompts out of its mean, and {prompt!r} is none of those that it names "
+                f"({', '.join(map(repr, filter(None, self.prompts.values()))) or 'none'}): give one of them"
+            )
 
     def without_prompt(self, sentences: Sequence[str]) -> np.ndarray:
         """Return `encode` of sentences as they are."""
@@ -162,12 +172,12 @@ class EmbeddingModel:
     @property
     def query_prompt(self) -> str:
         """What stands before a query: the prompt named query."""
-        return self.prompts.get("query", "")
+        return self.prompts.get("query") or ""
 
     @property
     def document_prompt(self) -> str:
-        """What stands before a document: the prompt named document, passage or corpus."""
-        return next((self.prompts[name] for name in DOCUMENT_PROMPTS if name in self.prompts), "")
+        """What stands before a document: the prompt named document."""
+        return self.prompts.get("document") or ""
 
     def encode_query(self, sentences: Sequence[str]) -> np.ndarray:
         """Return the vectors of queries, as sentence-transformers' `encode_query`."""
@@ -395,10 +405,10 @@ def _of_modules(
     assert source.modules is not None  # it has a modules.json
     interface, why = source.modules.interface, ", ".join(source.modules.others)
     if not interface.include_prompt and any(interface.prompts.values()):
-        why = why or "prompts that its mean leaves out"  # their tokens may end within one of the text
+        why = why or "prompts that the mean leaves out"  # their tokens may end within one of the text
     if not why and _runs_packed(source.location):
         return Packed.open(source, OWN_MODULES, token_budget, max_length)
     if not quiet:
-        why = why or "a transformer of a type that we do not know"
-        print(f"note: {source.name} runs padded, which takes longer: it has {why}", file=sys.stderr)
+        why = f"packing does not know its {why or 'type of transformer'}"
+        print(f"note: {source.name} runs padded, which takes longer: {why}", file=sys.stderr)
     return Padded(lambda _: open_sentence_transformer(source, max_length), OWN_MODULES, batch_size)

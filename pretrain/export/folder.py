@@ -268,7 +268,7 @@ def _data_folder(config: dict[str, Any]) -> Path:
     return Path(sets[0]["folder"] if sets else config["data"]["folder"] or Path("data") / config["name"])
 
 
-def _interface(config: dict[str, Any], of_start: dict[str, Any], longest: int) -> Interface:
+def interface_of(config: dict[str, Any], of_start: dict[str, Any], longest: int) -> Interface:
     """Return what an export says of its use: as the start, but with the recipe's prompts if it has any.
 
     of_start: the start's, as JSON; empty: random weights, or a start that says nothing.
@@ -326,7 +326,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     kept = state.get("kept_head")
-    interface = _interface(config, state.get("interface") or {}, longest)
+    interface = interface_of(config, state.get("interface") or {}, longest)
     folder = write_modules(
         out,
         pooling,

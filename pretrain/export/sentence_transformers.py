@@ -7,6 +7,7 @@ And importing the library takes longer than an export.
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,18 +161,19 @@ def read_modules(source: str) -> Modules | None:
         if listed is None:
             return None
         paths = {module["type"].rpartition(".")[2]: module["path"] for module in listed}
-        plain = [f"sentence_transformers.{kind}" for kind in ORDER if kind in paths]
-        kinds = [f"{module['type'].split('.')[0]}.{kind}" for module, kind in zip(listed, paths)]
+        kinds = [re.sub(r"\..*\.", ".", module["type"]) for module in listed]
+        plain = [f"sentence_transformers.{kind}" for kind in ORDER]
+        foreign = ", ".join(kind for kind in kinds if kind not in plain)
         pooled = _content(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
         pooling = " and ".join(_modes({"pooling_mode": "none"} if pooled is None else pooled))
         head = _read_dense(source, paths["Dense"]) if "Dense" in paths else None
         texts: dict[str, Any] = next(filter(None, (_content(source, name) for name in CONFIGS)), {})
         others = {
-            f"modules {', '.join(paths)}": len(paths) != len(listed) or kinds != plain,
+            foreign or "order of modules": kinds != [kind for kind in plain if kind in kinds],
             f"pooling {pooling}": pooling not in ("cls", "mean"),
             "Dense": "Dense" in paths and head is None,
-            "a transformer in a folder of its own": bool(paths.get("Transformer")),
-            "a transformer of another task": texts.get("transformer_task", TASK) != TASK,
+            "transformer in a folder of its own": bool(paths.get("Transformer")),
+            "transformer of another task": texts.get("transformer_task", TASK) != TASK,
             "do_lower_case": bool(texts.get("do_lower_case")),
         }
         longest = texts.get("max_seq_length")
@@ -195,11 +197,12 @@ def read_modules(source: str) -> Modules | None:
 
 def _read_dense(source: str, path: str) -> ProjectionHead | None:
     """Read a linear map with its activation; None: it computes something else."""
-    settings = _content(source, f"{path}/config.json")
-    if settings is None:
+    settings, weights = _content(source, f"{path}/config.json"), _file(source, f"{path}/model.safetensors")
+    if settings is None or weights is None:
         raise UserError(
-            f"{source}/{path} does not hold the head of which {source}/modules.json speaks: copy the folder "
-            "again, or export the run anew"
+            f"{source}/{path} does not hold the head of which {source}/modules.json speaks (config.json and "
+            "model.safetensors): copy the folder again, or export the run anew. Pickled weights, which can "
+            "run code, are not read: convert them in a folder, python -m augment.convert_weights FOLDER"
         )
     kind = settings["activation_function"].rpartition(".")[2].lower()
     names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}
@@ -208,8 +211,8 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
         return None
     width, out, bias = settings["in_features"], settings["out_features"], settings.get("bias", True)
     head = ProjectionHead(width, width, out, layers=1, bias=bias, output_activation=names[kind])
-    tensors = load_file(cached_file(os.path.expanduser(source), f"{path}/model.safetensors"))
-    head.layers[0].load_state_dict({key.removeprefix("linear."): value for key, value in tensors.items()})
+    tensors = {key.removeprefix("linear."): tensor for key, tensor in load_file(weights).items()}
+    head.layers[0].load_state_dict(tensors)
     return head.eval()
 
 
@@ -223,10 +226,15 @@ def _modes(settings: Mapping[str, Any]) -> list[str]:
 
 def _content(source: str, name: str) -> Any:
     """Return what a JSON file of a folder or hub name holds; None where there is none."""
+    file = _file(source, name)
+    return None if file is None else json.loads(Path(file).read_text("utf-8"))
+
+
+def _file(source: str, name: str) -> str | None:
+    """Return the path of a file of a folder or hub name; None where there is none."""
     options = ("missing_entries", "connection_errors")  # of a hub that does not answer, and of its cache
     silent = {f"_raise_exceptions_for_{kind}": False for kind in options}
-    file = cached_file(os.path.expanduser(source), name, **silent)
-    return None if file is None else json.loads(Path(file).read_text("utf-8"))
+    return cached_file(os.path.expanduser(source), name, **silent)
 
 
 def layer_weights(second: int, layers: int) -> list[float]:

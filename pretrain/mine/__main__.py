@@ -149,6 +149,8 @@ def _vectors(
     opened = open_model(named, pooling, precision=precision)
     if not os.environ.get(KEPT_VECTORS) and opened.source is not None:
         opened = keeping(opened, folder, before)
+    for prompt in (query_prompt, document_prompt):
+        opened.require_own(prompt)
     return Vectors(
         opened.without_prompt,
         query_prompt or opened.query_prompt,

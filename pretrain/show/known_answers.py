@@ -57,8 +57,9 @@ def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
 
 def retrieval(model: EmbeddingModel, pairs: list[tuple[str, str]]) -> Retrieval:
     """Return how well a model finds the answer of each query among all answers, by cosine."""
-    queries, answers = (np.asarray(model.encode(texts), np.float64) for texts in map(list, zip(*pairs)))
-    return measure(queries, answers)
+    queries, answers = map(list, zip(*pairs))
+    vectors = model.encode_query(queries), model.encode_document(answers)
+    return measure(*(np.asarray(one, np.float64) for one in vectors))
 
 
 def measure(queries: np.ndarray, answers: np.ndarray) -> Retrieval:

@@ -24,6 +24,7 @@ from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
+from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.objectives import view_specs
 from pretrain.show.known_answers import Retrieval, read_pairs, retrieval
 from pretrain.start.encoder import starting_encoder
@@ -147,11 +148,13 @@ def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
 
 def models_of(run: Path, config: Config, tokenizer: Any) -> dict[str, EmbeddingModel]:
     """Return the run's start and what it stands for, by what the page calls them."""
-    start = starting_encoder(config, tokenizer)
-
-    at_start = Function(lambda texts: embed_sentences(start, tokenizer, texts))
+    start, after = starting_encoder(config, tokenizer), open_model(run)
+    assert after.source is not None and after.source.modules is not None  # an export has a modules.json
+    start.leave_out(unpooled_prompts(after.source.modules.interface, tokenizer))
+    at_start = Function(lambda texts: embed_sentences(start, tokenizer, texts, max_length=after.longest))
     before = "before training" if config.model.init is None else "at the start"
-    return {before: EmbeddingModel(before, start.pooling, at_start), "after training": open_model(run)}
+    # the source says which prompts stand before texts
+    return {before: EmbeddingModel(before, start.pooling, at_start, after.source), "after training": after}
 
 
 def search(
@@ -164,7 +167,7 @@ def search(
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
     found = {
-        name: build_index(model, corpus, _say).nearest(model.encode(asked), FOUND)
+        name: build_index(model, corpus, _say).nearest(model.encode_query(asked), FOUND)
         for name, model in models.items()
     }
     return len(corpus), [

@@ -1,7 +1,7 @@
 """The data of a run: found or prepared, checked, and opened."""
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_fi
 from pretrain.data.pipelines import build_for, synonyms_for
 from pretrain.data.shards import SeveralSets, ShardReader
 from pretrain.data.tokenizer import DEL, load_tokenizer, tokenizer_hash, without_del
+from pretrain.export.folder import interface_of
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.new_rows import own_tokenizer
 from pretrain.objectives import view_specs
@@ -65,6 +66,10 @@ class Data:
         said = {} if self.interface is None else asdict(self.interface)
         return {"interface": said, "tokens": len(self.tokenizer)}
 
+    def export_interface(self, longest: int) -> Interface:
+        """Return what the run's exports say of their use. longest: most tokens that the encoder takes."""
+        return interface_of(self.config.model_dump(), self.of_start["interface"], longest)
+
     @property
     def views(self) -> list[ViewSpec]:
         """The views of a sequence that the loader makes."""
@@ -86,10 +91,9 @@ def open_data(config: Config) -> Data:
     on_rank_zero(lambda: _check_prompts(config))
     on_rank_zero(lambda: find_data(config))
     interface, with_del = adopt_interface(config), _writes_del(config)
-    of_run, config = config, cached_views.trains_on(config)
+    config = cached_views.trains_on(config)
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
-    of_run.objective.simcse.hard_negatives = config.objective.simcse.hard_negatives
     on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
     on_rank_zero(lambda: _check_fit(config, train))
@@ -102,6 +106,14 @@ def open_data(config: Config) -> Data:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
     hashes = inputs.collect(config, train, heldout)
     return Data(config, train, heldout, tokenizer, vocabulary, synonyms, hashes, interface)
+
+
+def as_begun(data: Data, state: dict[str, Any] | None) -> Data:
+    """Return the data with the tokens that a checkpoint's run began with: earlier versions kept [DEL]."""
+    if state is None or state.get("tokens") == len(data.tokenizer):
+        return data
+    tokenizer = load_tokenizer(data.config.data_folder / "tokenizer")
+    return replace(data, tokenizer=tokenizer, vocabulary=Vocabulary.from_tokenizer(tokenizer))
 
 
 def _writes_del(config: Config) -> bool:

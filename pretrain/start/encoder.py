@@ -40,15 +40,16 @@ def check_sources(config: Config) -> None:
 def adopt_interface(config: Config) -> Interface | None:
     """Return what `model.init` says of its use, which exports repeat; None: it says nothing.
 
-    Its pooling becomes `model.pooling`, unless a flag, or the recipe that names the start, gives one.
+    Its pooling becomes `model.pooling`, unless a flag, or the recipe that names the start, gives one. From
+    then on `model.pooling` counts as given, so that a copy of the configuration keeps it.
 
     Raises:
         UserError: it makes its vectors by what cannot be trained or kept, and no pooling is given.
     """
-    init = config.model.init
-    if init is None or (modules := read_modules(init)) is None:
+    if (init := config.model.init) is None:
         return None
-    if "pooling" not in config.model.model_fields_set:
+    modules = read_modules(init)
+    if modules is not None and "pooling" not in config.model.model_fields_set:
         policy = read_policy(init)
         lost = modules.others + (["Dense"] if modules.head is not None else [])
         if policy is None and lost:
@@ -58,7 +59,8 @@ def adopt_interface(config: Config) -> Interface | None:
             )
         pooling: Any = modules.pooling if policy is None else policy["pooling"]
         config.model.pooling = pooling
-    return modules.interface
+    config.model.model_fields_set.add("pooling")
+    return None if modules is None else modules.interface
 
 
 def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:

@@ -10,7 +10,6 @@ from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.ranks import host_group, is_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.tokenizer import prompt_tokens
-from pretrain.export.sentence_transformers import Interface
 from pretrain.model.modules import evaluation_mode
 from pretrain.start.data import Data
 from pretrain.step.heldout import Heldout, text_embedder
@@ -33,7 +32,7 @@ class Evaluation:
             progress: of the run, which records the held-out chunks that are left out.
         """
         self.engine, self.sts = engine, sts
-        encoder, use = engine.module.encoder, data.interface or Interface()
+        encoder = engine.module.encoder
         longest = encoder.max_positions
         self.random = ("heldout_mlm_loss",) if encoder.random_head else ()
         self.heldout = Heldout(
@@ -46,10 +45,8 @@ class Evaluation:
             prompt_tokens(data.tokenizer, config.data.prompts),
         )
         self.with_sts = _on_every_rank(has_sts(sts))
-        prompt, budget = config.data.prompts.get("anchor", use.prompt), config.train.micro_batch_tokens
-        self.embed = text_embedder(
-            engine, data.tokenizer, min(longest, use.max_length or longest), budget, prompt
-        )
+        use, budget = data.export_interface(longest), config.train.micro_batch_tokens
+        self.embed = text_embedder(engine, data.tokenizer, use.max_length, budget, use.prompt)
 
     def __call__(self) -> dict[str, float]:
         """Return name -> score, the same on every rank. Collective."""

@@ -86,6 +86,8 @@ def save_prompted(bert: Path, folder: Path, prompts=None, default=None, include_
         modules=[transformer, mean], device="cpu", prompts=prompts, default_prompt_name=default
     )
     model.save(str(folder))
+    file = folder / "config_sentence_transformers.json"  # the library adds a query and a document
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"prompts": prompts}))
     return folder
 
 

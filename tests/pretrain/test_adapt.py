@@ -89,7 +89,9 @@ def test_a_published_type_from_its_folder_to_an_export_with_new_words(tmp_path, 
     ids = tokenizer(sentence)["input_ids"]
     assert set(ids) & set(pieces_of_new_words(extended, own)) and len(ids) < len(own(sentence)["input_ids"])
     assert tokenizer.decode(ids, skip_special_tokens=True) == sentence
-    assert torch.isfinite(torch.from_numpy(open_model(out).encode([sentence]))).all()
+    adapted = open_model(out)
+    assert adapted.pooling == adapted.trained_pooling == "mean"  # the recipe's, as the start names none
+    assert torch.isfinite(torch.from_numpy(adapted.encode([sentence]))).all()
 
 
 def test_a_published_encoder_without_a_head_is_compared_by_its_own_vectors(tmp_path, text):

@@ -1,7 +1,10 @@
 """The page of a run: its own start beside what it has learned, and no request to any network."""
 
+import json
 import math
 import re
+import shutil
+from dataclasses import astuple
 from html.parser import HTMLParser
 
 import numpy as np
@@ -10,6 +13,7 @@ import torch
 from browser import require_sound
 from run_helpers import command, finish, start
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from transformers import tokenization_utils_tokenizers
 
 from pretrain.common.errors import UserError
@@ -17,8 +21,8 @@ from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.show.__main__ import show
-from pretrain.show.known_answers import measure, read_pairs
-from pretrain.show.page import choose_queries, mark_special, page_of
+from pretrain.show.known_answers import measure, read_pairs, retrieval
+from pretrain.show.page import choose_queries, mark_special, models_of, page_of
 from pretrain.start.encoder import starting_encoder
 
 VOID = {"meta", "link", "br", "img", "path", "use", "circle", "rect", "line"}
@@ -80,6 +84,27 @@ def test_retrieval_is_that_of_its_formulas_and_equal_vectors_find_nothing():
     assert 0.2 < measured.recall < 0.9
     same = measure(np.ones((30, 3)), np.ones((30, 3)))
     assert same.recall == same.ndcg == 0 and same.cosine == pytest.approx(1)
+
+
+def test_queries_and_answers_have_the_prompts_of_the_run_also_at_the_start(idle, tmp_path):
+    run, prompts = shutil.copytree(idle, tmp_path / "run"), {"query": "the old ", "document": "a river "}
+    said = {"prompts": prompts, "default_prompt_name": "query"}
+    for folder in (run / "export", run / "best"):
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(said))
+        pooling = folder / "1_Pooling" / "config.json"
+        pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
+    config = load_config(run / "config.yaml", {})
+    start, after = models_of(run, config, load_tokenizer(config.data_folder)).values()
+    texts = ["a house by the sea", "two of them sang"]
+    library = SentenceTransformer(str(run / "best"), device="cpu")
+    expected = library.encode_query(texts), library.encode_document(texts)
+    assert np.abs(expected[0] - expected[1]).max() > 1e-3
+    for model in (start, after):
+        for encode, vectors in zip((model.encode_query, model.encode_document), expected):
+            np.testing.assert_allclose(encode(texts), vectors, atol=1e-4)
+        pairs = list(zip(texts, reversed(texts)))
+        by_hand = measure(expected[0], expected[1][::-1])
+        assert astuple(retrieval(model, pairs)) == pytest.approx(astuple(by_hand), abs=1e-4)
 
 
 def rows(config, split):

@@ -18,9 +18,11 @@ from model_folders import (
     save_prompted,
     save_run,
 )
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
+    LayerNorm,
     Normalize,
     Pooling,
     StaticEmbedding,
@@ -28,12 +30,14 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from transformers import AutoTokenizer, BertModel
 
+from augment.convert_weights import convert
 from finetune.baselines import _sentence_transformer
 from finetune.encoders.distinct import distinct
 from finetune.encoders.models import open_model
 from finetune.encoders.source import kind_of
 from finetune.results import Evaluation
 from pretrain.common.errors import UserError
+from pretrain.export.sentence_transformers import read_modules
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +143,7 @@ def test_run_folder_and_export(run_folder, capsys):
         (None, "document", False),
         ({"query": "a man ", "passage": "the cat "}, "query", True),
         ({"STS": "cats bark "}, "STS", False),
+        ({"query": None, "document": None, "corpus": "cats bark "}, "corpus", True),
     ],
 )
 def test_queries_and_documents_have_the_prompts_of_sentence_transformers(
@@ -151,6 +156,24 @@ def test_queries_and_documents_have_the_prompts_of_sentence_transformers(
     for ours in (open_model(folder), open_model(folder)):  # encoded, and kept
         for one, vectors in zip((ours.encode, ours.encode_query, ours.encode_document), expected):
             np.testing.assert_allclose(one(SENTENCES), vectors, atol=2e-5)
+        if include_prompt:
+            vectors = library.encode(SENTENCES, prompt="dogs ")
+            np.testing.assert_allclose(ours.encode(SENTENCES, "dogs "), vectors, atol=2e-5)
+        else:
+            with pytest.raises(UserError, match="leaves prompts out of its mean, and 'dogs ' is none of"):
+                ours.encode(SENTENCES, "dogs ")
+
+
+def test_a_pickled_head_is_refused_and_can_be_converted(hugging_face, tmp_path):
+    folder = save_guest(hugging_face, tmp_path / "st", "mean", Dense(32, 8))
+    expected, head = open_model(folder).encode(SENTENCES), folder / "2_Dense"
+    torch.save(load_file(head / "model.safetensors"), head / "pytorch_model.bin")
+    (head / "model.safetensors").unlink()
+    for read in (open_model, read_modules):  # the second as of a name of the hub
+        with pytest.raises(UserError, match=r"2_Dense.* can run code.* python -m augment\.convert_weights"):
+            read(str(folder))
+    convert(folder)
+    np.testing.assert_array_equal(open_model(folder).encode(SENTENCES), expected)
 
 
 def test_a_pooling_it_was_not_trained_for_is_said_aloud(run_folder, capsys):
@@ -170,10 +193,11 @@ PROMPTS = {"query": "cats : ", "document": "the man "}
         ("cls", [], {"prompts": PROMPTS, "default_prompt_name": "query"}, True),
         ("mean", [lambda: Dense(32, 5), Normalize], {}, True),
         ("mean", [lambda: Dense(32, 8, bias=False, activation_function=torch.nn.Identity())], {}, True),
-        (("cls", "mean"), [], {}, False),
-        ("max", [], {"prompts": PROMPTS, "default_prompt_name": "document"}, False),
-        ("cls", [lambda: Dense(32, 5, activation_function=torch.nn.SiLU())], {}, False),
-        ("mean", [Normalize, lambda: Dense(32, 5)], {}, False),
+        (("cls", "mean"), [], {}, "pooling cls and mean"),
+        ("max", [], {"prompts": PROMPTS, "default_prompt_name": "document"}, "pooling max"),
+        ("cls", [lambda: Dense(32, 5, activation_function=torch.nn.SiLU())], {}, "Dense"),
+        ("mean", [Normalize, lambda: Dense(32, 5)], {}, "order of modules"),
+        ("mean", [lambda: LayerNorm(32)], {}, "sentence_transformers.LayerNorm"),
     ],
 )
 def test_a_sentence_transformers_folder_has_its_own_vectors(
@@ -189,8 +213,10 @@ def test_a_sentence_transformers_folder_has_its_own_vectors(
     for name in reference.prompts:
         found = model.encode(SENTENCES, model.prompts.get(name, ""))
         np.testing.assert_allclose(found, reference.encode(SENTENCES, prompt_name=name), **rounding)
-    assert ("runs padded, which takes longer: it has" in capsys.readouterr().err) is not packed
-    assert repr(model).endswith("tokens a pass>" if packed else "sentences a pass>")
+    assert (
+        f"runs padded, which takes longer: packing does not know its {packed}" in capsys.readouterr().err
+    ) is not (packed is True)
+    assert repr(model).endswith("tokens a pass>" if packed is True else "sentences a pass>")
     reference.max_seq_length = 5
     cut = open_model(folder, max_length=5).encode(SENTENCES)
     np.testing.assert_allclose(cut, reference.encode(SENTENCES), **rounding)

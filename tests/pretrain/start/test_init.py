@@ -20,7 +20,7 @@ from pretrain.model.architectures import FAMILIES, architecture_of, config_from
 from pretrain.model.encoder import build_encoder, load_encoder
 from pretrain.objectives import build_objective
 from pretrain.start.continuity import record_changes
-from pretrain.start.encoder import make_encoder
+from pretrain.start.encoder import check_sources, make_encoder
 from pretrain.start.folder import dry_run_config
 from pretrain.sweep.runs import identity
 
@@ -131,11 +131,12 @@ def test_sizes_of_a_recipe_are_those_of_its_random_model(tmp_path):
 
 
 def test_a_dry_run_knows_what_was_given(tmp_path):
-    config = load_config(
-        None, {"init": str(saved(tmp_path)), "objective.contrastive.start_step": "9", "train.steps": "500"}
-    )
+    flags = {"init": str(saved(tmp_path)), "objective.contrastive.start_step": "9", "train.steps": "500"}
+    config = load_config("adapt_micro", flags)
+    check_sources(config)  # which says nothing of its pooling: the recipe's holds
     tried = dry_run_config(config)
-    assert tried.model.model_fields_set == {"init"} and tried.objective.contrastive.start_step == 0
+    assert tried.model.pooling == "mean" and tried.objective.contrastive.start_step == 0
+    assert tried.model.model_fields_set == {"init", "pooling"}
     assert (tried.train.log_every, tried.evaluate.every, tried.checkpoint.every) == (
         1,
         2,
