@@ -125,7 +125,8 @@ TRIED_BY = {
     "pretrain/common/test_write_faults.py": "pretrain.start.best pretrain.start.resume",  # recover, copy_tree
     "pretrain/data/test_shard_faults.py": "pretrain.data.shard_writer pretrain.data.tokenizer "
     "pretrain.prepare.buckets",
-    "pretrain/export/test_export_faults.py": "pretrain.export.folder pretrain.export.sentence_transformers",
+    "pretrain/export/test_export_faults.py": "pretrain.export.folder pretrain.export.sentence_transformers "
+    "pretrain.export.sums",
     "pretrain/export/test_universal_faults.py": "pretrain.export.universal",
     "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.output pretrain.prepare.run "
     "pretrain.prepare.stages.merge",
