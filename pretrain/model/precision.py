@@ -33,9 +33,10 @@ class LossScale:
         self.value = torch.full((), value, device=device)
         self.growth_interval = growth_interval
         self._good_steps = torch.zeros((), dtype=torch.long, device=device)
-        self._divisors = module.__dict__.get("gradient_divisors")
-        if self._divisors is None:
-            self._divisors = divisors = module.__dict__["gradient_divisors"] = []
+        divisors: list[Tensor] = module.__dict__.get("gradient_divisors", [])
+        self._divisors = divisors
+        if "gradient_divisors" not in module.__dict__:
+            module.__dict__["gradient_divisors"] = divisors
             for parameter in module.parameters():
                 if parameter.requires_grad:
                     parameter.register_hook(

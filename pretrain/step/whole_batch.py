@@ -407,6 +407,6 @@ class WholeBatch:
 
     def _backward_scaled(self, loss: Tensor, final: bool, weight: float = 1.0) -> None:
         """Go backward from a loss that passed through the encoder's precision; `weight` it in float32."""
-        plain = self.weighing is None or (self.loss_scale is None and weight == 1)
-        with nullcontext(1.0) if plain else self.weighing.applied(weight) as factor:
+        scale = None if self.loss_scale is None and weight == 1 else self.weighing
+        with nullcontext(1.0) if scale is None else scale.applied(weight) as factor:
             self.reduction.backward(loss * factor, final)
