@@ -58,7 +58,8 @@ MAY_IMPORT = {
     "pretrain.losses pretrain.objectives pretrain.step pretrain.start.local_ranks pretrain.start.data",
     "pretrain.plan": "pretrain.config pretrain.data pretrain.estimate",
     # what users write programs with: it starts the commands, and opens models as the evaluations do
-    "pretrain.api": "pretrain.config pretrain.telemetry pretrain.data pretrain.export finetune.encoders",
+    "pretrain.api": "pretrain.config pretrain.telemetry pretrain.data pretrain.export pretrain.start.encoder "
+    "finetune.encoders",
     # a command that starts commands, and compares as the evaluations do
     "pretrain.adapt": "pretrain finetune",
     "pretrain.inspect": "augment pretrain",

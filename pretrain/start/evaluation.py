@@ -46,7 +46,7 @@ class Evaluation:
         )
         self.with_sts = _on_every_rank(has_sts(sts))
         use, budget = data.export_interface(longest), config.train.micro_batch_tokens
-        self.embed = text_embedder(engine, data.tokenizer, use.max_length, budget, use.prompt)
+        self.embed = text_embedder(engine, data.tokenizer, use.max_length or longest, budget, use.prompt)
 
     def __call__(self) -> dict[str, float]:
         """Return name -> score, the same on every rank. Collective."""
