@@ -42,8 +42,9 @@ class Meanings:
         identities: int64[R, N], hashes of the texts, best on the CPU: the host waits for those of a device.
         device: where the results shall be.
         """
-        found = _components(identities.cpu().numpy().tobytes(), len(identities))
-        return Meanings(*(found if device is None else send(list(found), device)))
+        arrays = _components(identities.cpu().numpy().tobytes(), len(identities))
+        found = [torch.from_numpy(array) for array in arrays]
+        return Meanings(*(found if device is None else send(found, device)))
 
     def look_up(self, identities: Tensor) -> Tensor:
         """Return the meanings of any texts, int64[K] on the same device; -1 for one that no record has."""
@@ -52,13 +53,13 @@ class Meanings:
 
 
 @lru_cache(maxsize=4)  # the terms and widths of a step ask for the same
-def _components(identities: bytes, texts_of_record: int) -> tuple[Tensor, ...]:
+def _components(identities: bytes, texts_of_record: int) -> tuple[np.ndarray, ...]:
     texts, places = np.unique(np.frombuffer(identities, np.int64), return_inverse=True)
     first, *others = places.reshape(texts_of_record, -1)
     edges = np.tile(first, len(others)), np.concatenate([first[:0], *others])
     linked = coo_array((np.ones(len(edges[0]), bool), edges), shape=(len(texts), len(texts)))
     meanings = connected_components(linked, directed=False)[1].astype(np.int64)
-    return tuple(torch.from_numpy(array) for array in (meanings[first], texts, meanings))
+    return meanings[first], texts, meanings
 
 
 @dataclass(frozen=True)
