@@ -33,7 +33,6 @@ DISTRIBUTION_OF = {
 DISTRIBUTION_OF["triton"] = "torch"  # its CUDA build brings it; without, the plain kernels run
 # Declared and never imported by us, and why.
 NOT_IMPORTED = {
-    "tensorboard": "torch.utils.tensorboard",
     "ninja": "DeepSpeed builds its operations with it",
     "py-cpuinfo": "DeepSpeed builds its operations with it",
     "setuptools": "DeepSpeed builds its operations with it",

@@ -96,7 +96,7 @@ def embed_poolings(
                     made = encoder.vectors(states, name).cpu().numpy()
                     whole = vectors.setdefault(name, np.empty((len(rows), made.shape[1]), np.float32))
                     whole[batch] = made
-    return vectors
+    return {name: vectors[name] for name in poolings}
 
 
 @dataclass(frozen=True)
