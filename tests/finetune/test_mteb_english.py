@@ -98,7 +98,9 @@ def test_a_models_prompts_are_those_that_the_library_uses(run_folder, tmp_path, 
     own = mteb.evaluate(model, local_tasks(), cache=None, co2_tracker=False, show_progress_bar=False)
     for theirs in own.task_results:
         value = found.tasks[theirs.task_name].value
-        assert value == pytest.approx(100 * theirs.get_score(), abs=0.01), theirs.task_name
+        # Packed and padded vectors differ by rounding, and one of 800 predictions by it.
+        rounding = 0.13 if theirs.task_name == "LocalClassification" else 0.01
+        assert value == pytest.approx(100 * theirs.get_score(), abs=rounding), theirs.task_name
     plain = evaluate(open_model(run_folder), local_tasks(), tmp_path / "plain")
     assert abs(plain.tasks["LocalRetrieval"].value - found.tasks["LocalRetrieval"].value) > 0.1
 

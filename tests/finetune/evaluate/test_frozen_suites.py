@@ -20,6 +20,7 @@ from finetune.geometry.__main__ import MEASURES, geometry
 from finetune.results import Evaluation, read, write
 from pretrain.common.errors import UserError
 
+CLUSTERED = [f"word {n % 4} and {n}" for n in range(40)]
 FROZEN = ("cola_probe", "nli_distance", "zh_sts", "geometry")
 
 
@@ -34,16 +35,16 @@ def data(tmp_path_factory):
         write_zh(folder / "zh" / "STS-B" / file)
     (folder / "clustering").mkdir()
     with open(folder / "clustering" / "stackoverflow.csv", "w", newline="") as file:
-        rows = [[f"word {n % 4} and {n}", n % 4] for n in range(40)]
+        rows = [[text, n % 4] for n, text in enumerate(CLUSTERED)]
         csv.writer(file).writerows([["text", "label"], *rows])
     return folder
 
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
-    """A model whose tokenizer knows the Chinese sentences, too."""
+    """A model whose tokenizer knows the words of all sets: it would give them one vector."""
     folder, (unit,) = tmp_path_factory.mktemp("model"), SUITES["zh_sts"]
-    tokenizer = make_tokenizer([*SENTENCES, *zh_sts.read(unit.files(data)[0]).first], 400)
+    tokenizer = make_tokenizer([*SENTENCES, *CLUSTERED, *zh_sts.read(unit.files(data)[0]).first], 400)
     return save_run(save_bert(folder / "bert", tokenizer), folder / "mine", "mean")
 
 
@@ -95,7 +96,9 @@ def test_a_retrieval_set_of_ones_own_is_a_unit_of_nanobeir(run, tmp_path):
     said = evaluate(*words)
     assert "done before: nanobeir Mine" in said and "left out: nanobeir NanoArguAna and 12 more: " in said
     assert "left out: nanobeir Bad: " in said and ".cache" not in said
-    with pytest.raises(UserError, match=r"can be done: \S+/Bad has no queries: expected .* on the hub$"):
+    with pytest.raises(
+        UserError, match=r"can be done: \S+/Bad has no queries: expected .* or BEIR's qrels/test.tsv$"
+    ):
         evaluate(*words, "--tasks", "Bad")
     with pytest.raises(UserError, match="unknown task of --suite nanobeir 'min'; did you mean 'Mine'"):
         evaluate(*words, "--tasks", "min")

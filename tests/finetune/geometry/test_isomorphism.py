@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from commands import call
-from model_folders import save_bert
+from model_folders import make_tokenizer, save_bert
 
 from finetune.geometry import __main__ as geometry
 from finetune.geometry import measures
@@ -52,7 +52,10 @@ def test_clouds_are_compared_by_the_measures():
 
 def test_the_command_measures_both_sets_under_its_label(tmp_path):
     data = write_sets(tmp_path / "data")
-    model = save_bert(tmp_path / "bert")
+    texts = [
+        text for triplets, _ in read_sets(str(data), 30).values() for triplet in triplets for text in triplet
+    ]
+    model = save_bert(tmp_path / "bert", make_tokenizer(texts))
     flags = {"measure": "isomorphism", "label": "x", "pooling": "mean", "sentences": 30, "out": str(tmp_path)}
     call(geometry.geometry, str(model), eval_data=str(data), **flags)
     found = read(tmp_path / "geometry-x-mean.json")
