@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow test-slurm test-fake-cuda fuzz sanitize gpu-accept lint docs install clean
+.PHONY: demo test test-full test-slow test-slurm test-fake-cuda fuzz sanitize gpu-accept lint docs install clean
 
 install: $(INSTALLED)
 
@@ -28,6 +28,10 @@ demo: $(INSTALLED)
 # One process a core; a test file stays in one, with its fixtures.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# Those, and the tests that start processes: runs, preparations, sweeps.
+test-full: $(INSTALLED)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile -m "not slow and not slurm and not gpu"
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow

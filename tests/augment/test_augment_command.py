@@ -56,6 +56,7 @@ def test_shows_built_in_sentences_without_input(call):
     assert call("--aug", "del-span,reorder", "--seed", "1")[1] != result.stdout
 
 
+@pytest.mark.full
 def test_sentences_from_text_file_and_standard_input(tmp_path, call):
     plain = tmp_path / "sentences.txt"
     plain.write_text("one two three\n\nfour five six\nseven eight\n")
@@ -135,6 +136,7 @@ def test_empty_input_is_an_error():
     assert result.returncode == 2 and "no sentences" in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.full
 def test_input_that_is_no_text_is_an_error(tmp_path, call):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C"}
     environment.pop("PYTHONIOENCODING", None)

@@ -48,6 +48,7 @@ def _check(spec: str, parses, language: str) -> int:
     return changed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("spec", "language"), CASES)
 def test_rules_take_any_parse(spec, language, parses):
     assert _check(spec, parses[language], language) > 0  # else the sentences test nothing

@@ -58,6 +58,7 @@ def table_of(output: str) -> dict[str, list[float]]:
     return {label.strip(): [float(figure) for figure in figures] for label, *figures in lines}
 
 
+@pytest.mark.full
 def test_a_published_type_from_its_folder_to_an_export_with_new_words(tmp_path, text):
     start, out = write_published("mmbert", tmp_path / "model"), tmp_path / "run"
     output = adapt(start, text, out, new_words=3)
@@ -94,6 +95,7 @@ def test_a_published_type_from_its_folder_to_an_export_with_new_words(tmp_path, 
     assert torch.isfinite(torch.from_numpy(adapted.encode([sentence]))).all()
 
 
+@pytest.mark.full
 def test_a_published_encoder_without_a_head_is_compared_by_its_own_vectors(tmp_path, text):
     guest = save_guest(write_published("bert", tmp_path / "bert"), tmp_path / "guest", "mean", Normalize())
     run, evaluator = tmp_path / "run", StsEvaluator(write_layout(tmp_path / "benchmarks"))
@@ -110,6 +112,7 @@ def test_a_published_encoder_without_a_head_is_compared_by_its_own_vectors(tmp_p
         assert mean == pytest.approx(figure, abs=0.5)  # ranks of near ties hang on rounding
 
 
+@pytest.mark.full
 def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_shows_its_table(tmp_path, text):
     start, out = write_published("xlm-roberta", tmp_path / "model"), tmp_path / "run"
     # so many that the signal comes before they are done
@@ -151,6 +154,7 @@ def test_a_folder_in_which_nothing_was_made_takes_the_corrected_text(tmp_path):
         claim(out, wrong)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "what,needle",
     [

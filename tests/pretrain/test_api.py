@@ -103,6 +103,7 @@ def resolved(run: api.Run) -> str:
     return (run.folder / "config.yaml").read_text().replace(str(run.folder), "RUN")
 
 
+@pytest.mark.full
 def test_a_run_is_that_of_the_command(forked, of_command, tiny_data, tmp_path):
     run = api.train("clear_micro", data=tiny_data, run=tmp_path / "run", **TINY | STEPS)
     assert run.summary["weights"] == of_command.summary["weights"]
@@ -111,6 +112,7 @@ def test_a_run_is_that_of_the_command(forked, of_command, tiny_data, tmp_path):
         api.train("clear_micro", data=tiny_data, run=run, **TINY | STEPS)
 
 
+@pytest.mark.full
 def test_ctrl_c_saves_and_the_same_call_continues(
     forked, of_command, tiny_data, tmp_path, monkeypatch, capsys
 ):

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from run_helpers import environment
 
@@ -20,6 +21,7 @@ def levels(findings):
     return [finding.level for finding in findings]
 
 
+@pytest.mark.full
 def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
     words = [
         sys.executable,

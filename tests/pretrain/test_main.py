@@ -15,6 +15,7 @@ from pretrain.model.precision import SMALLEST_SCALE, LossScale
 from pretrain.step.heldout import find_partners
 
 
+@pytest.mark.full
 def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):
     launcher = str(Path(sys.executable).with_name("deepspeed"))
     port = str(free_port())  # the launcher's own is one for all runs of a machine
@@ -41,6 +42,7 @@ def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):
     )
 
 
+@pytest.mark.full
 def test_views_that_grow_are_cut_in_training_and_evaluation_and_an_export_starts_another_run(
     tiny_data, tmp_path
 ):

@@ -166,6 +166,7 @@ def test_a_folder_of_something_else_is_refused(run, pairs_file, tmp_path):
         call(main, run, pairs=pairs_file, out=tmp_path)
 
 
+@pytest.mark.full
 def test_a_run_trains_on_what_was_mined(run, pairs_file, tmp_path):
     call(main, run, pairs=pairs_file, out=tmp_path / "mined", num_negatives=2)
     words = ["-m", "pretrain.prepare", "--source", tmp_path / "mined", "--out", tmp_path / "data"]

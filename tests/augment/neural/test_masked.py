@@ -133,6 +133,7 @@ def test_only_the_chosen_words_change(bert):
             assert all(a == b or a.lower() != b.lower() for a, b in pairs)
 
 
+@pytest.mark.full
 def test_what_is_no_plain_word_stays(bert):
     for key in range(20):
         for text in TEXTS:

@@ -151,6 +151,7 @@ def test_picks_are_among_the_beams(there, back):
     assert one(back_translation, SENTENCES[0], draws(), there, back, pick="diverse", max_length=64) in beams
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pick", ["best", "random"])
 def test_samples_belong_to_the_sentence(there, back, pick):
     many = [SENTENCES[0]] * 20 + SENTENCES
@@ -263,6 +264,7 @@ def test_what_is_missing_is_said_when_a_pipeline_is_built(there, monkeypatch):
         build_texts("augcse-8:beams=2")
 
 
+@pytest.mark.full
 def test_sets_take_their_models_from_the_environment(there, back, t5, monkeypatch):
     for variable, model in ((FORWARD, there), (BACK, back), (FORMAL, t5)):
         monkeypatch.setenv(variable, model)

@@ -117,6 +117,7 @@ TOKENIZERS = {
 WHOLE = {"line feeds become spaces", "with added words", "with an added line feed", "of another kind"}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("both_kinds")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_encoder_takes_any_text(name, monkeypatch):

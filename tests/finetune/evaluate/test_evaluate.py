@@ -71,6 +71,7 @@ def test_figures_are_those_of_the_single_commands(evaluated, data, tmp_path, mon
     assert {name: one["value"] for name, one in kept.items()} == figures(run / "report", "intents-mean.json")
 
 
+@pytest.mark.full
 def test_what_is_done_is_kept_and_so_are_vectors(evaluated, data):
     run, vectors, _ = evaluated
     before = (run / "report" / "sts-mean.json").stat().st_mtime_ns
@@ -82,6 +83,7 @@ def test_what_is_done_is_kept_and_so_are_vectors(evaluated, data):
     assert " 0 encoded in" in (run / "report" / "eval" / "intents-SNIPS.txt").read_text()
 
 
+@pytest.mark.full
 def test_from_python_a_suite_returns_all_that_is_done(evaluated, data):
     run, vectors, _ = evaluated
     units = Run(run).evaluate("quick", data=data, vectors=vectors)["units"]
@@ -123,6 +125,7 @@ def test_other_weights_settings_or_data_are_not_done(tmp_path):
     assert Record(out, "these weights", settings).units == {}
 
 
+@pytest.mark.full
 def test_a_stopped_suite_continues(run_folder, data, tmp_path):
     words = [str(run_folder), "--eval-data", str(data), "--out", str(tmp_path / "out")]
     words += ["--vectors", str(tmp_path / "vectors")]
@@ -137,6 +140,7 @@ def test_a_stopped_suite_continues(run_folder, data, tmp_path):
     assert "done before: sts STS-B, SICK-R" in said and "[1/1] intents SNIPS" in said
 
 
+@pytest.mark.full
 def test_what_is_kept_is_printed_where_nothing_fits(run_folder, data, tmp_path):
     only_intents = shutil.copytree(data / "intents", tmp_path / "data" / "intents").parent
     words = (run_folder, "--eval-data", only_intents, "--out", tmp_path / "out", "--vectors=none")
@@ -148,6 +152,7 @@ def test_what_is_kept_is_printed_where_nothing_fits(run_folder, data, tmp_path):
     assert len(kept) == 3 and set(kept) <= set(said.getvalue().splitlines())
 
 
+@pytest.mark.full
 def test_time_counts_from_the_start_of_the_process(evaluated, data, tmp_path):
     run, vectors, _ = evaluated
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(8)\n")
@@ -163,6 +168,7 @@ def test_time_counts_from_the_start_of_the_process(evaluated, data, tmp_path):
     assert 8 <= 60 * int(minutes) + int(seconds) < 300 and "[1/" not in done.stdout
 
 
+@pytest.mark.full
 def test_a_unit_that_fails_does_not_keep_others_from_being_done(run_folder, data, tmp_path):
     other = tmp_path / "data"
     shutil.copytree(data, other)
@@ -173,6 +179,7 @@ def test_a_unit_that_fails_does_not_keep_others_from_being_done(run_folder, data
     assert not (tmp_path / "vectors").exists()
 
 
+@pytest.mark.full
 def test_a_budget_leaves_out_what_cannot_be_fine_tuned(data, tmp_path):
     other, model = write_glue(shutil.copytree(data, tmp_path / "data"), train=4), albert(tmp_path / "model")
     words = (model, "--eval-data", other, "--out", tmp_path / "out", "--vectors=none", "--budget", "1h")
@@ -182,6 +189,7 @@ def test_a_budget_leaves_out_what_cannot_be_fine_tuned(data, tmp_path):
         evaluate(*words, "--suite", "glue")
 
 
+@pytest.mark.full
 def test_a_function_is_evaluated_each_time(data, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("from sts_layout import bag_of_words\n")
     words = [f"{tmp_path}/mine.py:bag_of_words", "--eval-data", data, "--out", tmp_path / "out"]
@@ -210,6 +218,7 @@ def test_mistakes_are_one_message(run_folder, data, tmp_path, words, message):
     assert message in str(raised.value)
 
 
+@pytest.mark.full
 def test_a_name_that_is_no_model_is_refused_once(data, tmp_path):
     words = [sys.executable, "-m", "finetune.evaluate", "nope", "--eval-data", str(data)]
     offline = os.environ | {
@@ -223,6 +232,7 @@ def test_a_name_that_is_no_model_is_refused_once(data, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.full
 def test_without_a_network_the_hub_is_asked_once(data, tmp_path):
     """Nothing listens at the hub's address; its own library would try for half a minute a file."""
     words = [sys.executable, "-m", "finetune.evaluate", "nobody/nothing", "--eval-data", str(data)]

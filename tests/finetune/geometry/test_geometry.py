@@ -44,6 +44,7 @@ def data(tmp_path_factory):
     return root
 
 
+@pytest.mark.full
 def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "PLOTTED", 20)
     aug = "reorder;del-span,reorder"

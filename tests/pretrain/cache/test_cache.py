@@ -57,6 +57,7 @@ def test_white_space_and_the_kind_of_quotes_are_no_change(first, second, equal):
     assert (normalise(first) == normalise(second)) is equal
 
 
+@pytest.mark.full
 def test_tokens_and_labels_are_those_of_a_second_direct_application(tiny_data, tmp_path):
     manifest = make(tiny_data, tmp_path / "cache", {"augmented": TOKENS}, copies=2)
     assert manifest["label_names"] == [*alternatives(TOKENS), "none"] and manifest["labels"] == 4

@@ -164,6 +164,7 @@ OPERATIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_kill_before_every_operation_leaves_a_whole_checkpoint(tmp_path):
     """Step 2 over step 1, with one to keep: killed before its first operation, its second, and so on."""
     left = []
@@ -239,6 +240,7 @@ def test_one_of_two_ranks_killed_at_any_stage_and_resumed_is_bitwise_the_unbroke
         }
 
 
+@pytest.mark.full
 def test_a_run_whose_checkpoint_cannot_be_written_ends_before_the_next_is_due(tiny_data, tmp_path):
     """The folder of checkpoints is exchanged for a file: an error of the operating system, as a full disk."""
     run, every = tmp_path / "run", 50

@@ -65,6 +65,7 @@ def launches(tmp_path_factory) -> dict[str, list[dict]]:
     return results
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["first", "second"])
 def test_resumed_run_is_bitwise_the_uninterrupted_one(launches, name):
     for rank in launches[name]:
@@ -187,6 +188,7 @@ def test_disk_that_is_too_small_is_seen_before_writing(saved, monkeypatch):
     assert store.latest(saved) == saved / "step-00000003"
 
 
+@pytest.mark.full
 def test_killed_at_random_moments_inside_saves(tmp_path):
     """kill -9 a saving process, again and again, in the same folder: there is always a whole checkpoint to go
     on from, never older than the last one whose step was printed."""

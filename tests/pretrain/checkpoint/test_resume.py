@@ -61,6 +61,7 @@ def copy_at_first_checkpoint(run, copy):
         shutil.rmtree(later)
 
 
+@pytest.mark.full
 def test_a_rate_of_masking_that_falls_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
     run, again, other = (tmp_path / name for name in ("run", "again", "other"))
     flags = FALLING | {"checkpoint__keep": 9, "model__attention_dropout": 0}
@@ -85,6 +86,7 @@ def test_a_rate_of_masking_that_falls_is_resumed_bitwise_and_on_two_ranks(tiny_d
 GROWING = {"train__batch_warmup_steps": 6, "train__batch_start": 4, "objective__name": "esimcse"}
 
 
+@pytest.mark.full
 def test_a_batch_that_grows_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
     run, again, other = (tmp_path / name for name in ("run", "again", "other"))
     flags = GROWING | {"checkpoint__keep": 9, "model__attention_dropout": 0}
@@ -106,6 +108,7 @@ def test_a_batch_that_grows_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_p
         assert row["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=2e-3)
 
 
+@pytest.mark.full
 def test_muon_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
     run, again, other = (tmp_path / name for name in ("run", "again", "other"))
     flags = {"train__optimizer": "muon", "train__zero": 0, "checkpoint__keep": 9}
@@ -123,6 +126,7 @@ def test_muon_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
             assert curve(other)[step]["loss"] == pytest.approx(row["loss"], rel=1e-3)
 
 
+@pytest.mark.full
 def test_rows_are_means_of_all_their_steps_and_do_not_notice_a_resume(tiny_data, whole, tmp_path):
     run = tmp_path / "run"
     flags = {"train__log_every": 4, "checkpoint__keep": 9}
@@ -180,6 +184,7 @@ def test_killed_at_random_moments_again_and_again(tiny_data, whole, tmp_path, se
     assert curve(run) == curve(whole)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 3])  # of 4 lanes: 2 each; 1, 1 and 2
 def test_resumes_on_more_ranks_and_another_zero_stage_with_the_same_batches(tiny_data, tmp_path, ranks):
     flags = {"model__dropout": 0, "model__attention_dropout": 0}  # another split draws other dropout masks
@@ -203,6 +208,7 @@ def test_resumes_on_more_ranks_and_another_zero_stage_with_the_same_batches(tiny
             assert got[step]["evaluation"] == pytest.approx(row["evaluation"], rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.full
 def test_on_two_balanced_ranks_resumed_equals_uninterrupted_bitwise(tiny_data, tmp_path):
     run, other = tmp_path / "run", tmp_path / "other"
     finish(start(command(tiny_data, run, train__balance="on", checkpoint__keep=9), ranks=2))
@@ -215,6 +221,7 @@ def test_on_two_balanced_ranks_resumed_equals_uninterrupted_bitwise(tiny_data, t
     assert exported[0] == exported[1]
 
 
+@pytest.mark.full
 def test_on_two_ranks_all_keep_the_layers_that_the_run_began_with(tiny_data, tmp_path):
     """The command that resumes need not name them."""
     run, other = tmp_path / "run", tmp_path / "other"
@@ -224,6 +231,7 @@ def test_on_two_ranks_all_keep_the_layers_that_the_run_began_with(tiny_data, tmp
     assert curve(other) == curve(run)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["SIGUSR1", "stop file"])
 def test_leaves_at_a_step_boundary_when_asked(tiny_data, whole, tmp_path, how):
     run = tmp_path / "run"

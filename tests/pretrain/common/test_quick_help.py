@@ -76,6 +76,7 @@ def answer(command: str, flag: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_imports_nothing_slow_and_fits_80_columns(command):
     done = answer(command, "--help")
@@ -85,6 +86,7 @@ def test_help_imports_nothing_slow_and_fits_80_columns(command):
     assert page[0].startswith("usage: ") and max(map(len, page)) <= 80
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_wrong_flag_imports_nothing_slow(command):
     done = answer(command, "--no-such-flag=1")
@@ -92,6 +94,7 @@ def test_a_wrong_flag_imports_nothing_slow(command):
     assert done.stdout.splitlines()[-1].split() == ["imported:"]
 
 
+@pytest.mark.full
 def test_a_command_says_first_that_it_loads_libraries():
     done = answer("pretrain.export", "no/such/run")
     first, *_, last = done.stderr.strip().splitlines()

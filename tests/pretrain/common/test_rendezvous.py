@@ -56,6 +56,7 @@ def test_a_rank_alone_says_who_is_missing_in_time(rank, needle):
     assert "Traceback" not in output and "frame #" not in output
 
 
+@pytest.mark.full
 def test_a_rank_that_is_killed_before_it_arrives_is_named_by_the_others():
     port = free_port()
     killed = start(1, 3, port, 30, before="import os; os.kill(os.getpid(), 9)")
@@ -66,6 +67,7 @@ def test_a_rank_that_is_killed_before_it_arrives_is_named_by_the_others():
     assert "error: rank 2 of 3" in outputs[2] and "Traceback" not in outputs[1] + outputs[2]
 
 
+@pytest.mark.full
 def test_a_rank_that_is_killed_while_they_connect_is_one_message():
     """It has arrived, and dies before the process group is formed."""
     port = free_port()
@@ -78,6 +80,7 @@ def test_a_rank_that_is_killed_while_they_connect_is_one_message():
     assert "Traceback" not in outputs[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("port", ["none", "", "0", "65536", "-1"])
 def test_a_port_that_is_none_is_said_at_once_and_is_no_matter_of_waiting(rank, port):

@@ -329,6 +329,7 @@ def example() -> str:
     return text.split("```python\n")[1].split("```")[0]
 
 
+@pytest.mark.full
 def test_the_documented_objective_of_ones_own_trains(tiny_data, tmp_path):
     assert len(example().strip().splitlines()) <= 30
     (tmp_path / "barlow.py").write_text(example())

@@ -129,6 +129,7 @@ def test_a_row_of_a_sweep_means_what_its_yaml_says(tmp_path):
     )
 
 
+@pytest.mark.full
 def test_flags_of_preparation_and_of_a_cache(tmp_path, capsys):
     (tmp_path / "text.txt").write_text(
         "\n\n".join(f"A sentence of number {n} stands here." for n in range(40))

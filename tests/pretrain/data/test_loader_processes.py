@@ -42,6 +42,7 @@ def test_signals_meant_for_the_training_process_do_not_stop_workers(folder):
         assert_same(mine, theirs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("moment", range(4))
 def test_a_killed_worker_is_one_error_at_the_next_batch(folder, workers, moment):
@@ -122,6 +123,7 @@ def test_workers_die_with_a_killed_parent(folder):
     wait_for(lambda: all(map(helpers.has_ended, workers)), [])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ending,status", [("sys.exit(3)", 3), ("raise ValueError('boom')", 1)])
 def test_ending_the_program_in_the_middle_does_not_hang(folder, ending, status):
     process, workers = start(folder, ending)

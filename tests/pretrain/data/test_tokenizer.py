@@ -79,6 +79,7 @@ def test_word_piece_has_the_characters_that_chinese_needs():
     assert ids.count(tokenizer.unk_token_id) <= 0.0005 * 3000 + 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
 def test_training_twice_in_other_processes_gives_the_same_tokenizer(tmp_path, kind):
     code = (

@@ -416,6 +416,7 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     assert status(str(tmp_path), "--stp", "3") == 2 and "did you mean --step?" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_export_needs_no_deepspeed(tmp_path):
     make_run(tmp_path)
     program = (

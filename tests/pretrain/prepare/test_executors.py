@@ -57,6 +57,7 @@ def corpus(tmp_path):
     return DataConfig(sources=str(path), vocabulary=320)
 
 
+@pytest.mark.full
 def test_the_stages_are_submitted_in_order_and_give_the_same_shards(tmp_path, slurm, corpus):
     options = {"progress": False, "account": "lab", "memory_gb": 3}
     manifest = prepare(corpus, tmp_path / "slurm-out", executor="slurm", workers=4, **options)

@@ -26,6 +26,7 @@ from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.work_folder import Decision, HashRange, WorkFile
 
 
+@pytest.mark.full
 def test_a_decided_split_does_not_depend_on_workers_or_kills(tmp_path, several_tasks):
     """Twenty copies of one long document, in several reading tasks, are one document: its end is held out
     everywhere."""
@@ -66,6 +67,7 @@ def _start(arguments: list[str]) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, start_new_session=True)
 
 
+@pytest.mark.full
 def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatch):
     """SIGKILL of the whole process group at three points of the work; workers that outlive it may still
     write."""
@@ -97,6 +99,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatc
     assert not left, "of a pool that was killed with all its processes"
 
 
+@pytest.mark.full
 def test_sigterm_ends_its_workers_too(tmp_path):
     corpus, out = tmp_path / "corpus.txt", tmp_path / "out"
     make_corpus(corpus, documents=3000, seed=5)
@@ -128,6 +131,7 @@ def _session(process: int) -> int | None:
         return None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("background", [False, True])
 def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path, background):
     corpus = tmp_path / "corpus.txt"
@@ -197,6 +201,7 @@ def test_overwriting_removes_nothing_before_it_can_begin(tmp_path, corpus, fault
     assert digest(out) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("function,calls", [("fsync", 0), ("fsync", 6), ("fsync", 4), ("rename", 5)])
 def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
     """The disk fills up at some write or other: one clear error, nothing taken for whole, and later it goes

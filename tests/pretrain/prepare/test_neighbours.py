@@ -51,6 +51,7 @@ def shared_at_random(documents: list[set[str]]) -> float:
     return float(np.mean([bool(documents[a] & documents[b]) for a, b in rows if a != b]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("corpus", CORPORA)
 @pytest.mark.parametrize("unit", ["sentence", "sequence", "record", "document"])
 def test_neighbours_are_strangers(tmp_path, monkeypatch, unit, corpus):

@@ -77,6 +77,7 @@ def test_workers_do_not_change_a_byte(tmp_path, corpus, several_tasks):
     assert len(digest(tmp_path / "1")) > 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unit", ["sentence", "sequence", "document"])
 def test_no_held_out_sentence_in_train_without_deduplication(tmp_path, corpus, unit):
     path, _ = corpus
@@ -90,6 +91,7 @@ def test_no_held_out_sentence_in_train_without_deduplication(tmp_path, corpus, u
     assert len(set(train)) < len(train)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unit", ["sentence", "sequence"])
 @pytest.mark.parametrize(
     "documents,share", [(1, 0.01), (1, 0.2), (2, 0.01), (2, 0.499), (3, 0.01), (12, 1e-6)]
@@ -246,6 +248,7 @@ def test_flags_reach_the_config(tmp_path, corpus, capsys):
     assert "did you mean max_length?" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_find_or_prepare(tmp_path, corpus):
     path, _ = corpus
     manifest = find_or_prepare(tmp_path / "out", config(path))
@@ -315,6 +318,7 @@ GERMAN = [f"Die Brücke über die Spree Nummer {n} führt zur schönen [SEP] Mü
 ENGLISH = [f"The bridge number {n} leads over the river to the [MASK] mill." for n in range(60)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("lines", "keeps"), [(GERMAN, True), (ENGLISH, False)])
 def test_case_and_accents_follow_the_text_and_special_tokens_are_text(tmp_path, lines, keeps):
     path = tmp_path / "corpus.txt"

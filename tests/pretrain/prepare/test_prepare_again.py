@@ -55,6 +55,7 @@ def leave_unfinished(made, out: Path, monkeypatch) -> Path:
 # -- its own files are no source ------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("inside", ["prepared", "."])
 def test_a_folder_is_prepared_into_itself(corpus, tmp_path, monkeypatch, inside):
     """What preparation keeps there while it works is no text, at the first start and at the next one."""
@@ -206,6 +207,7 @@ def test_a_run_on_old_data_says_so_and_is_resumed(tiny_data, tmp_path):
     assert "prepared by an earlier version" not in output and "other inputs" not in output
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unit", ["sentence", "sequence"])
 @pytest.mark.parametrize("version", [None, PREPARATION - 1, PREPARATION + 1])
 def test_an_unfinished_preparation_of_another_version_is_refused(

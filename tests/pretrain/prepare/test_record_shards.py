@@ -67,12 +67,14 @@ def test_shards_hold_every_record_once(tmp_path, triples, several_tasks):
     assert counts["texts_truncated"] == 0
 
 
+@pytest.mark.full
 def test_workers_do_not_change_a_byte(tmp_path, triples, several_tasks):
     for workers in (1, 2):
         prepare(config(triples[0]), tmp_path / str(workers), workers=workers, progress=False)
     assert digest(tmp_path / "1") == digest(tmp_path / "2") and len(digest(tmp_path / "1")) > 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step,method", [(SentenceCounts, "write"), (BuildRecords, "_encode_records")])
 def test_interrupted_it_ends_with_the_same_bytes(tmp_path, triples, several_tasks, step, method):
     calls, real = [], getattr(step, method)

@@ -115,6 +115,7 @@ def test_every_kind_of_source_gives_every_record_once_and_whole(at_home):
         assert found_in(read(source.source, streaming=source.streaming)) == plain(rows), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unit", ["sentence", "record"])
 def test_the_kind_of_source_and_the_workers_change_no_byte(at_home, unit):
     rows = [
@@ -266,6 +267,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
             read(place)
 
 
+@pytest.mark.full
 def test_a_line_that_is_too_long_is_refused_by_file_and_line(at_home):
     rows = [{"text": "short"}, {"text": "short again"}, {"text": "long " * 30_000}]
     kinds = all_kinds(at_home, rows, ("text",))

@@ -63,6 +63,7 @@ def read(folder: Path, split: str = "train") -> tuple[list[str], list[list[str]]
     return running, sentences
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dedup", ["exact", "none"])
 def test_unit_sequence_keeps_every_sentence_of_a_document_in_its_place(tmp_path, several_tasks, dedup):
     made = make_documents(tmp_path / "text.txt")
@@ -94,6 +95,7 @@ def test_unit_sequence_keeps_every_sentence_of_a_document_in_its_place(tmp_path,
     assert (counts["documents_duplicate"] > 5) == (dedup == "exact")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("max_length", [48, 1000])
 def test_unit_document_holds_documents_cut_behind(tmp_path, several_tasks, max_length):
     made = make_documents(tmp_path / "text.txt")
@@ -190,6 +192,7 @@ def test_running_text_cannot_be_asked_to_have_holes(unit, policy):
         config("text.txt", unit=unit, long_sentences=policy)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("written", [BuiltShards, ShuffledShards])
 def test_a_kill_between_packing_and_shuffling_changes_no_byte(tmp_path, several_tasks, monkeypatch, written):
     make_corpus(tmp_path / "text.txt")

@@ -271,6 +271,7 @@ def test_which_addresses_hold_a_secret():
         require_no_credentials(f"{url} and jane@example.org", "--x")
 
 
+@pytest.mark.full
 def test_a_run_on_a_bad_server_is_the_run_on_local_data_bitwise(tiny_data, tmp_path):
     """The password is in ~/.netrc, and nowhere else."""
     finish(start(command(tiny_data, tmp_path / "local")))

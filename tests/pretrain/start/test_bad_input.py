@@ -284,6 +284,7 @@ def test_a_report_that_cannot_be_written_is_written_by_the_next_start(tiny_data,
     assert summary["steps"] == 1 and Path(summary["export"]).is_dir()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_dead_loader_worker_is_one_error(tiny_data, tmp_path, ranks):
     run = tmp_path / "run"
@@ -317,6 +318,7 @@ def test_the_first_chunk_that_can_be_read(tmp_path):
         first_sound(ShardReader(tmp_path))
 
 
+@pytest.mark.full
 def test_a_rank_that_never_comes_is_one_error_in_time(tiny_data, tmp_path):
     """By the command: of two ranks one is never started."""
     first, second = start(command(tiny_data, tmp_path / "run", train__rendezvous_seconds=20), ranks=2)

@@ -135,6 +135,7 @@ def test_a_run_goes_on_with_the_layers_that_it_began_with(recorded):
         record_changes(load_config(None, {"model.layer_code": other}), state, Path("step-00000100"))
 
 
+@pytest.mark.full
 def test_a_size_that_is_given_as_none_is_not_given(tiny_data, tmp_path):
     """A model that starts from another takes the other's sizes, at its start and when it is resumed."""
     tokenizer = load_tokenizer(tiny_data / "tokenizer")
@@ -191,6 +192,7 @@ def test_a_decay_begins_at_any_step_of_the_stable_phase_and_at_no_later_one(befo
     assert resumed(WSD, WSD | {"train.lr": "1e-5"}, step=900)  # what a remedy advises is possible anywhere
 
 
+@pytest.mark.full
 def test_one_trunk_has_many_decays_and_is_left_as_it_was(tiny_data, tmp_path):
     """A decay from a checkpoint of the stable phase is, bitwise, the run that was to decay from the start."""
     trunk, wsd = tmp_path / "trunk", {"train__schedule": "wsd", "train__decay_steps": 3}
@@ -248,6 +250,7 @@ def test_a_loss_may_begin_at_another_step_that_lies_ahead():
             resumed(before, now)
 
 
+@pytest.mark.full
 def test_a_loss_begun_by_a_branch_is_the_run_that_was_to_begin_it_there(tiny_data, tmp_path):
     """Bitwise. Without the branch it is, bitwise too, masked language modelling alone."""
     begins, quiet = "objective__contrastive__start_step", {"train__steps": 12, "evaluate__every": 0}

@@ -153,6 +153,7 @@ def test_sweeps_tell_a_given_dropout_from_a_checkpoints_own(tmp_path):
     )
 
 
+@pytest.mark.full
 def test_by_the_command(tiny_data, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     flags = {"train__steps": 2, "train__warmup_steps": 1, "checkpoint__every": 1, "evaluate__every": 0}

@@ -98,6 +98,7 @@ def plain(words: list[str], **more) -> subprocess.Popen:
     )
 
 
+@pytest.mark.full
 @needs_cores
 def test_the_plain_command_runs_a_rank_a_core_and_learns_the_same(tiny_data, tmp_path):
     if processes_that_fit(0, 3 << 30) < usable_cores():
@@ -124,6 +125,7 @@ def test_a_run_of_several_ranks_leaves_nothing_in_shared_memory(tiny_data, tmp_p
     assert not list(SHARED_MEMORY.glob(f"*_{port}_*"))
 
 
+@pytest.mark.full
 @needs_cores
 def test_an_error_that_all_ranks_meet_is_printed_once(tiny_data, tmp_path):
     wrong = plain([*command(tiny_data, tmp_path / "wrong", train__threads=None), "--init", "nowhere/at/all"])
@@ -131,6 +133,7 @@ def test_an_error_that_all_ranks_meet_is_printed_once(tiny_data, tmp_path):
     assert wrong.returncode == 2 and output.count("error:") == 1, output
 
 
+@pytest.mark.slow
 @needs_cores
 def test_what_ranks_meet_after_they_have_met_is_printed_once(tiny_data, tmp_path):
     run, other = tmp_path / "run", tmp_path / "other"

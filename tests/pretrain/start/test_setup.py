@@ -98,6 +98,7 @@ sys.stdout.write(" ".join(map(str, said)) + "\\n")  # at once: two ranks share t
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "asked,flag,ranks,expected",
     [(None, None, 2, "4 None"), (None, "1", 2, "1 None"), ("3", None, 2, "3 3"), ("1", None, 1, "1 1")],

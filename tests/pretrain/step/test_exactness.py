@@ -93,6 +93,7 @@ def check(report: dict, world: int) -> None:
         assert dropout["sequences"] >= 8 and dropout["largest_cosine_between_ranks"] < 0.9999, dropout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "world,stage,cases",
     [
@@ -112,6 +113,7 @@ def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, c
     check(launch(tmp_path, world, stage, cases), world)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "world,stage,cases",
     [
@@ -144,6 +146,7 @@ CHECKED = (
 )
 
 
+@pytest.mark.full
 def test_checks_of_mechanisms_are_the_same_for_every_split(tmp_path):
     """Of 1 rank and of 2, in two numbers of micro-batches, with losses shared over ranks and not."""
     found: dict[str, list[dict]] = {}
@@ -161,6 +164,7 @@ def test_checks_of_mechanisms_are_the_same_for_every_split(tmp_path):
 UNEVEN = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,augcse,vadvcse_in_batch,diffcse"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "stage,cases,dropout,balance",
     [(1, UNEVEN, 0.1, "off"), (3, FEW, 0.0, "off"), (1, "clear_mean,diffcse", 0.1, "on")],
@@ -189,6 +193,7 @@ def test_with_dropout_gradients_for_every_world_and_stage(tmp_path, world, stage
     check(launch(tmp_path, world, stage, ALL, 0.1), world)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "stage,cases,dropout", [(1, MOVED, 0.1), (1, f"mlm,clear_mean,{LOCAL}", 0.0), (3, FEW, 0.1)]
 )

@@ -60,6 +60,7 @@ def cut_back(run, copy, step):
             shutil.rmtree(later)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_a_fault_of_one_rank_leaves_nothing_behind_on_any(tiny_data, tmp_path, zero):
     run, planted = tmp_path / "run", {"loss": [4], "gradient": [6], "spike": [16]}
@@ -91,6 +92,7 @@ def test_a_whole_batch_loss_that_one_rank_alone_finds_broken_is_left_out_on_all(
     assert progress["faults"] == [3] and progress["skipped_steps"] == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("zero", [2, *(pytest.param(zero, marks=pytest.mark.slow) for zero in (0, 1, 3))])
 def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp_path, monkeypatch, zero):
     """The run, the run killed behind or before the checkpoint that is written then, and a run that is told
@@ -125,6 +127,7 @@ def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp
     assert verify(run) == verify(told) == verify(told, views=True, workers=0) == 0
 
 
+@pytest.mark.full
 def test_a_run_that_rolled_back_ends_with_a_report_and_goes_on_as_told(tiny_data, tmp_path):
     run, planted = tmp_path / "run", {"vectors": [4, 5, 6, 7]}
     flags = {"train__steps": 12, "train__faults__skip": 1, "train__balance": "off"}

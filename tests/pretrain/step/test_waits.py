@@ -34,11 +34,13 @@ def check(tmp_path: Path, stage: int, cases: str, log_every: int = 100) -> None:
         assert counted["reads"] == counted["steps"], case  # one a step, of the step before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage,cases", [(0, OBJECTIVES), (1, "clear_mean")])
 def test_a_step_reads_no_number_of_its_own(tmp_path, stage, cases):
     check(tmp_path, stage, cases)
 
 
+@pytest.mark.full
 def test_a_step_that_ends_a_row_reads_no_more(tmp_path):
     """Shares of the gradient and checks of mechanisms, of a batch too small for the decompositions."""
     check(tmp_path, 0, f"{OBJECTIVES},clear+vadvcse", log_every=1)

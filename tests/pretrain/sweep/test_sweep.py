@@ -77,6 +77,7 @@ def sweep(tmp_path, *words, expect=0):
     return done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
     rows = {
         "good": {"set": {"train.lr": 1e-4}, "paper": {"STS-B": 62.5}},
@@ -150,6 +151,7 @@ def test_evaluations_are_printed_one_by_one(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_search_decides_by_dev_and_its_winner_gets_all_seeds(tmp_path):
     path = write_sweep(tmp_path, search={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2, 3])
     said = sweep(tmp_path, path, "--eval-data", tmp_path)
@@ -167,6 +169,7 @@ def test_a_search_decides_by_dev_and_its_winner_gets_all_seeds(tmp_path):
     ]
 
 
+@pytest.mark.full
 def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
     path = write_sweep(tmp_path, rows={"long": {"set": {"train.lr": 7}}, "next": {}})
     line = command(tmp_path, path)
@@ -184,6 +187,7 @@ def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
     assert (long / "starts.txt").read_text() == "False\nTrue\n"
 
 
+@pytest.mark.full
 def test_one_recipe_with_several_seeds_and_single_runs_by_number(tmp_path):
     recipe = ROOT / "configs" / "simcse_micro.yaml"
     seeds = ("--config", recipe, "--seed-list", "1,11")
@@ -275,6 +279,7 @@ def test_a_task_of_the_array_is_a_job_of_the_training_script(tmp_path, cluster):
     assert flags[-1].startswith(f"--folder={tmp_path / 'out' / 'runs' / 'a-seed42-'}")
 
 
+@pytest.mark.full
 def test_a_sweep_trains_resumes_and_dry_runs_for_real(tiny_data, tmp_path):
     settings = TINY | {"train.steps": 4, "checkpoint.every": 2}
     tree = {

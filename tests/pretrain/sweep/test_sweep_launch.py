@@ -48,6 +48,7 @@ def write_tiny(data, folder, steps=60, **keys):
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep | keys))
 
 
+@pytest.mark.slow
 def test_torchrun_starts_the_ranks_and_a_signal_to_the_sweep_saves(tiny_data, tmp_path):
     write_tiny(tiny_data, tmp_path, seeds=[1])
     process = start(tmp_path, "--launch", TORCHRUN)
@@ -130,6 +131,7 @@ def test_slurm_is_given_the_same_words(monkeypatch, tmp_path):
         sweep("FILE.yaml", flags=SweepFlags(), executor="slurm")
 
 
+@pytest.mark.full
 def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data, tmp_path):
     steps = 240  # none ends before the other is under way, also where one starts late
     write_tiny(tiny_data, tmp_path, steps, seeds=[1, 2, 3])

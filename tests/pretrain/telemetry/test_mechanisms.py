@@ -80,6 +80,7 @@ def test_figures_and_what_is_inert_in_one_row():
     assert inert_in(ROW | ALIVE | {"vadvcse_adversarial_over_random": None}) == {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step_size, alive", [("1e-3", False), ("1e3", True)])
 def test_a_run_writes_the_figures_and_warns(tiny_data, tmp_path, step_size, alive):
     flags = {

@@ -76,6 +76,7 @@ def expected(folder: Path) -> dict[tuple[str, int], float]:
     return values
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tracker", map(installed, ("wandb", "mlflow", "trackio")))
 def test_a_killed_and_resumed_run_is_one_run_with_each_step_once(tracker, tmp_path, own_places):
     folder = tmp_path / "run"
@@ -99,6 +100,7 @@ def test_a_killed_and_resumed_run_is_one_run_with_each_step_once(tracker, tmp_pa
     assert {step for name, step in values if name == "evaluation/stsb-dev"} == set(range(5, reached + 11, 5))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tracker", map(installed, ("wandb", "mlflow", "trackio")))
 def test_a_tracker_named_later_gets_the_whole_run_and_a_new_run_is_new(tracker, tmp_path, own_places):
     folder = tmp_path / "run"
@@ -110,6 +112,7 @@ def test_a_tracker_named_later_gets_the_whole_run_and_a_new_run_is_new(tracker, 
     assert len(shown(tracker, folder, own_places)[0] - first) == 1
 
 
+@pytest.mark.full
 def test_the_command_shows_its_run_and_continues_it_after_a_kill(tiny_data, tmp_path, own_places):
     pytest.importorskip("wandb")
     folder = tmp_path / "run"
@@ -165,6 +168,7 @@ def test_training_goes_on_without_a_tracker_that_fails(hangs, said, tmp_path, mo
     assert not (tmp_path / "tensorboard").exists()
 
 
+@pytest.mark.full
 def test_without_a_network_a_run_ends_with_one_warning(tmp_path, own_places, monkeypatch):
     pytest.importorskip("wandb")
     variables = {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}

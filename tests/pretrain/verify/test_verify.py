@@ -34,6 +34,7 @@ def whole(tiny_data, tmp_path_factory) -> Path:
     return run
 
 
+@pytest.mark.full
 def test_the_ledger_is_the_same_for_ranks_micro_batches_workers_and_kills(tiny_data, whole, tmp_path):
     expected = ledgers(whole)
     assert list(expected) == [1, 2, 4, 6, 8, 10]
@@ -116,6 +117,7 @@ def plant(run: Path, draw: random.Random) -> str:
     return folder.name
 
 
+@pytest.mark.full
 def test_each_of_100_planted_edits_is_noticed(whole, tmp_path, capsys):
     for seed in range(100):
         run = shutil.copytree(whole, tmp_path / "run")
