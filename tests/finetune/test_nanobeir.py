@@ -103,8 +103,10 @@ def test_figures_are_those_of_sentence_transformers(run_folder, tmp_path, seed, 
     )
     theirs = evaluator(SentenceTransformer(str(run_folder / "export"), device="cpu"))
     assert len(ours) == 7
+    # Equal texts' cosines may differ by rounding there, by processor, and ties are then no ties.
+    rounding = 0.02 if change is every_text_twice else 1e-4
     for key, value in ours.items():
-        assert value == pytest.approx(100 * theirs[f"x_cosine_{key}"], abs=1e-4), key
+        assert value == pytest.approx(100 * theirs[f"x_cosine_{key}"], abs=rounding), key
     assert found.complete == (change is not lacking_documents)
     if not found.complete:
         lost = len({name for names in relevant.values() for name in names if not corpus.get(name)})
