@@ -19,6 +19,7 @@ How to write a specification:
 
 import gzip
 import io
+import itertools
 import os
 import re
 import stat
@@ -38,7 +39,7 @@ from augment.spec.build import build, build_texts
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.grammar import needs_parse, needs_synonyms, needs_text
 from augment.text.encoder import TextEncoder
-from augment.text.parsed import ParsedSentence, without_parse
+from augment.text.parsed import without_parse
 from augment.text.parsing import find_parser, parse_texts
 from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 from augment.tokens.synonyms import SynonymTable
@@ -118,21 +119,14 @@ def main(
         )
     vocabulary = Vocabulary.from_tokenizer(fast)
     table = SynonymTable.load(synonyms or None, fast, vocabulary) if needs_table else None
-    pipeline = build(aug, vocabulary, table, text_encoder(fast, vocabulary))
-    result = preview(sentences, fast, pipeline, seed, texts)
+    encoder = TextEncoder(fast.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, LONGEST)
+    pipeline = build(aug, vocabulary, table, encoder)
+    rows, summary = preview(sentences, fast, pipeline, seed, texts)
     console.print(f"augmentation: {pipeline.name}   seed: {seed}")
     if table is not None:
-        coverage = table.coverage(encode(sentences, fast, vocabulary))
-        console.print(f"synonyms: {table.source}: {coverage}")
-    console.print(result.table(), soft_wrap=False)
-    console.print(result.summary())
-
-
-def parse_sentences(aug: str, sentences: Sequence[str], parser: str) -> Sequence[ParsedSentence]:
-    """Return the sentences, parsed if an augmentation reads the parse."""
-    if not needs_parse(aug):
-        return [without_parse(sentence) for sentence in sentences]
-    return [*parse_texts(sentences, find_parser(parser))]
+        console.print(f"synonyms: {table.source}: {table.coverage(encode(sentences, fast, vocabulary))}")
+    console.print(rows, soft_wrap=False)
+    console.print(summary)
 
 
 def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> list[dict[int, str]]:
@@ -140,20 +134,15 @@ def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> li
     if not needs_text(aug):
         return [{}] * VIEWS
     pipeline, ids = build_texts(aug), np.arange(len(sentences), dtype=np.uint64)
-    parses = parse_sentences(aug, sentences, parser)
+    if needs_parse(aug):
+        parses = [*parse_texts(sentences, find_parser(parser))]
+    else:
+        parses = [*map(without_parse, sentences)]
     return [pipeline.texts(view_keys(seed, ids, view), parses) for view in range(VIEWS)]
 
 
-def text_encoder(fast: Any, vocabulary: Vocabulary) -> TextEncoder:
-    return TextEncoder(fast.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, LONGEST)
-
-
 def read_sentences(file: str, text: str, limit: int) -> list[str]:
-    """Return the sentences to show.
-
-    Raises:
-        AugmentationError: there is no sentence, or more than one source.
-    """
+    """Return the sentences to show."""
     if file and text:
         raise AugmentationError("give a file or --text, not both")
     if text:
@@ -167,10 +156,11 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
         try:
             if path == Path("-"):
                 # sys.stdin's own decoder lets bytes through that are not UTF-8 where the locale is C
-                lines = first_lines(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"), limit)
+                opened: Any = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8")
             else:
-                with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as opened:
-                    lines = first_lines(opened, limit)
+                opened = (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8")
+            with opened:  # the rest of a large file is not read
+                lines = list(itertools.islice(filter(str.strip, opened), limit))
         except FileNotFoundError:
             raise AugmentationError(f"there is no file {file}; a sentence is given by --text") from None
         except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
@@ -178,20 +168,9 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
             raise AugmentationError(f"{place} cannot be read as text: {error}") from error
     else:
         return [*EXAMPLES][:limit]
-    if not any(line.strip() for line in lines):
+    if not any(map(str.strip, lines)):
         raise AugmentationError(f"no sentences in {file or ('--text' if text else 'standard input')}")
-    return [line.strip() for line in lines if line.strip()]
-
-
-def first_lines(lines, limit: int) -> list[str]:
-    """Return the first `limit` lines that are not blank, without reading the rest of a large file."""
-    found = []
-    for line in lines:
-        if line.strip():
-            found.append(line)
-        if len(found) == limit:
-            break
-    return found
+    return [line.strip() for line in lines]
 
 
 def is_piped() -> bool:
@@ -218,10 +197,8 @@ def print_catalogue(console: Console) -> None:
         if entry.languages:
             lines.append(f"languages: {', '.join(entry.languages)}")
         if entry.needs:
-            lines.append(
-                "needs: "
-                + ", ".join(NEEDS.get(need, need.replace("model:", "a model: ")) for need in entry.needs)
-            )
+            needs = [NEEDS.get(need, need.replace("model:", "a model: ")) for need in entry.needs]
+            lines.append(f"needs: {', '.join(needs)}")
         for parameter in entry.parameters:
             bounds = "" if parameter.low is None else f" ({parameter.low:g} to {parameter.high:g})"
             bounds = f" (one of {', '.join(parameter.choices)})" if parameter.choices else bounds

@@ -23,14 +23,12 @@ def convert(folder: str | Path) -> list[Path]:
         CannotLoad: a file holds anything but a dictionary of tensors; it is not run.
     """
     written = [_convert_file(path) for path in pickled_weights(folder)]
-    for index in sorted(
-        {path for file in written for path in file.parent.glob("pytorch_model*.bin.index.json")}
-    ):
+    folders = sorted({file.parent for file in written})
+    for index in (path for part in folders for path in sorted(part.glob("pytorch_model*.bin.index.json"))):
         content = json.loads(index.read_text())
         content["weight_map"] = {name: _new_name(file) for name, file in content["weight_map"].items()}
-        new_index = index.with_name(_new_name(index.name))
-        replace_durably(new_index, (json.dumps(content, indent=2) + "\n").encode())
-        written.append(new_index)
+        written.append(index.with_name(_new_name(index.name)))
+        replace_durably(written[-1], (json.dumps(content, indent=2) + "\n").encode())
     return written
 
 
@@ -56,11 +54,7 @@ def _convert_file(path: Path) -> Path:
 
 
 def _new_name(file: str) -> str:
-    """Return the name of the safetensors file for that of a pickled one.
-
-    >>> _new_name("pytorch_model-00001-of-00002.bin")
-    'model-00001-of-00002.safetensors'
-    """
+    """Return "model-00001-of-00002.safetensors" for "pytorch_model-00001-of-00002.bin"."""
     return file.removeprefix("pytorch_").replace(".bin", ".safetensors")
 
 
@@ -69,9 +63,6 @@ def main(folder: Path) -> None:
 
     Args:
         folder: a model's folder.
-
-    Raises:
-        UserError: there is no such folder.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder")

@@ -3,7 +3,6 @@
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,73 +19,45 @@ from augment.spec.pipeline import Pipeline
 VIEWS = 2
 
 
-@dataclass(frozen=True)
-class Preview:
-    """Hold sentences with their views.
-
-    texts: [sentence][0 = original, 1.. = views]. changed: float64[sentence, view]. lengths: int64[sentence,
-    1 + views], tokens without [CLS] and [SEP].
-    """
-
-    texts: list[list[str]]
-    changed: np.ndarray
-    lengths: np.ndarray
-
-    def table(self) -> Table:
-        """Return one row a sentence: original, views, and the share of tokens that each view changed."""
-        table = Table(show_lines=True, expand=True)
-        table.add_column("original", ratio=1)
-        for view in range(VIEWS):
-            table.add_column(f"view {view + 1}", ratio=1)
-        table.add_column("changed", justify="right", no_wrap=True)
-        for texts, changed in zip(self.texts, self.changed, strict=True):
-            cells = [Text(text) for text in texts]
-            for cell in cells:
-                cell.highlight_words([DEL_TOKEN], style="bold red")
-            table.add_row(*cells, Text("\n".join(f"{share:.0%}" for share in changed)))
-        return table
-
-    def summary(self) -> str:
-        """Return the mean rate of change and of length over all sentences and views."""
-        ratio = self.lengths[:, 1:].sum() / max(VIEWS * self.lengths[:, 0].sum(), 1)
-        count = f"{len(self.texts):,} sentence{'s' * (len(self.texts) != 1)}"
-        return (
-            f"{count}: {self.changed.mean():.0%} of the tokens changed on average, "
-            f"{(self.changed > 0).mean():.0%} of the views differ from their sentence, "
-            f"and a view has {ratio:.2f} times its tokens.\n"
-            "changed = share of the longer one's tokens outside the blocks that both have in the same order."
-        )
-
-
 def preview(
     sentences: Sequence[str],
     tokenizer: Any,
     pipeline: Pipeline,
     seed: int,
     view_texts: Sequence[Mapping[int, str]],
-) -> Preview:
-    """Make two views of each sentence, with the keys of epoch 0 of a training run with this seed.
+) -> tuple[Table, str]:
+    """Return a table of each sentence beside two views, by the keys of epoch 0 with this seed, and a summary.
 
     view_texts: for every view the texts that augmentations of text changed, by number (`Pipeline.texts`). A
     pipeline of such augmentations alone is shown as text, any other as its tokens decode.
     """
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    batch = encode(sentences, tokenizer, vocabulary)
+    batch = encode(sentences, tokenizer, Vocabulary.from_tokenizer(tokenizer))
     ids = np.arange(len(batch), dtype=np.uint64)
-    keys = [view_keys(seed, ids, view) for view in range(VIEWS)]
-    versions = [
-        batch,
-        *(pipeline.tokens(batch, key, texts) for key, texts in zip(keys, view_texts, strict=True)),
+    views = [
+        pipeline.tokens(batch, view_keys(seed, ids, view), texts) for view, texts in enumerate(view_texts)
     ]
-    texts = [
-        [tokenizer.decode(view[row][1:-1].tolist()).strip() for view in versions] for row in range(len(batch))
-    ]
-    for row, sentence in enumerate(sentences if pipeline.needs_text else ()):
-        texts[row][0] = sentence
+    table = Table(show_lines=True, expand=True)
+    for title in ("original", *(f"view {number}" for number in range(1, VIEWS + 1))):
+        table.add_column(title, ratio=1)
+    table.add_column("changed", justify="right", no_wrap=True)
+    changed = np.array([[change(batch[row], view[row]) for view in views] for row in range(len(batch))])
+    for row, sentence in enumerate(sentences):
+        texts = [tokenizer.decode(version[row][1:-1].tolist()).strip() for version in (batch, *views)]
+        if pipeline.needs_text:
+            texts[0] = sentence
         if not pipeline.works_on_tokens:
-            texts[row][1:] = [view.get(row, sentence) for view in view_texts]
-    changed = [[change(batch[row], view[row]) for view in versions[1:]] for row in range(len(batch))]
-    return Preview(texts, np.array(changed), np.stack([version.lengths - 2 for version in versions], axis=1))
+            texts[1:] = [view.get(row, sentence) for view in view_texts]
+        cells = [Text(text) for text in texts]
+        for cell in cells:
+            cell.highlight_words([DEL_TOKEN], style="bold red")
+        table.add_row(*cells, Text("\n".join(f"{share:.0%}" for share in changed[row])))
+    ratio = sum((view.lengths - 2).sum() for view in views) / max(VIEWS * (batch.lengths - 2).sum(), 1)
+    return table, (
+        f"{len(sentences):,} sentence{'s' * (len(sentences) != 1)}: {changed.mean():.0%} of the tokens "
+        f"changed on average, {(changed > 0).mean():.0%} of the views differ from their sentence, and a view "
+        f"has {ratio:.2f} times its tokens.\n"
+        "changed = share of the longer one's tokens outside the blocks that both have in the same order."
+    )
 
 
 def view_keys(seed: int, ids: np.ndarray, view: int) -> np.ndarray:
@@ -119,16 +90,12 @@ def load_tokenizer(folder: str) -> Any:
     """Load a transformers fast tokenizer from a folder, and add [DEL] if it has none, as preparation does."""
     from transformers import AutoTokenizer
 
-    if not os.path.isdir(os.path.expanduser(folder)):
-        raise AugmentationError(
-            f"--tokenizer {folder}: no such folder (a Hugging Face tokenizer folder is needed)"
-        )
     try:
+        if not os.path.isdir(os.path.expanduser(folder)):
+            raise CannotLoad("no such folder (a Hugging Face tokenizer folder is needed)")
         tokenizer = pretrained(AutoTokenizer, folder)
     except CannotLoad as error:
-        raise AugmentationError(
-            f"--tokenizer {folder}: no tokenizer could be loaded from it: {error}"
-        ) from error
+        raise AugmentationError(f"--tokenizer {folder}: {error}") from error
     if DEL_TOKEN not in tokenizer.get_vocab():
         # Not add_special_tokens, which replaces the tokenizer's other additional special tokens.
         tokenizer.add_tokens([DEL_TOKEN], special_tokens=True)
@@ -142,13 +109,7 @@ def train_tokenizer(texts: Sequence[str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    special = {
-        "pad_token": "[PAD]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-        "unk_token": "[UNK]",
-    }
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "mask", "unk")}
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()

@@ -1,6 +1,6 @@
 """Refuse at once what would be loaded from a Hugging Face hub that does not answer."""
 
-from augment.core.hub import hub_fault
+from augment.core.pretrained import hub_fault
 from pretrain.common.errors import UserError
 
 

@@ -9,7 +9,7 @@ import importlib
 import os
 from typing import Any
 
-INTERFACE = 11  # of the sources in native: a module compiled from other sources is not used
+INTERFACE = 12  # of the sources in native: a module compiled from other sources is not used
 VARIABLE = "CLEAR_COMPILED"  # 0 turns it off, to compare
 
 

@@ -1,10 +1,16 @@
-"""Describe an augmentation for the catalogue; each module of augmentations lists its entries in `ENTRIES`."""
+"""Describe augmentations for the catalogue: a decorator beside each function."""
 
+import functools
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 Meaning = Literal["preserving", "possibly altering", "altering"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+AUGCSE = "AugCSE (Tang et al. 2022), appendix A.2"
+FILTERED_OUT = f"{AUGCSE} (filtered out)"
 
 
 @dataclass(frozen=True)
@@ -34,18 +40,16 @@ class Entry:
         text: (sentence: ParsedSentence, draws: Draws, **parameters) -> str | None (`augment.text.draws`).
         text with `batch`: (N sentences, their N draws, **parameters) -> list[str | None] of length N; the
         result for a sentence does not depend on the other sentences.
-    paper: the source. description: what it does. example: a specification; its name alone by default.
+    paper: the source. description: what it does. example: a specification.
     sample: (before, after), for text.
     meaning: whether it keeps the meaning of a sentence.
     needs: for tokens "synonyms" (a SynonymTable, passed by keyword), "del" (a tokenizer with [DEL]),
         "punctuation" (a tokenizer with punctuation marks); for text "parse" (heads and relations, with tags
         and lemmas), "tags" (tags, parts of speech and lemmas), "wordnet", "model:NAME" (a model or vectors
         that the parameters name).
-    languages: spaCy's codes of those that it is written for; (): any. A pipeline refuses a sentence whose
-        parse is of another.
+    languages: spaCy's codes of those that it is written for; (): any. A pipeline refuses other parses.
     check: takes all parameters and returns what is wrong with them together, or None.
-    require: called when a pipeline is built; raises AugmentationError where this machine lacks a word list or
-        WordNet.
+    require: called when a pipeline is built; raises AugmentationError where this machine lacks something.
     load: called with the parameters' values when a pipeline is built; loads their models and word vectors
         into this process, or raises AugmentationError.
     """
@@ -62,9 +66,64 @@ class Entry:
     languages: tuple[str, ...] = ()
     sample: tuple[str, str] | None = None
     check: Callable[[dict[str, Any]], str | None] | None = None
-    require: Callable[[], None] | None = None
+    require: Callable[[], Any] | None = None
     load: Callable[[dict[str, Any]], Any] | None = None
     batch: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "example", self.example or self.name)
+        settings = [f":{one.name}={one.default}" for one in self.parameters if one.default != ""]
+        object.__setattr__(self, "example", self.example or self.name + "".join(settings[:1]))
+
+
+REGISTERED: list[Entry] = []
+
+
+def augmentation(
+    meaning: Meaning,
+    *,
+    paper: str,
+    name: str = "",
+    needs: str | tuple[str, ...] = (),
+    languages: str = "",
+    sample: str = "",
+    description: str = "",
+    **fields: Any,
+) -> Callable[[Function], Function]:
+    """Register the decorated function as an augmentation, under its own name unless another is given.
+
+    languages: "en zh". sample: "before -> after". description: by default the docstring's first sentence.
+    Other fields are those of `Entry`.
+    """
+
+    def register(function: Function) -> Function:
+        REGISTERED.append(
+            Entry(
+                name=name or function.__name__.replace("_", "-"),
+                paper=paper,
+                description=description or first_sentence(function),
+                function=function,
+                meaning=meaning,
+                kind=kind_of(function),
+                needs=(needs,) if isinstance(needs, str) else needs,
+                languages=tuple(languages.split()),
+                sample=tuple(sample.split(" -> ")) if sample else None,  # type: ignore[arg-type]
+                **fields,
+            )
+        )
+        return function
+
+    return register
+
+
+augcse = functools.partial(augmentation, paper=AUGCSE)
+english = functools.partial(augcse, languages="en")
+
+
+def kind_of(function: Callable[..., Any]) -> Literal["token", "text"]:
+    """Return "token" for a function that takes a vocabulary, "text" for any other."""
+    return "token" if "vocabulary" in inspect.signature(function).parameters else "text"
+
+
+def first_sentence(function: Callable[..., Any]) -> str:
+    paragraph = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) (?=[A-Z])", paragraph, maxsplit=1)[0]

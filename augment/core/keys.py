@@ -105,10 +105,7 @@ def uniform_per_sequence(keys: np.ndarray, count: int, stream: int = 0) -> np.nd
 
 
 def bits_per_sequence(keys: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
-    """Draw 64 random bits `count` times for every sequence: uint64[N, count].
-
-    They depend on the same as in `uniform_per_sequence`.
-    """
+    """Draw 64 random bits `count` times for every sequence, as `uniform_per_sequence`: uint64[N, count]."""
     counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
     return mix(derive(keys, stream)[:, None] + counters)
 

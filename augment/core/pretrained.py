@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.errors import CannotLoad, nearest_name
-from augment.core.hub import hub_fault, in_cache
+from augment.core.waiting import within
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
+SECONDS = 5.0  # for an answer of the hub, whose own library tries for half a minute for each file
 _OUR_FOLDERS = ("runs", "data", "export", "best", "checkpoints")
 
 
@@ -80,14 +81,10 @@ def require_source(source: str | Path) -> None:
     except OSError:  # not a possible path, such as a name of 300 characters
         is_file = False
     if is_file:
-        raise CannotLoad(
-            f"{text} is a file; give the folder of a model (with config.json, tokenizer.json and "
-            "*.safetensors)"
-        )
+        raise CannotLoad(f"{text} is a file; give the folder of a model")
     first, _, last = text.partition("/")
-    if _HUB_NAME.fullmatch(text) and not (
-        last and (first in _OUR_FOLDERS or last in _OUR_FOLDERS or Path(first).is_dir())
-    ):
+    ours = last and (first in _OUR_FOLDERS or last in _OUR_FOLDERS or Path(first).is_dir())
+    if _HUB_NAME.fullmatch(text) and not ours:
         return
     near = nearest_name(path.name, _names_beside(path))
     raise CannotLoad(f"there is no folder {text}" + (f"; did you mean {path.parent / near}?" if near else ""))
@@ -110,9 +107,8 @@ def has_tokenizer(source: str | Path) -> bool:
     For a folder without them the library makes one up, which knows no word.
     """
     folder = Path(os.path.expanduser(source))
-    return not os.path.isdir(folder) or any(
-        any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")
-    )
+    names = ("tokenizer.json", "vocab.*", "*.model")
+    return not os.path.isdir(folder) or any(any(folder.glob(name)) for name in names)
 
 
 def require_weights(source: str | Path) -> None:
@@ -138,9 +134,7 @@ def require_weights(source: str | Path) -> None:
             with safe_open(path, "pt"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise CannotLoad(
-                f"{path} is damaged or incomplete ({_first_words(error)}); copy it again"
-            ) from error
+            raise CannotLoad(f"{path} is damaged ({_first_words(error)}); copy it again") from error
 
 
 def pickled_weights(folder: str | Path) -> list[Path]:
@@ -176,3 +170,28 @@ def _names_beside(path: Path) -> list[str]:
 def _first_words(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]} ..."
+
+
+def hub_fault() -> str:
+    """Return why the hub does not answer one request, sent without retries; "" if it does.
+
+    Nothing is sent where HF_HUB_OFFLINE says that the hub's cache is meant.
+    """
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return ""
+    try:
+        within(2 * SECONDS, lambda: get_session().head(constants.ENDPOINT, timeout=SECONDS))
+    except Exception as error:  # its HTTP library's own, which differs by version
+        return f"{constants.ENDPOINT} does not answer ({(str(error) or repr(error)).splitlines()[0]})"
+    return ""
+
+
+def in_cache(model: str) -> bool:
+    """Return whether the hub's cache on this machine has anything of a model."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=model, repo_type="model")
+    return (folder / "snapshots").is_dir()

@@ -42,13 +42,10 @@ class Ragged:
             raise ValueError(f"Ragged.ids must be int32[T], not {self.ids.dtype}{list(self.ids.shape)}")
         if self.offsets.dtype != np.int64 or self.offsets.ndim != 1 or len(self.offsets) == 0:
             raise ValueError(
-                f"Ragged.offsets must be int64[N + 1], not {self.offsets.dtype}{list(self.offsets.shape)}"
+                f"Ragged.offsets must be int64[N + 1], not {self.offsets.dtype}{self.offsets.shape}"
             )
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.ids):
-            raise ValueError(
-                f"Ragged.offsets must run from 0 to the number of tokens, {len(self.ids)}; they run from "
-                f"{self.offsets[0]} to {self.offsets[-1]}"
-            )
+            raise ValueError(f"Ragged.offsets must run from 0 to the number of tokens, {len(self.ids)}")
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

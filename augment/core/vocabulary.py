@@ -60,31 +60,18 @@ class Vocabulary:
         return starts
 
     def require_del(self, augmentation: str) -> int:
-        """Return the id of [DEL].
-
-        Raises:
-            AugmentationError: the tokenizer has no [DEL]; the message says how to add it.
-        """
+        """Return the id of [DEL]."""
         if self.del_id < 0:
             raise AugmentationError(
                 f"{augmentation} writes {DEL_TOKEN}, which this tokenizer lacks. Add it with "
-                f'tokenizer.add_tokens(["{DEL_TOKEN}"], special_tokens=True), '
-                "or prepare the data with a tokenizer that has it."
+                f'tokenizer.add_tokens(["{DEL_TOKEN}"], special_tokens=True)'
             )
         return self.del_id
 
     def require_punctuation(self, augmentation: str) -> np.ndarray:
-        """Return `punctuation`.
-
-        Raises:
-            AugmentationError: no punctuation mark is a token.
-        """
+        """Return `punctuation`."""
         if not len(self.punctuation):
-            raise AugmentationError(
-                f"{augmentation} writes punctuation marks, and this tokenizer has none of "
-                f"{' '.join(PUNCTUATION)} as a token of "
-                "its own. Use a tokenizer that was trained on text with punctuation."
-            )
+            raise AugmentationError(f"{augmentation} writes punctuation marks, which are no tokens here")
         return self.punctuation
 
     @staticmethod
@@ -92,9 +79,6 @@ class Vocabulary:
         """Read the vocabulary of a transformers fast tokenizer, or of anything with its attributes.
 
         [CLS] and [SEP] fall back on the beginning- and end-of-sequence tokens.
-
-        Raises:
-            AugmentationError: one of [PAD], [CLS], [SEP], [MASK] is missing.
         """
         ids = {
             "pad": tokenizer.pad_token_id,
@@ -104,10 +88,8 @@ class Vocabulary:
         }
         missing = [f"{name}_token" for name, token_id in ids.items() if token_id is None]
         if missing:
-            raise AugmentationError(
-                f"tokenizer {getattr(tokenizer, 'name_or_path', '') or type(tokenizer).__name__!r} has no "
-                f"{', '.join(missing)}: set them (tokenizer.add_special_tokens) before preparing data with it"
-            )
+            name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+            raise AugmentationError(f"tokenizer {name!r} has no {', '.join(missing)}: set them first")
         tokens: dict[str, int] = tokenizer.get_vocab()
         size = max(tokens.values()) + 1
         del_id = tokens.get(DEL_TOKEN, -1)
@@ -130,27 +112,13 @@ class Vocabulary:
         marks = np.array([tokens[mark] for mark in PUNCTUATION if mark in tokens], dtype=np.int32)
         for array in (special, word_start, kind, marks):
             array.setflags(write=False)
+        pad, cls, sep, mask = ids.values()
         by_kind = style != "##"
-        return Vocabulary(
-            size,
-            ids["pad"],
-            ids["cls"],
-            ids["sep"],
-            ids["mask"],
-            del_id,
-            special,
-            word_start,
-            kind,
-            by_kind,
-            marks,
-        )
+        return Vocabulary(size, pad, cls, sep, mask, del_id, special, word_start, kind, by_kind, marks)
 
 
 def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:
-    """Return how a tokenizer marks words: "##" continues one (WordPiece), "Ġ" or "▁" begins one.
-
-    "Ġ" is byte-level BPE's mark, "▁" SentencePiece's.
-    """
+    """Return a tokenizer's mark of words: "##" continues one (WordPiece), "Ġ" (BPE) or "▁" begins one."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and type(backend.model).__name__ == "WordPiece":
         return "##"

@@ -24,19 +24,6 @@ nb::tuple names(const uint16_t* values, size_t count, const nb::tuple& table) {
     return found.commit();
 }
 
-// Returns text[start:end].lower().
-nb::object lower(nb::handle text, Py_ssize_t start, Py_ssize_t end) {
-    if (!PyUnicode_IS_ASCII(text.ptr())) return nb::steal(PyUnicode_Substring(text.ptr(), start, end)).attr("lower")();
-    const Py_ssize_t size = PyUnicode_GET_LENGTH(text.ptr());
-    end = end < size ? end : size;
-    const nb::object word = nb::steal(PyUnicode_New(start < end ? end - start : 0, 127));
-    if (!word.is_valid()) nb::raise_python_error();
-    const Py_UCS1* from = PyUnicode_1BYTE_DATA(text.ptr()) + start;
-    Py_UCS1* to = PyUnicode_1BYTE_DATA(word.ptr());
-    for (Py_ssize_t i = 0; i < end - start; ++i) to[i] = static_cast<Py_UCS1>(lowered(static_cast<char>(from[i])));
-    return word;
-}
-
 // The sentences of an annotation: their texts end to end, the end of each text, the first word of each sentence, and the columns
 // of all words, uint16[6, words]: starts, ends, heads, tags, lemmas, relations. type: of the sentences, a subclass of Sentence.
 class Columns {

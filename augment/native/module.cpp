@@ -11,7 +11,7 @@
 
 NB_MODULE(_native, module) {
     nb::set_leak_warnings(false);  // a process may end with draws and pieces in use
-    module.attr("INTERFACE") = 11;  // the same as augment.core.compiled.INTERFACE: a module compiled from other sources is not used
+    module.attr("INTERFACE") = 12;  // the same as augment.core.compiled.INTERFACE: a module compiled from other sources is not used
     add_sentence(module);
     add_columns(module);
     add_draws(module);
@@ -19,6 +19,5 @@ NB_MODULE(_native, module) {
     module.def("repeats", repeats);
     module.def("word_spans", word_spans);
     module.def("cut", cut);
-    module.def("find_line", find_line);
     module.def("look_alike", look_alike);
 }

@@ -64,6 +64,26 @@ nb::object word_of(const Sentence& self, Py_ssize_t i) {
 
 nb::object word(Sentence& self, nb::handle index) { return word_of(self, word_index(self, index)); }
 
+// Returns text[start:end].lower().
+nb::object lower(nb::handle text, Py_ssize_t start, Py_ssize_t end) {
+    if (!PyUnicode_IS_ASCII(text.ptr())) return nb::steal(PyUnicode_Substring(text.ptr(), start, end)).attr("lower")();
+    const Py_ssize_t size = PyUnicode_GET_LENGTH(text.ptr());
+    end = end < size ? end : size;
+    const nb::object word = nb::steal(PyUnicode_New(start < end ? end - start : 0, 127));
+    if (!word.is_valid()) nb::raise_python_error();
+    const Py_UCS1* from = PyUnicode_1BYTE_DATA(text.ptr()) + start;
+    Py_UCS1* to = PyUnicode_1BYTE_DATA(word.ptr());
+    for (Py_ssize_t i = 0; i < end - start; ++i) to[i] = static_cast<Py_UCS1>(lowered(static_cast<char>(from[i])));
+    return word;
+}
+
+// Returns a word in small letters, "" where there is none.
+nb::object lower_word(Sentence& self, nb::handle index) {
+    const Py_ssize_t i = whole(index);
+    if (i < 0 || i >= length_of(self)) return nb::str("");
+    return lower(self.text, whole(item(self.starts, i)), whole(item(self.ends, i)));
+}
+
 nb::object words(Sentence& self, nb::handle) {
     const Py_ssize_t count = length_of(self);
     nb::builder<nb::list> found(static_cast<size_t>(count));
@@ -208,6 +228,7 @@ PyMemberDef sentence_fields[] = {
 
 PyMethodDef sentence_methods[] = {
     {"word", called<word>, METH_O, "Return word i as it stands in the text."},
+    {"lower", called<lower_word>, METH_O, "Return word i in small letters, '' where there is none."},
     {"children", called<children>, METH_O, "Return the words that depend on word i, left to right."},
     {"subtree", called<subtree>, METH_O, "Return the first and last word among word i and all that depend on it."},
     {"relation", called<relation>, METH_O, "Return the relation of word i to its head, in UD's terms."},

@@ -1,5 +1,5 @@
-// Loops over the letters of a text: the compiled counterparts of functions in augment/rules/letters.py,
-// augment/text/word_forms.py and augment/text/wordnet.py.
+// Loops over the letters of a text: the compiled counterparts of functions in augment/rules/letters.py and
+// augment/text/word_forms.py.
 
 #pragma once
 
@@ -63,27 +63,6 @@ long repeats(nb::str text) {
         before = word;
     }
     return count;
-}
-
-// Returns the one of sorted lines, with bounds in int64, that begins with the key, or None (`augment.text.wordnet._Index.find`).
-nb::object find_line(nb::handle given, nb::handle given_starts, nb::handle given_ends, nb::handle given_key) {
-    const Buffer<char> data(given), key(given_key);
-    const Buffer<int64_t> starts(given_starts), ends(given_ends);
-    const std::string_view wanted(key.data(), static_cast<size_t>(key.size()));
-    const auto line = [&](Py_ssize_t number) {
-        const int64_t start = starts[number], end = ends[number];
-        const bool inside = 0 <= start && start <= end && end <= data.size();
-        return inside ? std::string_view(data.data() + start, static_cast<size_t>(end - start)) : std::string_view();
-    };
-    const Py_ssize_t count = std::min(starts.size(), ends.size());
-    Py_ssize_t low = 0, high = count;
-    while (low < high) {
-        const Py_ssize_t middle = low + (high - low) / 2;
-        if (line(middle) < wanted) low = middle + 1;
-        else high = middle;
-    }
-    if (low == count || line(low).substr(0, wanted.size()) != wanted) return nb::none();
-    return nb::bytes(line(low).data(), line(low).size());
 }
 
 }  // namespace

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Entry, Parameter
+from augment.core.entry import Parameter, augcse
 from augment.neural.models import Loaded, Pass, load_masked_lm, on_device, passes, require_named
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, indefinite_article, upper_first
+from augment.text.word_forms import indefinite_article, upper_first
 
 VARIABLE = "CLEAR_MASKED_LM"
 NEED = "model:masked language model"
-_ACTIONS = ("substitute", "insert", "random")
+ACTIONS = ("substitute", "insert", "random")
 # A word of letters between white space, without the punctuation around it; not a part of "U.S.", "don't",
 # "well-known" or a URL.
 _ALONE = re.compile(r"(?<!\S)[\"“‘'(\[]*([^\W\d_]+)[\"”’')\],.;:!?…]*(?!\S)")
@@ -33,6 +33,44 @@ _LAST, _NEXT = re.compile(r"(\w+)\W*$"), re.compile(r"\W*(\w+)")
 _SEEN = 64  # characters searched for a neighbour
 
 
+def _load(name: str, values: dict[str, Any]) -> None:
+    example = "distilbert-base-uncased, or an export of this project"
+    _words_of(require_named(values["model"], name, "model", VARIABLE, "a masked language model", example))
+
+
+def _contextual(name: str, rate: float, action: str, sample: str, **fields: Any) -> Any:
+    choice = "substitute words, insert some, or one of the two for each sentence"
+    return augcse(
+        "possibly altering",
+        name=name,
+        needs=NEED,
+        parameters=(
+            Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE),
+            Parameter("rate", rate, "share of the words, rounded up", 0, 1),
+            Parameter("action", action, choice, choices=ACTIONS),
+            Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
+        ),
+        sample=sample,
+        load=functools.partial(_load, name),
+        batch=True,
+        **fields,
+    )
+
+
+@_contextual(
+    "random-contextual-word",
+    0.3,
+    "random",
+    "The old man sat by the sea. -> The very old man sat down by the sea.",
+    description="Replace words by draws from a masked language model, or put such words between them.",
+)
+@_contextual(
+    "contextual",
+    0.1,
+    "substitute",
+    "The old man sat by the sea. -> The old man stood by the sea.",
+    paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4; through nlpaug (Ma 2019)",
+)
 def contextual(
     sentences: Sequence[ParsedSentence],
     draws: Sequence[Draws],
@@ -52,15 +90,10 @@ def contextual(
     puts a new word before a word instead; random draws one of the two for each sentence.
 
     With rate=0.3 and action="random" it is RandomContextualWordAugmentation (AugCSE, through nlpaug).
-
-    Raises:
-        AugmentationError: the model cannot be loaded or is none, or its device is not there.
     """
     loaded, words = on_device(load_masked_lm(model)), _words_of(model)
-    works = [
-        _Work.begin(sentence, own, rate, action, words.cased)
-        for sentence, own in zip(sentences, draws, strict=True)
-    ]
+    pairs = zip(sentences, draws, strict=True)
+    works = [_Work.begin(sentence, own, rate, action, words.cased) for sentence, own in pairs]
     while waiting := [work for work in works if work.spots]:
         _fill(loaded, words, waiting, top_k)
     results = [work.sentence.edit(work.edits) for work in works]
@@ -154,9 +187,8 @@ def _words_of(source: str) -> _Words:
     model, tokenizer = load_masked_lm(source)
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), model.config.vocab_size))))
     special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
-    space = next(
-        (mark for mark in "Ġ▁" if sum(token.startswith(mark) for token in tokens) > len(tokens) // 20), ""
-    )
+    counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in "Ġ▁"}
+    space = next((mark for mark, count in counts.items() if count > len(tokens) // 20), "")
     with_space = {token for token in tokens if token.startswith(space)} if space else set()
     size = model.config.vocab_size
     texts = [""] * size
@@ -186,29 +218,23 @@ def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None
     spots = [work.spots.pop() for work in works]
     texts, ends = zip(*(work.masked(spot, tokenizer.mask_token) for work, spot in zip(works, spots)))
     encoded = tokenizer(list(texts), truncation=True, max_length=longest, return_offsets_mapping=True)
-    masks = [
-        [
-            place
-            for place, (token, (_, stop)) in enumerate(zip(*row))
-            if token == tokenizer.mask_token_id and stop == end
-        ]
-        for *row, end in zip(encoded["input_ids"], encoded["offset_mapping"], ends)
-    ]
-    # a text that was truncated before its mask has none
-    seen = [i for i, places in enumerate(masks) if places]
+    places: dict[int, int] = {}  # by text: that of its mask; a text that was truncated before it has none
+    for i, (ids_of_text, offsets) in enumerate(zip(encoded["input_ids"], encoded["offset_mapping"])):
+        for place, (token, (_, stop)) in enumerate(zip(ids_of_text, offsets)):
+            if token == tokenizer.mask_token_id and stop == ends[i]:
+                places.setdefault(i, place)
+    seen = list(places)
     for batch in passes(loaded, [encoded["input_ids"][i] for i in seen], longest):
         ours = [seen[number] for number in batch.numbers]
-        logits = _at_masks(loaded.model, batch, [masks[seen[row]][0] for row in batch.rows])[: len(ours)]
-        allowed = np.stack(
-            [_allowed(words, works[i], spots[i], texts[i], ends[i], tokenizer.mask_token) for i in ours]
-        )
+        logits = _at_masks(loaded.model, batch, [places[seen[row]] for row in batch.rows])[: len(ours)]
+        mask = tokenizer.mask_token
+        allowed = np.stack([_allowed(words, works[i], spots[i], texts[i], ends[i], mask) for i in ours])
         values, ids = _likeliest(logits, allowed, top_k)
         for row, i in enumerate(ours):
             if allowed[row].any():
                 cumulative = values[row].cumsum()
-                place = int(
-                    np.searchsorted(cumulative, works[i].draws.uniform() * cumulative[-1], side="right")
-                )
+                drawn = works[i].draws.uniform() * cumulative[-1]
+                place = int(np.searchsorted(cumulative, drawn, side="right"))
                 new = _in_case(words, works[i], spots[i], words.texts[int(ids[row, place])])
                 works[i].edits.append((*spots[i], new + " " * works[i].inserts))
 
@@ -217,10 +243,8 @@ def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
     """Return the scores of all words at one place of every row: float32[R, V]."""
     import torch
 
-    rows, columns = (
-        torch.arange(len(places), device=batch.ids.device),
-        torch.tensor(places, device=batch.ids.device),
-    )
+    device = batch.ids.device
+    rows, columns = torch.arange(len(places), device=device), torch.tensor(places, device=device)
     # Score the vocabulary at the masks only: over all tokens that is half of the work, and gigabytes of
     # memory.
     at_masks = model.get_output_embeddings().register_forward_pre_hook(
@@ -234,10 +258,7 @@ def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
 
 
 def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return probabilities, float64[n, K], and tokens of the `top_k` allowed words with the largest scores.
-
-    What is not allowed has probability 0.
-    """
+    """Return probabilities, float64[n, K], and tokens of the `top_k` likeliest words that are allowed."""
     import torch
 
     logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
@@ -277,61 +298,5 @@ def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str
 
 def _longest(loaded: Loaded) -> int:
     """Return how many tokens a model takes; RoBERTa uses the first two positions for none."""
-    return min(
-        loaded.tokenizer.model_max_length, getattr(loaded.model.config, "max_position_embeddings", 512) - 2
-    )
-
-
-def _load(name: str) -> Callable[[dict[str, Any]], None]:
-    """Return `Entry.load` of the augmentation `name`."""
-
-    def load(values: dict[str, Any]) -> None:
-        example = "distilbert-base-uncased, or an export of this project"
-        _words_of(require_named(values["model"], name, "model", VARIABLE, "a masked language model", example))
-
-    return load
-
-
-_MODEL = Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE)
-_ACTION = "substitute words, insert some, or one of the two for each sentence"
-
-
-def _parameters(rate: float, action: str) -> tuple[Parameter, ...]:
-    return (
-        _MODEL,
-        Parameter("rate", rate, "share of the words, rounded up", 0, 1),
-        Parameter("action", action, _ACTION, choices=_ACTIONS),
-        Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
-    )
-
-
-ENTRIES = (
-    Entry(
-        name="contextual",
-        paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; through nlpaug "
-        "(Ma 2019)",
-        parameters=_parameters(0.1, "substitute"),
-        description="Random words are replaced by draws from a masked language model.",
-        example="contextual:rate=0.2",
-        function=contextual,
-        meaning="possibly altering",
-        needs=(NEED,),
-        load=_load("contextual"),
-        batch=True,
-        sample=("The old man sat by the sea.", "The old man stood by the sea."),
-    ),
-    Entry(
-        name="random-contextual-word",
-        paper=AUGCSE,
-        parameters=_parameters(0.3, "random"),
-        description="Random words are replaced by draws from a masked language model, or such words are put "
-        "between them.",
-        example="random-contextual-word:action=insert",
-        function=contextual,
-        meaning="possibly altering",
-        needs=(NEED,),
-        load=_load("random-contextual-word"),
-        batch=True,
-        sample=("The old man sat by the sea.", "The very old man sat down by the sea."),
-    ),
-)
+    positions = getattr(loaded.model.config, "max_position_embeddings", 512)
+    return min(loaded.tokenizer.model_max_length, positions - 2)

@@ -81,14 +81,10 @@ def require_named(given: str, name: str, parameter: str, variable: str, what: st
 
     given: the value of its `parameter`, or of the environment's `variable`. what: what it must be. example: a
     public one.
-
-    Raises:
-        AugmentationError: none is given.
     """
     if not given:
         raise AugmentationError(
-            f"{name} needs {what}, and none is given: name a folder or a hub name (such as {example}) in "
-            "the specification, "
+            f"{name} needs {what}: name a folder or a hub name (such as {example}) in the specification, "
             f"{name}:{parameter}=FOLDER, or in {variable}, which also takes names with ':' ',' or '|' in them"
         )
     return given
@@ -96,11 +92,7 @@ def require_named(given: str, name: str, parameter: str, variable: str, what: st
 
 @functools.lru_cache(maxsize=4)
 def load_masked_lm(source: str) -> Loaded:
-    """Load a masked language model with its fast tokenizer, on the CPU until `on_device` moves it.
-
-    Raises:
-        AugmentationError: there is none at `source`, or it has no masked-language head or no mask token.
-    """
+    """Load a masked language model with its fast tokenizer, on the CPU until `on_device` moves it."""
     transformers = _transformers()
     loaded, missing = _load(source, transformers.AutoModelForMaskedLM, "a masked language model")
     if missing:
@@ -109,26 +101,17 @@ def load_masked_lm(source: str) -> Loaded:
             "language model with its head, not an encoder alone"
         )
     if not loaded.tokenizer.is_fast or loaded.tokenizer.mask_token_id is None:
-        lacks = "mask token" if loaded.tokenizer.is_fast else "fast tokenizer (tokenizer.json)"
-        raise AugmentationError(
-            f"the model {source!r} has no {lacks}: give a masked language model that has one"
-        )
+        raise AugmentationError(f"the model {source!r} has no fast tokenizer with a mask token")
     return loaded
 
 
 @functools.lru_cache(maxsize=8)
 def load_seq2seq(source: str) -> Loaded:
-    """Load an encoder-decoder with its tokenizer, on the CPU until `on_device` moves it.
-
-    Raises:
-        AugmentationError: there is none at `source`, or weights are missing.
-    """
-    loaded, missing = _load(
-        source, _transformers().AutoModelForSeq2SeqLM, "an encoder-decoder (sequence to sequence) model"
-    )
+    """Load an encoder-decoder with its tokenizer, on the CPU until `on_device` moves it."""
+    loaded, missing = _load(source, _transformers().AutoModelForSeq2SeqLM, "an encoder-decoder")
     if missing:
         raise AugmentationError(
-            f"the model {source!r} is incomplete: no weights for {missing[0]} ({len(missing)} missing)"
+            f"the model {source!r} has no weights for {missing[0]} ({len(missing)} missing)"
         )
     return loaded
 
@@ -136,28 +119,21 @@ def load_seq2seq(source: str) -> Loaded:
 def _load(source: str, kind: Any, what: str) -> tuple[Loaded, list[str]]:
     import torch
 
-    from_hub = (
-        f"{source!r} is no folder here, so it was looked for on the hub" if not os.path.isdir(source) else ""
-    )
     try:
         tokenizer = pretrained(_transformers().AutoTokenizer, source)
         model, report = pretrained_model(kind, source, dtype=torch.float32, output_loading_info=True)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        where = "" if os.path.isdir(source) else f"{source!r} is no folder here: "
         raise AugmentationError(
-            f"{source!r} cannot be loaded as {what}: "
-            f"{from_hub + ': ' if from_hub else ''}{lines[0].strip()} Give a folder with "
+            f"{source!r} cannot be loaded as {what}: {where}{lines[0].strip()} Give a folder with "
             "config.json, weights and tokenizer, or a hub name while the hub can be reached"
         ) from error
     # a tokenizer that transformers made without any file
     if len(tokenizer) <= len({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}):
-        raise AugmentationError(
-            f"the model {source!r} has no tokenizer: give a folder that has its files too (tokenizer.json)"
-        )
+        raise AugmentationError(f"the model {source!r} has no tokenizer (tokenizer.json) beside it")
     if tokenizer.pad_token_id is None:
-        raise AugmentationError(
-            f"the tokenizer of {source!r} has no padding token: give a model that was trained with one"
-        )
+        raise AugmentationError(f"the tokenizer of {source!r} has no padding token")
     return Loaded(model.eval(), tokenizer), sorted(report["missing_keys"])
 
 
@@ -166,34 +142,21 @@ def _transformers() -> Any:
         import torch  # noqa: F401
         import transformers
     except ImportError as error:
-        raise AugmentationError(
-            f"augmentations by a model need torch and transformers, and {error.name} is not installed: pip "
-            "install torch transformers"
-        ) from error
+        raise AugmentationError(f"augmentations by a model need {error.name}: pip install it") from error
     return transformers
 
 
 def on_device(loaded: Loaded) -> Loaded:
-    """Move a model to $CLEAR_AUGMENT_DEVICE, else to the first CUDA device, else leave it on the CPU.
-
-    Raises:
-        AugmentationError: that device is not there, or not for this process.
-    """
+    """Move a model to $CLEAR_AUGMENT_DEVICE, else to the first CUDA device, else leave it on the CPU."""
     import torch
 
     name = os.environ.get(DEVICE, "") or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        message = (
-            f"{DEVICE}={name} is no device of this process ({str(error).splitlines()[0]}): give cpu, "
-            "cuda or cuda:NUMBER"
-        )
+        message = f"{DEVICE}={name} is no device of this process ({str(error).splitlines()[0]})"
         if multiprocessing.parent_process() is not None:
-            message += (
-                ". Loader workers have no GPU: make the views once with python -m pretrain.cache, or set "
-                "it to cpu"
-            )
+            message += ". Loader workers have no GPU: make the views once with python -m pretrain.cache"
         raise AugmentationError(message) from error
     if loaded.device != device:
         loaded.model.to(device)

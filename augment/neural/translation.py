@@ -6,20 +6,20 @@ results. Sampling adds each sentence's own Gumbel noise to the model's log-proba
 sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A* sampling", section 2).
 """
 
+import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Entry, Parameter
+from augment.core.entry import Parameter, augcse
 from augment.core.errors import AugmentationError
 from augment.neural.models import Loaded, load_seq2seq, on_device, passes, require_named
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE
 
 FORWARD, BACK = "CLEAR_TRANSLATION_FORWARD", "CLEAR_TRANSLATION_BACK"
 MULTILINGUAL, FORMAL = "CLEAR_TRANSLATION_MULTILINGUAL", "CLEAR_FORMAL_MODEL"
@@ -45,6 +45,70 @@ class Search:
     max_length: int = 128
 
 
+def _load_pair(name: str, values: dict[str, Any]) -> None:
+    lacking = [pair for pair in (("forward", FORWARD), ("back", BACK)) if not values[pair[0]]]
+    if lacking:
+        parameters, variables = zip(*lacking)
+        what = "two translation models, into another language (forward) and back"
+        example = "facebook/wmt19-en-de and facebook/wmt19-de-en"
+        require_named("", name, "=FOLDER:".join(parameters), " and ".join(variables), what, example)
+    load_seq2seq(values["forward"])
+    load_seq2seq(values["back"])
+
+
+def _load_multilingual(values: dict[str, Any]) -> None:
+    name, what = "multilingual-back-translation", "a translation model of many languages"
+    found = require_named(values["model"], name, "model", MULTILINGUAL, what, "facebook/m2m100_418M")
+    for code in (values["source"], values["pivot"]):
+        _language_id(load_seq2seq(found).tokenizer, code)
+
+
+def _load_formal(values: dict[str, Any]) -> None:
+    what, example = "a model that rewrites in a formal style", "prithivida/informal_to_formal_styletransfer"
+    load_seq2seq(require_named(values["model"], "casual-to-formal", "model", FORMAL, what, example))
+
+
+def _model(name: str, meaning: str, variable: str) -> Parameter:
+    return Parameter(name, "", f"{meaning}, a folder or a hub name", variable=variable)
+
+
+def _search(pick: str) -> tuple[Parameter, ...]:
+    picks = "of the beams, the best, the best that differs, the least like, or any"
+    sample = "above 0: a sample, from that share of the probability, in place of beams"
+    return (
+        Parameter("beams", 5, "beams of the search", 1, 64),
+        Parameter("top_p", 0.0, sample, 0, 1),
+        Parameter("pick", pick, picks, choices=_PICKS),
+        Parameter("max_length", 128, "tokens; longer sentences stay as they are", 8, 1024),
+    )
+
+
+def _pair(name: str, pick: str, sample: str, **fields: Any) -> Any:
+    """Describe an augmentation that translates with two models."""
+    return augcse(
+        "preserving",
+        name=name,
+        needs="model:translation, there and back",
+        parameters=(
+            _model("forward", "the model into another language", FORWARD),
+            _model("back", "the model back", BACK),
+            *_search(pick),
+        ),
+        example=f"{name}:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
+        sample=sample,
+        load=functools.partial(_load_pair, name),
+        batch=True,
+        **fields,
+    )
+
+
+@_pair(
+    "diverse-paraphrase",
+    "diverse",
+    "The old man sat by the sea. -> An elderly man was sitting at the seaside.",
+    description="Translated into another language and back, the result that is least like the sentence.",
+)
+@_pair("back-translation", "best", "The old man sat by the sea. -> The old man was sitting by the sea.")
 def back_translation(
     sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, **search: Any
 ) -> list[str | None]:
@@ -56,9 +120,6 @@ def back_translation(
     With pick="diverse" it is DiverseParaphrase (A.2): the result that shares the fewest runs of one to three
     words with the sentence. The original chooses by DiPS (Kumar et al. 2019), whose submodular gain of one
     result also weighs its likeness in word2vec vectors; here beam search alone stands in for that.
-
-    Raises:
-        AugmentationError: a model cannot be loaded or is none, or its device is not there.
     """
     there, again = on_device(load_seq2seq(forward)), on_device(load_seq2seq(back))
     chosen = Search(**search)
@@ -67,6 +128,20 @@ def back_translation(
     return _picked(texts, _generate(again, pivots, draws, chosen), draws, chosen.pick)
 
 
+@augcse(
+    "preserving",
+    needs="model:translation of many languages",
+    parameters=(
+        _model("model", "the model of many languages", MULTILINGUAL),
+        Parameter("source", "en", "code of the sentences' language, as the model writes it"),
+        Parameter("pivot", "de", "code of the language between"),
+        *_search("best"),
+    ),
+    example="multilingual-back-translation:model=facebook/m2m100_418M:pivot=fr",
+    sample="The old man sat by the sea. -> The old man sat on the sea.",
+    load=_load_multilingual,
+    batch=True,
+)
 def multilingual_back_translation(
     sentences: Sequence[ParsedSentence],
     draws: Sequence[Draws],
@@ -79,9 +154,6 @@ def multilingual_back_translation(
 
     source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of
     mBART). None where it comes back the same.
-
-    Raises:
-        AugmentationError: the model cannot be loaded, or has no such languages, or its device is not there.
     """
     loaded = on_device(load_seq2seq(model))
     chosen = Search(**search)
@@ -91,6 +163,15 @@ def multilingual_back_translation(
     return _picked(texts, found, draws, chosen.pick)
 
 
+@augcse(
+    "preserving",
+    needs="model:formal style",
+    parameters=(_model("model", "the model of the formal style", FORMAL), *_search("different")),
+    example="casual-to-formal:model=prithivida/informal_to_formal_styletransfer",
+    sample="What you upto -> What are you currently doing?",
+    load=_load_formal,
+    batch=True,
+)
 def casual_to_formal(
     sentences: Sequence[ParsedSentence],
     draws: Sequence[Draws],
@@ -102,9 +183,6 @@ def casual_to_formal(
 
     The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks
     them; here the likeliest different result is taken.
-
-    Raises:
-        AugmentationError: the model cannot be loaded or is none, or its device is not there.
     """
     loaded = on_device(load_seq2seq(model))
     texts = [sentence.text for sentence in sentences]
@@ -124,10 +202,7 @@ def _generate(
     search: Search,
     languages: tuple[str, str] | None = None,
 ) -> list[list[str]]:
-    """Return what a model makes of each text, likeliest first.
-
-    There is nothing for an empty text or one that is too long, and no unfinished result.
-    """
+    """Return a model's finished outputs for each text, likeliest first; none for empty or long texts."""
     import torch
 
     model, tokenizer = loaded
@@ -145,17 +220,11 @@ def _generate(
     fitting = [i for i, row in enumerate(ids) if 0 < len(row) <= longest]
     for batch in passes(loaded, [ids[i] for i in fitting], longest):
         if search.top_p:
-            options["logits_processor"] = sampling_steps(
-                search.top_p, [seeds[fitting[row]] for row in batch.rows]
-            )
+            own = [seeds[fitting[row]] for row in batch.rows]
+            options["logits_processor"] = sampling_steps(search.top_p, own)
         with torch.inference_mode():
-            output = model.generate(
-                input_ids=batch.ids,
-                attention_mask=batch.mask,
-                max_length=None,
-                max_new_tokens=longest,
-                **options,
-            )
+            limits = {"max_length": None, "max_new_tokens": longest}
+            output = model.generate(input_ids=batch.ids, attention_mask=batch.mask, **limits, **options)
         end = model.generation_config.eos_token_id
         # An end token in the last place may come from the library (forced_eos_token_id), not the model.
         finished = torch.isin(output[:, 1:longest].cpu(), torch.tensor(end)).any(1).tolist()
@@ -170,11 +239,7 @@ def _generate(
 def _language_id(tokenizer: Any, code: str) -> int:
     """Return the token of a language, with which M2M100, NLLB and mBART begin an output."""
     try:
-        found = (
-            tokenizer.get_lang_id(code)
-            if hasattr(tokenizer, "get_lang_id")
-            else tokenizer.convert_tokens_to_ids(code)
-        )
+        found = getattr(tokenizer, "get_lang_id", tokenizer.convert_tokens_to_ids)(code)
     except KeyError:
         found = None
     if found is None or found == tokenizer.unk_token_id:
@@ -205,20 +270,16 @@ def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
 
 
 def _picked(
-    texts: Sequence[str], candidates: Sequence[list[str]], draws: Sequence[Draws], pick: str
+    texts: list[str], candidates: list[list[str]], draws: Sequence[Draws], pick: str
 ) -> list[str | None]:
     return [choose_result(text, found, one, pick) for text, found, one in zip(texts, candidates, draws)]
 
 
 def choose_result(text: str, found: Sequence[str], draws: Draws, pick: str) -> str | None:
-    """Return the one of a model's results `found`, likeliest first, that `pick` names (`Search`), or None.
-
-    A result that differs from the text only in spaces, quotes and capitals does not count.
-    """
+    """Return the result that `pick` names, of those that differ in more than spaces, quotes and capitals."""
     plain = _plain(text)
-    different = [
-        new for new in (found[:1] if pick == "best" else dict.fromkeys(found)) if _plain(new) != plain
-    ]
+    candidates = found[:1] if pick == "best" else dict.fromkeys(found)
+    different = [new for new in candidates if _plain(new) != plain]
     if not different:
         return None
     if pick == "diverse":
@@ -232,10 +293,7 @@ def _plain(text: str) -> str:
 
 
 def shared_runs(text: str, new: str) -> float:
-    """Return the share of the new text's runs of one to three words that the text also has, 0 to 1.
-
-    It is the mean of the three shares.
-    """
+    """Return the share of the new text's runs of one to three words that the text has (mean of the three)."""
     shares = []
     for length in (1, 2, 3):
         runs = [Counter(zip(*(words[i:] for i in range(length)))) for words in (_words(text), _words(new))]
@@ -245,113 +303,3 @@ def shared_runs(text: str, new: str) -> float:
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
-
-
-def _load_pair(name: str) -> Callable[[dict[str, Any]], None]:
-    """Return `Entry.load` of the augmentation `name`, which translates with two models."""
-    what = "two translation models, into another language (forward) and back"
-
-    def load(values: dict[str, Any]) -> None:
-        lacking = [pair for pair in (("forward", FORWARD), ("back", BACK)) if not values[pair[0]]]
-        if lacking:
-            parameters, variables = zip(*lacking)
-            example = "facebook/wmt19-en-de and facebook/wmt19-de-en"
-            require_named("", name, "=FOLDER:".join(parameters), " and ".join(variables), what, example)
-        load_seq2seq(values["forward"])
-        load_seq2seq(values["back"])
-
-    return load
-
-
-def _load_multilingual(values: dict[str, Any]) -> None:
-    name, what = "multilingual-back-translation", "a translation model of many languages"
-    found = require_named(values["model"], name, "model", MULTILINGUAL, what, "facebook/m2m100_418M")
-    for code in (values["source"], values["pivot"]):
-        _language_id(load_seq2seq(found).tokenizer, code)
-
-
-def _load_formal(values: dict[str, Any]) -> None:
-    what, example = "a model that rewrites in a formal style", "prithivida/informal_to_formal_styletransfer"
-    load_seq2seq(require_named(values["model"], "casual-to-formal", "model", FORMAL, what, example))
-
-
-def _model(name: str, meaning: str, variable: str) -> Parameter:
-    return Parameter(name, "", f"{meaning}, a folder or a hub name", variable=variable)
-
-
-def _search(pick: str) -> tuple[Parameter, ...]:
-    picks = "of the beams, the best, the best that differs, the least like, or any"
-    sample = "above 0: a sample, from that share of the probability, in place of beams"
-    return (
-        Parameter("beams", 5, "beams of the search", 1, 64),
-        Parameter("top_p", 0.0, sample, 0, 1),
-        Parameter("pick", pick, picks, choices=_PICKS),
-        Parameter("max_length", 128, "tokens; longer sentences stay as they are", 8, 1024),
-    )
-
-
-_PAIR = (
-    _model("forward", "the model into another language", FORWARD),
-    _model("back", "the model back", BACK),
-)
-_PAIR_NEEDED = ("model:translation, there and back",)
-
-ENTRIES = (
-    Entry(
-        name="back-translation",
-        paper=AUGCSE,
-        parameters=(*_PAIR, *_search("best")),
-        description="Translated into another language and back.",
-        example="back-translation:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
-        function=back_translation,
-        load=_load_pair("back-translation"),
-        batch=True,
-        meaning="preserving",
-        needs=_PAIR_NEEDED,
-        sample=("The old man sat by the sea.", "The old man was sitting by the sea."),
-    ),
-    Entry(
-        name="multilingual-back-translation",
-        paper=AUGCSE,
-        parameters=(
-            _model("model", "the model of many languages", MULTILINGUAL),
-            Parameter("source", "en", "code of the sentences' language, as the model writes it"),
-            Parameter("pivot", "de", "code of the language between"),
-            *_search("best"),
-        ),
-        description="Translated into another language and back by one model of many languages.",
-        example="multilingual-back-translation:model=facebook/m2m100_418M:pivot=fr",
-        function=multilingual_back_translation,
-        load=_load_multilingual,
-        batch=True,
-        meaning="preserving",
-        needs=("model:translation of many languages",),
-        sample=("The old man sat by the sea.", "The old man sat on the sea."),
-    ),
-    Entry(
-        name="diverse-paraphrase",
-        paper=AUGCSE,
-        parameters=(*_PAIR, *_search("diverse")),
-        description="Translated into another language and back, the result that is least like the sentence.",
-        example="diverse-paraphrase:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
-        function=back_translation,
-        load=_load_pair("diverse-paraphrase"),
-        batch=True,
-        meaning="preserving",
-        needs=_PAIR_NEEDED,
-        sample=("The old man sat by the sea.", "An elderly man was sitting at the seaside."),
-    ),
-    Entry(
-        name="casual-to-formal",
-        paper=AUGCSE,
-        parameters=(_model("model", "the model of the formal style", FORMAL), *_search("different")),
-        description="Rewritten in a formal style.",
-        example="casual-to-formal:model=prithivida/informal_to_formal_styletransfer",
-        function=casual_to_formal,
-        load=_load_formal,
-        batch=True,
-        meaning="preserving",
-        needs=("model:formal style",),
-        sample=("What you upto", "What are you currently doing?"),
-    ),
-)

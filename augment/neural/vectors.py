@@ -15,35 +15,45 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from augment.core.entry import Entry, Parameter
+from augment.core.entry import Parameter, augcse
 from augment.core.errors import AugmentationError
-from augment.neural.masked import plain_words
+from augment.neural.masked import ACTIONS, plain_words
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, like, rewrite, word_set
+from augment.text.word_forms import like, named_words, rewrite
 
 VARIABLE = "CLEAR_WORD_VECTORS"
 _KNOWN_NEIGHBOURS = 1 << 15  # words whose neighbours are kept: 17 MB at 100 of them
 _MARKS = ".,;:!?…\"'“”‘’()[]"
-_ACTIONS = ("substitute", "insert", "random")
 # Neighbours of these have another function in the sentence: near "the" are "of" and "in".
-_FUNCTION_WORDS = word_set(
-    "a an the this that these those some any no every each either neither both all many much few several "
-    "such what which whose i me my mine myself you your yours yourself he him his himself she her hers "
-    "herself it its itself we us our ours ourselves they them their theirs themselves who whom there here "
-    "one of in on at by for with from to into onto upon about above across after against along among around "
-    "as before behind below beneath beside besides between beyond despite down during except inside like "
-    "near off out outside over past per since than through throughout till toward towards under until up via "
-    "within without and or but nor so yet if because although though while whereas unless whether when where "
-    "why how be am is are was were been being have has had having do does did doing done can could may might "
-    "must shall should will would not never also too very only just then thus however"
+_FUNCTION_WORDS = named_words("vectors.function_words")
+
+
+def _load(values: dict[str, Any]) -> None:
+    if not values["path"]:
+        raise AugmentationError(
+            "random-word-embedding needs word vectors: name a file such as GloVe's glove.6B.50d.txt in the "
+            f"specification, random-word-embedding:path=FILE, or in {VARIABLE}"
+        )
+    word_vectors(values["path"], values["limit"])
+
+
+@augcse(
+    "possibly altering",
+    needs="model:word vectors",
+    parameters=(
+        Parameter("path", "", "word vectors in GloVe's or word2vec's text format", variable=VARIABLE),
+        Parameter("rate", 0.3, "share of the words, rounded up", 0, 1),
+        Parameter("action", "substitute", "substitute, insert, or either by sentence", choices=ACTIONS),
+        Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
+        Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
+    ),
+    sample="The old man sat by the sea. -> The young man stood by the sea.",
+    load=_load,
 )
-
-
 def random_word_embedding(
     sentence: ParsedSentence, draws: Draws, path: str, rate: float = 0.3, action: str = "substitute",
-    top_k: int = 100,
-    limit: int = 100_000,
+    top_k: int = 100, limit: int = 100_000,
 ) -> str | None:  # fmt: skip
     """Replace words by one of their `top_k` nearest by cosine: RandomWordEmbAugmentation (AugCSE).
 
@@ -53,9 +63,6 @@ def random_word_embedding(
     before a word instead, which is what nlpaug's insertion does; random draws one of the two for each
     sentence, as AugCSE's code does. Function words, short forms, compounds with hyphens, abbreviations,
     numbers and URLs stay. path: word vectors in GloVe's or word2vec's text format, .gz too.
-
-    Raises:
-        AugmentationError: the file is missing or in another format.
     """
     vectors = word_vectors(path, limit)
     text = sentence.text
@@ -71,9 +78,8 @@ def random_word_embedding(
         if inserts:
             edits.append((start, start, draws.choice(vectors.words) + " "))
             continue
-        beside = {
-            word.strip(_MARKS).lower() for word in (*text[:start].split()[-1:], *text[end:].split()[:1])
-        }
+        neighbours = (*text[:start].split()[-1:], *text[end:].split()[:1])
+        beside = {word.strip(_MARKS).lower() for word in neighbours}
         near = vectors.neighbours(vectors.rows[text[start:end].lower()], top_k)
         allowed = [vectors.words[row] for row in near.tolist() if vectors.words[row].lower() not in beside]
         if allowed:
@@ -108,29 +114,19 @@ def word_vectors(path: str, limit: int) -> WordVectors:
 
     The format is GloVe's text (a word and its numbers on each line) or word2vec's (the same below a line with
     the two sizes), .gz too.
-
-    Raises:
-        AugmentationError: the file is missing or no text, or a line has no vector; it names file and line.
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise AugmentationError(
-            f"the word vectors {path} are not a file: give one in GloVe's or word2vec's text format"
-        )
+        raise AugmentationError(f"the word vectors {path} are not a file")
     try:
         with (gzip.open if file.suffix == ".gz" else open)(
             file, "rt", encoding="utf-8-sig", newline="\n"
         ) as opened:
             words, matrix = _read(opened, path, limit)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise AugmentationError(
-            f"the word vectors {path} cannot be read as text ({error}): give GloVe's or word2vec's text "
-            "format, not a binary file"
-        ) from error
+        raise AugmentationError(f"the word vectors {path} cannot be read as text: {error}") from error
     if len(words) < 2:
-        raise AugmentationError(
-            f"the word vectors {path} have {len(words)} words of letters: two are needed for a neighbour"
-        )
+        raise AugmentationError(f"the word vectors {path} have fewer than two words of letters")
     return WordVectors(words, matrix)
 
 
@@ -148,7 +144,7 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
             length = np.linalg.norm(vector)
         if not np.isfinite(length):
             raise AugmentationError(
-                f"the word vectors {path}, line {number}: {word!r} has something other than numbers behind it"
+                f"the word vectors {path}, line {number}: {word!r} has other than numbers"
             )
         if length == 0:
             continue
@@ -162,10 +158,7 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
 
 
 def _entries(lines: TextIO, path: str) -> Iterator[tuple[int, tuple[str, list[str]]]]:
-    """Yield (line, (word, its numbers as text)).
-
-    A word may have spaces in it, as some of GloVe's 840 billion tokens do.
-    """
+    """Yield (line, (word, its numbers as text)); GloVe's 840 billion tokens include words with spaces."""
     size = 0
     for number, line in enumerate(lines, 1):
         fields = line.rstrip("\r\n ").split(" ")
@@ -174,50 +167,9 @@ def _entries(lines: TextIO, path: str) -> Iterator[tuple[int, tuple[str, list[st
             continue
         size = size or len(fields) - 1
         if size < 1 or len(fields) <= size:
-            raise AugmentationError(
-                f"the word vectors {path}, line {number}: a word and {max(size, 1)} numbers are needed"
-            )
+            raise AugmentationError(f"{path}, line {number}: a word and {max(size, 1)} numbers are needed")
         yield number, (" ".join(fields[:-size]), fields[-size:])
 
 
 def _can_change(vectors: WordVectors, word: str) -> bool:
     return word in vectors.rows and word not in _FUNCTION_WORDS
-
-
-def _load(values: dict[str, Any]) -> None:
-    if not values["path"]:
-        raise AugmentationError(
-            "random-word-embedding needs word vectors, and none are given: name a file such as GloVe's "
-            f"glove.6B.50d.txt in the specification, random-word-embedding:path=FILE, or in {VARIABLE}, "
-            f"which also takes names with ':', ',' or '|'"
-        )
-    word_vectors(values["path"], values["limit"])
-
-
-ENTRIES = (
-    Entry(
-        name="random-word-embedding",
-        paper=AUGCSE,
-        parameters=(
-            Parameter(
-                "path", "", "the file of word vectors, GloVe's or word2vec's text format", variable=VARIABLE
-            ),
-            Parameter("rate", 0.3, "share of the words, rounded up", 0, 1),
-            Parameter(
-                "action",
-                "substitute",
-                "substitute words, insert any, or one of the two a sentence",
-                choices=_ACTIONS,
-            ),
-            Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
-            Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
-        ),
-        description="Random words become one of their nearest neighbours in a space of word vectors.",
-        example="random-word-embedding:path=glove.6B.50d.txt",
-        function=random_word_embedding,
-        meaning="possibly altering",
-        needs=("model:word vectors",),
-        sample=("The old man sat by the sea.", "The young man stood by the sea."),
-        load=_load,
-    ),
-)

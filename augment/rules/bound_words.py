@@ -66,9 +66,7 @@ class Place:
 
 
 def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether word i is part of a name, a URL, a compound with a hyphen, an abbreviation, or (by the
-    parse) of a fixed or phrasal expression, or helps a verb.
-    """
+    """Return whether word i belongs to a name, URL, compound or fixed expression, or helps a verb."""
     text, start, end = sentence.text, sentence.starts[i], sentence.ends[i]
     word = text[start:end]
     if not word.isalpha() or not word[1:].islower():
@@ -87,8 +85,7 @@ def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
 
 
 def place_of(sentence: ParsedSentence, i: int, part: str, relation: str) -> Place | None:
-    """Return what the place of word i wants of a word that stands in a relation to it, or None where none
-    may."""
+    """Return what the place of word i asks of a word in its place; None where no other word may stand."""
     if is_part_of_a_name(sentence, i):
         return None
     if part == "n":
@@ -106,21 +103,14 @@ def is_collocated(sentence: ParsedSentence, i: int) -> bool:
     """Return whether word i and its neighbours, or what hangs on it, are an entry of WordNet's."""
     known = wordnet().collocations
     first, last = max(0, i - 2), min(len(sentence), i + 3)
-    words = [sentence.word(j).lower() for j in range(first, last)]
-    lemmas = [
-        _lemma(sentence, j) if sentence.tags[j] in _INFLECTED else word for j, word in enumerate(words, first)
-    ]
-    place, many = i - first, len(words)
+    words = [sentence.lower(j) for j in range(first, last)]
+    inflected = [tag in _INFLECTED for tag in sentence.tags[first:last]]
+    lemmas = [_lemma(sentence, first + j) if inflected[j] else word for j, word in enumerate(words)]
+    place = i - first
     for start in range(place + 1):
-        for stop in range(max(place, start + 1) + 1, min(many, start + 3) + 1):
-            if "_".join(words[start:stop]) in known:
-                return True
-            if words[start:stop] == lemmas[start:stop]:
-                continue
-            if (
-                "_".join(lemmas[start:stop]) in known
-                or "_".join((*words[start : stop - 1], lemmas[stop - 1])) in known
-            ):
+        for stop in range(max(place, start + 1) + 1, min(len(words), start + 3) + 1):
+            written, last_only = words[start:stop], [*words[start : stop - 1], lemmas[stop - 1]]
+            if any("_".join(form) in known for form in (written, lemmas[start:stop], last_only)):
                 return True
     if sentence.pos[i] == "VERB":
         for child in sentence.children(i):
@@ -141,7 +131,7 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
         return None  # "animals and cats", "person Gore Vidal"
     determined, wanted = False, "c" if plural else ""
     for child in sentence.children(i):
-        kind, word = sentence.relation(child), sentence.word(child).lower()
+        kind, word = sentence.relation(child), sentence.lower(child)
         if (kind == "compound" and relation != "synonyms") or _base(kind) in _CLAUSES:
             return None
         if kind == "acl" and (_is_infinitive(sentence, child) or sentence.tags[child] not in ("VBN", "VBG")):
@@ -157,12 +147,10 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
             determined = True
     if not plural and not determined:
         head = sentence.heads[i]
-        if sentence.relation(i) == "conj" and any(
-            sentence.relation(child) == "det" for child in sentence.children(head)
-        ):
+        if sentence.relation(i) == "conj" and sentence.has_dependent(head, "det"):
             return Place()
         if sentence.relation(i) in ("dep", "root", "ROOT"):
-            cased = any(sentence.relation(child) == "case" for child in sentence.children(i))
+            cased = sentence.has_dependent(i, "case")
             # no clause around it; but no "for device" where it is "for guitar"
             return Place(uses="m" if cased and relation == "hypernyms" else "")
         if uses(_lemma(sentence, i), "n") == "c":
@@ -174,19 +162,15 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
 def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
     if sentence.relation(i) in ("amod", "compound", "advmod", "nsubj", "obl", "nmod"):
         return None
-    frame = "none"
-    kinds = {}
+    frame, kinds = "none", {}
+    reduced = sentence.relation(i) == "acl" and sentence.tags[i] == "VBN"
     for child in sentence.children(i):
-        kind, word = sentence.relation(child), sentence.word(child).lower()
+        kind, word = sentence.relation(child), sentence.lower(child)
         kinds[kind] = child
         if kind == "iobj" or kind == "expl" or (kind in ("obj", "obl") and word in _PRONOUNS):
             return None
-        if (
-            kind not in _MEASURES
-            and _has_preposition(kind)
-            and child > i
-            and _preposition(sentence, child) not in _NEUTRAL
-        ):
+        bound = _has_preposition(kind) and child > i and _preposition(sentence, child) not in _NEUTRAL
+        if bound and kind not in _MEASURES:
             return None
         if kind == "advmod" and child == i + 1 and sentence.tags[child] in ("RP", "IN"):
             return None
@@ -197,9 +181,7 @@ def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
         frame = "object to" if "obj" in kinds else "to"
     elif "ccomp" in kinds:
         frame = "that"
-    elif kinds.keys() & {"obj", "nsubj:pass", "aux:pass"} or (
-        sentence.relation(i) == "acl" and sentence.tags[i] == "VBN"
-    ):
+    elif reduced or kinds.keys() & {"obj", "nsubj:pass", "aux:pass"}:
         frame = "object"
     elif sentence.relation(i) == "acl:relcl" or (sentence.tags[i] == "VBN" and "aux" not in kinds):
         return None  # what it lacks may be its object
@@ -210,8 +192,8 @@ def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place 
     relation, head = sentence.relation(i), sentence.heads[i]
     if _base(relation) in _NOT_ADJECTIVAL or (relation == "amod" and head < i):
         return None
-    before = sentence.word(i - 1).lower() if i else ""
-    after = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
+    before = sentence.lower(i - 1)
+    after = sentence.lower(i + 1)
     if before == "as" and after != "as":
         return None  # "as usual", "as soon as possible"
     compared = sentence.tags[i] in ("JJR", "JJS")
@@ -220,34 +202,26 @@ def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place 
         kind = sentence.relation(child)
         base = _base(kind)
         # A complement is the adjective's own choice ("famous for"), but its antonym's too ("easy to").
-        if (
-            wanted == "synonyms"
-            and not compared
-            and (base in _CLAUSES or (_has_preposition(kind) and child > i))
-        ):
+        chosen = base in _CLAUSES or (_has_preposition(kind) and child > i)
+        if wanted == "synonyms" and not compared and chosen:
             return None
         if (base == "obl" or kind in ("nummod", "nmod")) and child < i:
             return None  # "ten years old"
         if kind in ("compound", "det"):
             return None
-        if kind == "advmod" and sentence.word(child).lower() in _DEGREES:
+        if kind == "advmod" and sentence.lower(child) in _DEGREES:
             graded = True
-    if relation == "amod" and head > i and sentence.word(head).lower() in ("one", "ones"):
+    if relation == "amod" and head > i and sentence.lower(head) in ("one", "ones"):
         return None
-    return Place(
-        uses="g" if graded else "", place="a" if relation == "amod" else "p" if relation != "dep" else ""
-    )
+    return Place("g" if graded else "", {"amod": "a", "dep": ""}.get(relation, "p"))
 
 
 def _place_of_adverb(sentence: ParsedSentence, i: int) -> Place | None:
-    before = sentence.word(i - 1).lower() if i else ""
-    after = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
+    before = sentence.lower(i - 1)
+    after = sentence.lower(i + 1)
     if before in ("as", "so", "too", "how", "more", "most", "less", "than") or after in ("as", "than", "of"):
         return None
-    if any(
-        sentence.relation(child) in ("obl", "prep", "fixed", "advcl", "ccomp", "case")
-        for child in sentence.children(i)
-    ):
+    if sentence.has_dependent(i, "obl", "prep", "fixed", "advcl", "ccomp", "case"):
         return None
     return Place(uses="g" if sentence.tags[i] in ("RBR", "RBS") else "")
 
@@ -263,7 +237,7 @@ def _base(relation: str) -> str:
 
 def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
     before = [child for child in sentence.children(i) if child < i]
-    return any(sentence.tags[child] == "TO" or sentence.word(child).lower() == "to" for child in before)
+    return any(sentence.tags[child] == "TO" or sentence.lower(child) == "to" for child in before)
 
 
 def _has_preposition(relation: str) -> bool:
@@ -272,13 +246,10 @@ def _has_preposition(relation: str) -> bool:
 
 
 def _preposition(sentence: ParsedSentence, i: int) -> str:
-    """Return the preposition of a noun (or word i, if it is one), "" where it has none or one of several
-    words."""
+    """Return the preposition of a noun (or word i, if it is one); "" for none or one of several words."""
     if sentence.pos[i] in ("ADP", "SCONJ") and sentence.relation(i) in ("prep", "obl:agent"):
-        return sentence.word(i).lower()
-    found = [
-        child for child in sentence.children(i) if sentence.relation(child) in ("case", "mark") and child < i
-    ]
-    if not found or any(sentence.relation(child) == "fixed" for child in sentence.children(found[0])):
+        return sentence.lower(i)
+    found = [child for child in sentence.dependents(i, "case", "mark") if child < i]
+    if not found or sentence.has_dependent(found[0], "fixed"):
         return ""
-    return sentence.word(found[0]).lower()
+    return sentence.lower(found[0])

@@ -5,7 +5,7 @@ import re
 from augment.rules.contractions import full_form
 from augment.text.inflection import inflect
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import balanced, word_set
+from augment.text.word_forms import balanced, named_words, word_set
 
 _PRESENT_BE = {(1, False): "am", (3, False): "is"}
 _SINGULAR = word_set(
@@ -24,16 +24,11 @@ _SENTENCE_ENDS, _OPENING, _CLOSING = tuple(".!?"), "\"'“‘([", "\"'”’)]"
 # Single quotes, the closing one where no other apostrophe stands; what looks like one is taken for one.
 _SINGLE_OPENING, _SINGLE_CLOSING = re.compile(r"(?<![^\s(\[\"“])['‘](?=\S)"), re.compile(r"(?<=\S)['’](?!\w)")
 # Titles, references and the like, whose full stop ends no sentence in front of a number or a name.
-_ABBREVIATIONS = word_set(
-    "a.m adm al approx apr assoc aug ave bros c ca capt cf ch chap cmdr co col corp cpl dec dept dr e.g ed "
-    "eds eg esp etc ex feb fig figs fr ft gen gov hon i.e ie inc jan jr jul lt ltd maj messrs mr mrs ms mt "
-    "mts nos nov oct p p.m pp pres prof pt rep rev sen sept sgt sr st ste supt v viz vol vols vs"
-)
+_ABBREVIATIONS = named_words("clause_forms.abbreviations")
 
 
 def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
-    """Return the first and last word of the phrase that word i heads, or None where its words are not one
-    run."""
+    """Return the first and last word of the phrase of word i; None where its words are not one run."""
     first, last = sentence.subtree(i)
     size, waiting = 0, [i]
     while waiting and size <= len(sentence):  # no end otherwise, where heads make a circle
@@ -41,11 +36,6 @@ def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
         size += 1
         waiting += sentence.children(word)
     return (first, last) if size == last - first + 1 else None
-
-
-def characters(sentence: ParsedSentence, first: int, last: int) -> str:
-    """Return the text from word `first` to word `last`."""
-    return sentence.text[sentence.starts[first] : sentence.ends[last]]
 
 
 def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
@@ -60,7 +50,9 @@ def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
         bounds[-1][1] = i
     spans = [(sentence.starts[first], sentence.ends[last]) for first, last in bounds]
     texts = [sentence.text[start:end] for start, end in spans]
-    if not all(text.rstrip(_CLOSING)[-1:] in _SENTENCE_ENDS and _is_whole(text) for text in texts):
+    if not all(text.rstrip(_CLOSING)[-1:] in _SENTENCE_ENDS and balanced(text) for text in texts):
+        return []
+    if any(len(_SINGLE_OPENING.findall(text)) != len(_SINGLE_CLOSING.findall(text)) for text in texts):
         return []
     return spans
 
@@ -74,30 +66,20 @@ def _root_of(sentence: ParsedSentence, i: int) -> int:
     return i
 
 
-def _is_whole(text: str) -> bool:
-    """Return whether no quotation mark or bracket, single quotes among them, is open at an end of a text."""
-    return balanced(text) and len(_SINGLE_OPENING.findall(text)) == len(_SINGLE_CLOSING.findall(text))
-
-
 def _ends_before(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether a sentence may end in front of word i: behind . ! or ?, but no abbreviation or initial,
-    and before a capital; quotes and brackets aside.
-    """
+    """Return whether a sentence may end before word i: behind . ! ? (no abbreviation's), before a capital."""
     before, behind = sentence.text[: sentence.starts[i]], sentence.text[sentence.starts[i] :]
     ended = before.rstrip().rstrip(_CLOSING)
-    if (
-        ended[-1:] not in _SENTENCE_ENDS
-        or not before[-1:].isspace()
-        or not behind.lstrip(_OPENING)[:1].isupper()
-    ):
+    if ended[-1:] not in _SENTENCE_ENDS or not before[-1:].isspace():
+        return False
+    if not behind.lstrip(_OPENING)[:1].isupper():
         return False
     word = ended[:-1].split()[-1:] if ended[-1] == "." else []
     return not word or not _is_abbreviation(word[0].lstrip(_OPENING))
 
 
 def _is_abbreviation(word: str) -> bool:
-    """Return whether the full stop behind a word may be its own: "Mr", "No" (as "no" ends sentences), "J" or
-    "U.S"."""
+    """Return whether the full stop behind a word may be its own: "Mr", "No", "J" or "U.S"."""
     initials = word.isupper() and all(len(part) == 1 for part in word.split(".")) and word != "I"
     return initials or word == "No" or word.lower() in _ABBREVIATIONS
 
@@ -107,25 +89,23 @@ def is_joined_by_and(sentence: ParsedSentence, i: int) -> bool:
     # a parser may take the second pronoun for the head; "I loved you and he" is no such phrase
     if (
         i > 1
-        and sentence.word(i - 1).lower() == "and"
-        and all(sentence.word(one).lower() in _NOMINATIVES for one in (i - 2, i))
+        and sentence.lower(i - 1) == "and"
+        and all(sentence.lower(one) in _NOMINATIVES for one in (i - 2, i))
         and sentence.relation(i - 2).partition(":")[0] not in ("obj", "iobj", "obl")
     ):
         return True
     for child in sentence.children(i):
         if sentence.relation(child) == "conj" and child > i:
             joined = (*sentence.children(i), *sentence.children(child))
-            if any(
-                sentence.relation(other) == "cc" and sentence.word(other).lower() in ("and", "&")
-                for other in joined
-            ):
+            joints = (sentence.lower(other) for other in joined if sentence.relation(other) == "cc")
+            if not {"and", "&"}.isdisjoint(joints):
                 return True
     return False
 
 
 def is_plural(sentence: ParsedSentence, i: int) -> bool:
     """Return whether the phrase that word i heads is plural: by coordination, pronoun, tag or determiner."""
-    word = sentence.word(i).lower()
+    word = sentence.lower(i)
     if is_joined_by_and(sentence, i):
         return True
     if word in _SINGULAR:
@@ -135,7 +115,7 @@ def is_plural(sentence: ParsedSentence, i: int) -> bool:
     for child in sentence.children(i):
         if child >= i:
             continue
-        other = sentence.word(child).lower()
+        other = sentence.lower(child)
         if other in _PLURAL_DETERMINERS:
             return True
         if sentence.relation(child) == "nummod" and other not in ("one", "1") and word[-1:] != "s":
@@ -144,9 +124,8 @@ def is_plural(sentence: ParsedSentence, i: int) -> bool:
 
 
 def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
-    """Return the person (1, 2 or 3) of the phrase that word i heads, and whether it is plural. "You" counts
-    as a plural, which its verb forms are."""
-    word = sentence.word(i).lower()
+    """Return person (1 to 3) and plurality of the phrase of word i; "you" has the verb forms of a plural."""
+    word = sentence.lower(i)
     if is_joined_by_and(sentence, i):
         return 3, True
     if word in ("i", "me"):
@@ -157,21 +136,15 @@ def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
 
 
 def subject_of(sentence: ParsedSentence, head: int) -> int | None:
-    """Return the word that says number and person for the clause that `head` heads: its subject, the one
-    shared with the clause it is coordinated with, or what a relative clause hangs on.
-    """
+    """Return the word that a clause's verb agrees with: its subject, a shared one, or a relative's noun."""
     for _ in range(8):
         subject = sentence.subject(head)
         if subject is not None:
-            if sentence.word(subject).lower() in RELATIVE and sentence.relation(head) in ("acl:relcl", "acl"):
+            if sentence.lower(subject) in RELATIVE and sentence.relation(head) in ("acl:relcl", "acl"):
                 return sentence.heads[head]
-            if sentence.relation(subject) == "expl" or sentence.word(subject).lower() == "there":
-                after = [
-                    child
-                    for child in sentence.children(head)
-                    if child > subject and sentence.pos[child] in ("NOUN", "PROPN")
-                ]
-                real = [child for child in after if sentence.relation(child) in ("nsubj", "attr", "obj")]
+            if sentence.relation(subject) == "expl" or sentence.lower(subject) == "there":
+                things = sentence.dependents(head, "nsubj", "attr", "obj")
+                real = [i for i in things if i > subject and sentence.pos[i] in ("NOUN", "PROPN")]
                 return real[0] if real else head if sentence.pos[head] in ("NOUN", "PROPN") else subject
             return subject
         relation = sentence.relation(head)
@@ -194,8 +167,7 @@ def finite_form(lemma: str, tense: str, person: int, plural: bool) -> str:
 
 
 def spelled_out(sentence: ParsedSentence, i: int) -> str | None:
-    """Return a verb as it is written when it stands by itself: "have" for "'ve", the word itself for others,
-    None for what cannot."""
+    """Return a verb as it stands alone: "have" for "'ve"; None for what cannot."""
     if sentence.word(i)[:1] not in "'’":
         return sentence.word(i)
     return full_form(sentence, [word.lower().replace("’", "'") for word in sentence.words], i)
@@ -220,13 +192,9 @@ def clauses_upward(sentence: ParsedSentence, i: int, head: int) -> list[str]:
 
 
 def is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
-    """Return whether a clause that should be a main one is introduced as a subordinate one or a question: the
-    parser is wrong.
-    """
+    """Return whether what should be a main clause is introduced as another one: the parser is wrong."""
     before = [child for child in sentence.children(head) if child < subject]
-    return any(
-        sentence.relation(child) == "mark" or sentence.tags[child] in ("WRB", "WDT", "WP") for child in before
-    )
+    return any(sentence.relation(i) == "mark" or sentence.tags[i] in ("WRB", "WDT", "WP") for i in before)
 
 
 def is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
@@ -244,8 +212,7 @@ def is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
 
 
 def opens_sentence(sentence: ParsedSentence, first: int) -> bool:
-    """Return whether a word starts the text, one of its sentences or a quotation, and with the capital of a
-    sentence."""
+    """Return whether a word with a capital opens the text, one of its sentences or a quotation."""
     if not sentence.word(first)[:1].isupper():
         return False
     before = sentence.text[: sentence.starts[first]].rstrip()

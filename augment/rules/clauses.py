@@ -2,10 +2,9 @@
 
 import functools
 
-from augment.core.entry import Entry
+from augment.core.entry import FILTERED_OUT, augmentation, english
 from augment.rules.clause_forms import (
     RELATIVE,
-    characters,
     finite_form,
     finite_verb,
     is_plural,
@@ -14,27 +13,22 @@ from augment.rules.clause_forms import (
 )
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, balanced, word_set, word_table
+from augment.text.word_forms import balanced, named_words, word_set, word_table
 
 _NEGATIVE = word_set("not n't n’t never no hardly")
 _DIRECT = ("obj", "attr", "acomp", "xcomp")
 _RELATIVE_TAGS = ("WDT", "WP", "WP$", "WRB")
-_FACTIVE = sorted(
-    word_set(
-        "acknowledge admit announce confirm declare discover find know learn mention note notice observe "
-        "realize recall recognize remember report reveal state"
-    )
-)
-_GROUPS = word_set(
-    "administration agency army association band board church city club commission committee company "
-    "congress corporation council country court department family firm government group institution ministry "
-    "nation navy office organization parliament party police school senate society staff state studio team "
-    "university"
-)
+_FACTIVE = sorted(named_words("clauses.factive"))
+_GROUPS = named_words("clauses.groups")
 _OF_NO_ONE = word_set("male males female females fraternity sorority hosts masculine feminine")
 _SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "we", "they": "they"}
 
 
+@english(
+    "possibly altering",
+    needs="parse",
+    sample="Stillwater is not a 2010 American fantasy film. -> Stillwater !is film",
+)
 def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Return a sentence's triples of subject, verb and object, "!" in front of a negated verb: Summarization
     (NL-Augmenter; Zhang et al. 2021).
@@ -54,19 +48,24 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
         subjects = _subjects(sentence, head)
         verb = sentence.verb(head)
         objects = _objects(sentence, head, verb) if subjects else []
-        negated = any(sentence.word(child).lower() in _NEGATIVE for child in sentence.children(head))
+        negated = any(sentence.lower(child) in _NEGATIVE for child in sentence.children(head))
         spoken = f"{'!' if negated else ''}{_spoken(sentence, head, verb)}"
         for subject in subjects:
-            triples += [
-                f"{_name(sentence, subject)} {spoken} {_name(sentence, thing, verb != head)}"
-                for thing in objects
-            ]
+            name = _name(sentence, subject)
+            triples += [f"{name} {spoken} {_name(sentence, thing, verb != head)}" for thing in objects]
     result = ", ".join(dict.fromkeys(triples))
     if not result or not balanced(result) or result.rstrip(".") == sentence.text.rstrip("."):
         return None
     return result
 
 
+@augmentation(
+    "preserving",
+    paper=FILTERED_OUT,
+    needs="parse",
+    languages="en",
+    sample="Peter published a research paper. -> Peter acknowledged that he published a research paper.",
+)
 def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Return "X acknowledged that they did it" for "X did it", with a random factive verb:
     FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its repeated
@@ -85,17 +84,12 @@ def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
         return None
     span = phrase(sentence, subject)
     finite = finite_verb(sentence, root)
-    if (
-        span is None
-        or span[0] != 0
-        or span[1] >= finite
-        or sentence.tags[finite] not in ("VBD", "VBZ", "VBP")
-    ):
+    if span is None or span[0] or span[1] >= finite or sentence.tags[finite] not in ("VBD", "VBZ", "VBP"):
         return None
     pronoun = _pronoun(sentence, subject)
     if pronoun is None or sentence.text.rstrip()[-1:] == "?":
         return None
-    named = characters(sentence, *span)
+    named = sentence.span(*span)
     if not balanced(named) or sentence.text[sentence.ends[span[1]] :][:1] != " ":
         return None
     plural = pronoun in ("I", "you", "we", "they")
@@ -110,13 +104,11 @@ def _subjects(sentence: ParsedSentence, head: int) -> list[int]:
     while subject is None and sentence.relation(clause) == "conj" and steps < len(sentence):
         clause, steps = sentence.heads[clause], steps + 1  # the steps end where heads make a circle
         subject = sentence.subject(clause)
-    if (
-        subject is None
-        or sentence.relation(subject) == "expl"
-        or sentence.pos[subject] not in ("NOUN", "PROPN", "PRON", "NUM")
-    ):
+    if subject is None or sentence.relation(subject) == "expl":
         return []
-    if sentence.word(subject).lower() in RELATIVE:
+    if sentence.pos[subject] not in ("NOUN", "PROPN", "PRON", "NUM"):
+        return []
+    if sentence.lower(subject) in RELATIVE:
         if sentence.relation(head) != "acl:relcl":
             return []
         subject = sentence.heads[head]
@@ -137,19 +129,13 @@ def _spoken(sentence: ParsedSentence, head: int, verb: int) -> str:
 
 def _conjoined(sentence: ParsedSentence, i: int) -> list[int]:
     nominal = ("NOUN", "PROPN", "PRON")
-    return [
-        child
-        for child in sentence.children(i)
-        if sentence.relation(child) == "conj" and sentence.pos[child] in nominal
-    ]
+    return [child for child in sentence.dependents(i, "conj") if sentence.pos[child] in nominal]
 
 
 def _objects(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
     if verb != head:
         return [head, *_conjoined(sentence, head)] if head > verb else []
-    direct = [
-        child for child in sentence.children(head) if child > verb and sentence.relation(child) in _DIRECT
-    ]
+    direct = [child for child in sentence.dependents(head, *_DIRECT) if child > verb]
     direct = [
         child
         for child in direct
@@ -157,10 +143,11 @@ def _objects(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
     ]
     if not direct:
         for child in sentence.children(head):
-            if child > verb and sentence.relation(child)[:3] == "obl" and _has_case(sentence, child):
+            oblique = child > verb and sentence.relation(child)[:3] == "obl"
+            if oblique and sentence.has_dependent(child, "case"):  # a time or measure has no preposition
                 direct.append(child)
             elif child > verb and sentence.relation(child) in ("prep", "obl:agent"):
-                direct += [thing for thing in sentence.children(child) if sentence.relation(thing) == "pobj"]
+                direct += sentence.dependents(child, "pobj")
         direct = direct[:1]  # what stands nearest to the verb
     direct = [child for child in direct if sentence.tags[child] not in _RELATIVE_TAGS]
     return [thing for child in direct for thing in (child, *_conjoined(sentence, child))]
@@ -168,11 +155,6 @@ def _objects(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
 
 def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
     return i > 0 and sentence.tags[i] == "VB" and sentence.tags[i - 1] == "TO"
-
-
-def _has_case(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether a preposition stands before a phrase: a time or measure has none."""
-    return any(sentence.relation(child) == "case" for child in sentence.children(i))
 
 
 def _name(sentence: ParsedSentence, i: int, said: bool = False) -> str:
@@ -190,21 +172,17 @@ def _name(sentence: ParsedSentence, i: int, said: bool = False) -> str:
                 first, last = sentence.subtree(child)
                 parts += range(first, last + 1)
     if sentence.pos[i] == "PROPN":
-        parts += [
-            child
-            for child in sentence.children(i)
-            if sentence.relation(child) in ("compound", "flat", "flat:name")
-            and sentence.pos[child] == "PROPN"
-        ]
+        names = sentence.dependents(i, "compound", "flat", "flat:name")
+        parts += [child for child in names if sentence.pos[child] == "PROPN"]
     first, last = min(parts), max(parts)
-    return characters(sentence, first, last) if last - first + 1 == len(parts) else sentence.word(i)
+    return sentence.span(first, last) if last - first + 1 == len(parts) else sentence.word(i)
 
 
 def _pronoun(sentence: ParsedSentence, subject: int) -> str | None:
-    word = sentence.word(subject).lower()
+    word = sentence.lower(subject)
     if word in _SINGULAR_PRONOUNS:
         return _SINGULAR_PRONOUNS[word]
-    if any(sentence.relation(child) == "conj" for child in sentence.children(subject)):
+    if sentence.has_dependent(subject, "conj"):
         return "they" if is_plural(sentence, subject) and _gender(sentence, subject) else None
     gender = _gender(sentence, subject)
     if gender:
@@ -218,7 +196,7 @@ def _gender(sentence: ParsedSentence, subject: int) -> str | None:
     """Return "he" or "she" for a person by word lists: a noun, or the first part of a name."""
     pronouns = _pronouns()
     if sentence.pos[subject] == "NOUN":
-        return pronouns.get(sentence.word(subject).lower())
+        return pronouns.get(sentence.lower(subject))
     parts = [subject, *(child for child in sentence.children(subject) if sentence.pos[child] == "PROPN")]
     return pronouns.get(sentence.word(min(parts)))
 
@@ -233,30 +211,3 @@ def _pronouns() -> dict[str, str]:
     for word in _OF_NO_ONE:
         pronouns.pop(word, None)
     return pronouns
-
-
-ENTRIES = (
-    Entry(
-        name="summarization",
-        paper=AUGCSE,
-        description='Triples of subject, verb and object, "!" in front of a negated verb.',
-        function=summarization,
-        meaning="possibly altering",
-        languages=("en",),
-        needs=("parse",),
-        sample=("Stillwater is not a 2010 American fantasy film.", "Stillwater !is film"),
-    ),
-    Entry(
-        name="factive-verb",
-        paper=f"{AUGCSE} (filtered out)",
-        description='"X did it" becomes "X acknowledged that they did it", with a random factive verb.',
-        function=factive_verb,
-        meaning="preserving",
-        languages=("en",),
-        needs=("parse",),
-        sample=(
-            "Peter published a research paper.",
-            "Peter acknowledged that he published a research paper.",
-        ),
-    ),
-)

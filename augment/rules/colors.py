@@ -3,10 +3,10 @@
 import functools
 import re
 
-from augment.core.entry import Entry
+from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_list, word_set, word_table
+from augment.text.word_forms import Edit, like, rewrite, word_list, word_set, word_table
 
 _SHARES = word_set("more less mostly predominantly largely mainly overwhelmingly entirely exclusively all")
 _JOINTS = ("-", "/", "–")
@@ -28,6 +28,11 @@ _SHADES = word_set("pale light dark deep bright vivid dull soft rich pure slight
 _BEFORE_NOUN = _SHADES | word_set("in and or , the of")
 
 
+@english(
+    "possibly altering",
+    needs="tags",
+    sample="She wore a red dress and black shoes. -> She wore a misty rose dress and teal shoes.",
+)
 def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace every colour by another of the 147 of CSS ("dark sea green"): ColorTransformation
     (NL-Augmenter). Return None without a colour.
@@ -43,18 +48,13 @@ def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
     i = 0
     while i < len(words):
         lower = words[i].lower()
-        if lower not in longest:
-            i += 1
-            continue
-        for length in range(min(longest[lower], len(words) - i), 0, -1):
-            j = i + length - 1
-            name = lower if length == 1 else sentence.text[sentence.starts[i] : sentence.ends[j]].lower()
+        for j in range(min(i + longest.get(lower, 0), len(words)) - 1, i - 1, -1):
+            old = sentence.span(i, j)
+            name = old.lower()
             if name in known and _is_colour(sentence, i, j, known[name], words):
-                old = sentence.text[sentence.starts[i] : sentence.ends[j]]
                 shaded = i > 0 and words[i - 1].lower() in _SHADES  # no "pale dark red"
-                others = [other for other in _all() if other != name and not (shaded and " " in other)]
-                new = draws.choice(others)
-                edits.append((sentence.starts[i], sentence.ends[j], like(old, new)))
+                others = [other for other in known if other != name and not (shaded and " " in other)]
+                edits.append(sentence.replacement(i, like(old, draws.choice(others)), j))
                 i = j
                 break
         i += 1
@@ -94,9 +94,7 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
 
 
 def _is_seen(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
-    """Return whether a word that is a thing more often than a colour ("gold") is said of how something looks:
-    behind a shade or a verb, or beside a colour.
-    """
+    """Return whether a word such as "gold" describes looks: behind a shade or verb, or beside a colour."""
     if sentence.tags[i] != "JJ":
         return False
     if i and before[-1] in _SHADES:
@@ -110,15 +108,10 @@ def _is_seen(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
 
 
 def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
-    """Return the word behind a colour and those that are coordinated with it, and the nouns that follow it.
-
-    Of "black and grey water", "water"; of "black jury members", both nouns.
-    """
+    """Return the nouns behind a colour: "water" of "black and grey water", two of "black jury members"."""
     words, known = sentence.words, _known()[0]
     k = j + 1
-    while (
-        k + 1 < len(words) and words[k].lower() in ("and", "or", ",", "&") and words[k + 1].lower() in known
-    ):
+    while sentence.lower(k) in ("and", "or", ",", "&") and sentence.lower(k + 1) in known:
         k += 2
     end = k + 1
     while end < len(words) and sentence.tags[end].startswith("NN"):
@@ -128,21 +121,18 @@ def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
 
 def _is_black_and_white(words: list[str], j: int) -> bool:
     """Return whether a word is of "black and white", which says that a picture has no colours."""
-    around = [word.lower() for word in words[max(0, j - 2) : j + 3]]
-    return any(
-        around[k : k + 3] in (["black", "and", "white"], ["black", "&", "white"]) for k in range(len(around))
-    )
+    around = " ".join(words[max(0, j - 2) : j + 3]).lower().replace("&", "and").split()
+    return any(around[k : k + 3] == ["black", "and", "white"] for k in range(len(around)))
 
 
 def _is_of_people(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
     """Return whether a colour says what people somebody is of: "predominantly white", "he was black"."""
-    if sentence.word(i).lower() not in _SKIN:
+    if sentence.lower(i) not in _SKIN:
         return False
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
     is_noun = (sentence.tags[i] == "NN" and before[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
-    is_said = (
-        i > 1 and sentence.tags[i - 1][:2] == "VB" and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
-    )
+    before_verb = i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
+    is_said = before_verb and sentence.tags[i - 1][:2] == "VB"
     around = {*before, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
     return (
         is_noun
@@ -153,9 +143,7 @@ def _is_of_people(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
 
 
 def _is_named(colour: str, noun: str) -> bool:
-    """Return whether a colour makes the name of a thing ("black hole") or of a group of people, and says
-    nothing of their looks.
-    """
+    """Return whether a colour is part of a name for a thing ("black hole") or a group of people."""
     things, groups = _nouns().get(colour, (frozenset(), frozenset()))
     lower = noun.lower()
     either = {lower, lower.removesuffix("s"), lower.removesuffix("es"), re.sub("ies$", "y", lower)}
@@ -165,44 +153,20 @@ def _is_named(colour: str, noun: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _all() -> tuple[str, ...]:
-    return tuple(line.lstrip("*") for line in word_list("colours.txt"))
-
-
-@functools.lru_cache(maxsize=1)
 def _nouns() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     """Return {colour: (things, groups of people) that it makes a name with}."""
     rows = {colour: word_set(nouns) for colour, nouns in word_table("colour_nouns.tsv")}
-    groups = {
-        colour: nouns for colours, nouns in rows.items() if " " in colours for colour in colours.split()
-    }
-    return {
-        colour: (rows.get(colour, frozenset()), groups.get(colour, frozenset()))
-        for colour in rows.keys() | groups
-    }
+    groups = {one: nouns for colours, nouns in rows.items() if " " in colours for one in colours.split()}
+    none: frozenset[str] = frozenset()
+    return {colour: (rows.get(colour, none), groups.get(colour, none)) for colour in rows.keys() | groups}
 
 
 @functools.lru_cache(maxsize=1)
 def _known() -> tuple[dict[str, bool], dict[str, int]]:
-    """Return ({name: whether it is a thing more often than a colour}, {first word: most words of a name that
-    starts so})."""
+    """Return ({name: whether it is mostly a thing, no colour}, {first word: most words of such a name})."""
     known = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
     longest: dict[str, int] = {}
     for name in known:
         first = name.split(" ")[0]
         longest[first] = max(longest.get(first, 0), name.count(" ") + 1)
     return known, longest
-
-
-ENTRIES = (
-    Entry(
-        name="colors",
-        paper=AUGCSE,
-        description="Every colour becomes another of the 147 of CSS.",
-        function=colors,
-        meaning="possibly altering",
-        languages=("en",),
-        needs=("tags",),
-        sample=("She wore a red dress and black shoes.", "She wore a misty rose dress and teal shoes."),
-    ),
-)

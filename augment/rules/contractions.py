@@ -1,11 +1,11 @@
 """Spell contractions out, and remove negated auxiliaries: rules of AugCSE."""
 
-from augment.core.entry import Entry
+from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.inflection import inflect
 from augment.text.negation import assertive, is_base_form, joined_base_forms, needs_negation
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, Edit, like, overlap, rewrite, upper_first, word_set
+from augment.text.word_forms import Edit, like, overlap, rewrite, upper_first, word_set
 
 # Auxiliaries that "not" contracts with, and those that lose their negation (NL-Augmenter's list).
 _CONTRACTED = {
@@ -31,6 +31,7 @@ _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 _NOT = word_set("n't n’t not")
 
 
+@english("preserving", needs="parse", sample="I'm sure he doesn't know. -> I am sure he does not know.")
 def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Spell contractions out, or, where there are none, contract the forms that can be: ContractionExpansions
     (CheckList, Ribeiro et al. 2020). Return None where neither can be done.
@@ -43,6 +44,9 @@ def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
     return rewrite(sentence, _expansions(sentence, lower)) or rewrite(sentence, _short_forms(sentence, lower))
 
 
+@english(
+    "altering", needs="parse", sample="He does not live here and can't swim. -> He lives here and can swim."
+)
 def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Remove "not" and "n't" behind auxiliaries, and "do" with them: SentenceAuxiliaryNegationRemoval
     (NL-Augmenter). Return None where there is none.
@@ -79,8 +83,7 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
 
 
 def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
-    """Remove word i, the "not" behind a form of "do", and that form, and inflect the verb; in a question, or
-    where the verb is left out, remove "not" alone."""
+    """Remove "not" (word i) with its "do" and inflect the verb; in questions or without verb "not" alone."""
     verb = next(
         (j for j in range(i + 1, min(i + 5, len(sentence))) if sentence.tags[j] in ("VB", "VBP")), None
     )
@@ -88,24 +91,21 @@ def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
     if verb is None or any(sentence.pos[j] not in ("ADV", "PART") for j in between):
         return [(sentence.ends[i - 1], sentence.ends[i], "")]
     tag = {"do": "VBP", "does": "VBZ", "did": "VBD"}[auxiliary]
-    base = sentence.word(verb).lower()
+    base = sentence.lower(verb)
     form = inflect(base, tag) if is_base_form(base) else None
     if base == "be":
         return [(sentence.starts[i - 1], sentence.starts[i + 1], "")] if auxiliary == "do" else []
     joined = joined_base_forms(sentence, verb)
-    others = [
-        (sentence.starts[j], sentence.ends[j], other)
-        for j in joined
-        if (other := inflect(sentence.word(j).lower(), tag)) is not None
-    ]
-    if form is None or len(others) < len(joined):
+    forms = [inflect(sentence.lower(j), tag) for j in joined]
+    if form is None or None in forms:
         return []
+    others = [sentence.replacement(j, other or "") for j, other in zip(joined, forms)]
     opens = sentence.word(i - 1)[:1].isupper()
     if not between:
         return [(sentence.starts[i - 1], sentence.ends[verb], upper_first(form) if opens else form), *others]
     first = sentence.word(i + 1)
     edits = [(sentence.starts[i - 1], sentence.ends[i + 1], upper_first(first) if opens else first)]
-    return [*edits, (sentence.starts[verb], sentence.ends[verb], form), *others]
+    return [*edits, sentence.replacement(verb, form), *others]
 
 
 def _expansions(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
@@ -127,10 +127,7 @@ def _expansions(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
 
 
 def full_form(sentence: ParsedSentence, lower: list[str], i: int) -> str | None:
-    """Return the auxiliary that word i is short for ("'ve": "have"); None where it is none, or a possessive.
-
-    lower: the words in lower case, apostrophes straight.
-    """
+    """Return the auxiliary that word i is short for ("'ve": "have"), or None; lower: words, lower-case."""
     word = lower[i]
     if word == "'s":
         if sentence.tags[i] == "POS" or lower[i - 1] not in _CONTRACTS_IS | {"when", "why", "here"}:
@@ -162,21 +159,15 @@ def _not(sentence: ParsedSentence, lower: list[str], i: int) -> list[Edit]:
     if whole not in _CONTRACTED and whole not in ("may", "shall", "ought", "dare"):
         return []
     old = sentence.word(i - 1)
-    edits = (
-        [(sentence.starts[i - 1], sentence.ends[i - 1], like(old, whole))] if whole != lower[i - 1] else []
-    )
+    edits = [sentence.replacement(i - 1, like(old, whole))] if whole != lower[i - 1] else []
     if i + 1 < len(lower) and lower[i + 1] in _PRONOUNS and (i == 1 or lower[i - 2] not in _PRONOUNS):
-        return [
-            *edits,
-            (sentence.starts[i], sentence.ends[i], ""),
-            (sentence.ends[i + 1], sentence.ends[i + 1], " not"),
-        ]
+        return [*edits, sentence.replacement(i, ""), (sentence.ends[i + 1], sentence.ends[i + 1], " not")]
     for head in (i - 1, sentence.heads[i - 1]):  # "isn't the man here": "is the man not here"
         subject = sentence.subject(head)
         if subject is not None and subject > i and sentence.subtree(subject)[0] == i + 1:
             behind = sentence.ends[sentence.subtree(subject)[1]]
-            return [*edits, (sentence.starts[i], sentence.ends[i], ""), (behind, behind, " not")]
-    return [*edits, (sentence.starts[i], sentence.ends[i], "not" if whole == "can" else " not")]
+            return [*edits, sentence.replacement(i, ""), (behind, behind, " not")]
+    return [*edits, sentence.replacement(i, "not" if whole == "can" else " not")]
 
 
 def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
@@ -190,59 +181,25 @@ def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
             continue
         first, second = lower[i], lower[i + 1]
         following = sentence.pos[i + 2] if i + 2 < len(lower) else "PUNCT"
-        if (
-            second == "not"
-            and first in _CONTRACTED
-            and following not in ("PUNCT", "PRON")
-            and not needs_negation(lower, i + 1)
-        ):
-            edits.append(
-                (sentence.starts[i], sentence.ends[i + 1], like(sentence.word(i), _CONTRACTED[first]))
-            )
+        short, pronouns = _BE_HAVE.get(second, ("", frozenset()))
+        denied = second == "not" and first in _CONTRACTED and following not in ("PUNCT", "PRON")
+        if denied and not needs_negation(lower, i + 1):
+            edits.append(sentence.replacement(i, like(sentence.word(i), _CONTRACTED[first]), i + 1))
             last = i + 1
-        elif (
-            second in _BE_HAVE
-            and first in _BE_HAVE[second][1]
-            and _contracts(sentence, lower, i + 1, following)
-        ):
-            edits.append((sentence.ends[i], sentence.ends[i + 1], _BE_HAVE[second][0]))
+        elif first in pronouns and _contracts(sentence, lower, i + 1, following):
+            edits.append((sentence.ends[i], sentence.ends[i + 1], short))
             last = i + 1
     return edits
 
 
 def _contracts(sentence: ParsedSentence, lower: list[str], i: int, following: str) -> bool:
-    """Return whether the auxiliary i, behind a pronoun, is weak: something that it goes with follows in its
-    clause."""
+    """Return whether the auxiliary i, behind a pronoun, is weak: what it goes with follows in its clause."""
     if following in ("PUNCT", "CCONJ", "SCONJ") or sentence.word(i).isupper() or lower[i + 1] == "to":
         return False
     if following == "PRON" and (i + 2 == len(lower) or sentence.pos[i + 2] == "PUNCT"):
         return False  # "What is it?"
     if lower[i] in ("has", "have", "had"):  # not the full verb: "he had a dog"
-        return sentence.tags[i + 1] in ("VBN", "VBD") or (
-            sentence.pos[i + 1] == "ADV" and i + 2 < len(lower) and sentence.tags[i + 2] in ("VBN", "VBD")
-        )
+        done = ("VBN", "VBD")
+        behind = i + 1 + (sentence.pos[i + 1] == "ADV" and sentence.tags[i + 1] not in done)
+        return behind < len(lower) and sentence.tags[behind] in done
     return True
-
-
-ENTRIES = (
-    Entry(
-        name="contractions",
-        paper=AUGCSE,
-        description="Contractions are spelled out; where there are none, forms that can be are contracted.",
-        function=contractions,
-        meaning="preserving",
-        languages=("en",),
-        needs=("parse",),
-        sample=("I'm sure he doesn't know.", "I am sure he does not know."),
-    ),
-    Entry(
-        name="auxiliary-negation-removal",
-        paper=AUGCSE,
-        description='"not" behind an auxiliary goes, "do" with it, and the verb takes its form.',
-        function=auxiliary_negation_removal,
-        meaning="altering",
-        languages=("en",),
-        needs=("parse",),
-        sample=("He does not live here and can't swim.", "He lives here and can swim."),
-    ),
-)

@@ -2,10 +2,10 @@
 
 import functools
 
-from augment.core.entry import Entry
+from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, like, rewrite, word_set, word_table
+from augment.text.word_forms import like, rewrite, word_set, word_table
 
 _STOPS = frozenset(".;:,—–-(")
 _PREPOSITIONS = word_set("of to as that than when by in on from")
@@ -17,6 +17,7 @@ _NOT_ADVERB = word_set(
 )
 
 
+@english("preserving", needs="parse", sample="He left because it was late. -> He left since it was late.")
 def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace one discourse marker by another of the same class of PDTB 2.0: DiscourseMarkerSubstitution
     (NL-Augmenter; Pitler et al. 2008). Return None without a marker.
@@ -31,11 +32,11 @@ def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
     found = []
     i = 0
     while i < len(words):
-        for marker in starting.get(words[i], ()):
-            j = i + len(marker.words) - 1
-            if words[i : j + 1] != marker.words and (len(marker.words) > 1 or words[i] != marker.words[0]):
+        for marker, groups in starting.get(words[i], ()):
+            j = i + len(marker) - 1
+            if words[i : j + 1] != marker:
                 continue
-            others = [other for place, other in marker.others if _IS_PLACE[place](sentence, words, i, j)]
+            others = [other for place, other in groups if _IS_PLACE[place](sentence, words, i, j)]
             if others:
                 found.append((i, j, others[0]))
                 i = j
@@ -61,12 +62,7 @@ def _is_opening(sentence: ParsedSentence, words: list[str], i: int, j: int) -> b
 
 def _is_adverb(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
     """Return whether a marker stands in front of a verb, in a clause that has its subject already."""
-    if (
-        j + 1 >= len(words)
-        or i == 0
-        or sentence.pos[j + 1] not in ("VERB", "AUX")
-        or sentence.pos[i] != "ADV"
-    ):
+    if i == 0 or sentence.pos[i] != "ADV" or not {"VERB", "AUX"} & {*sentence.pos[j + 1 : j + 2]}:
         return False
     if sentence.heads[i] <= j or words[i - 1] in _NOT_ADVERB or words[j + 1] in _NAMING:
         return False
@@ -74,20 +70,17 @@ def _is_adverb(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
         return False
     if sentence.tags[i - 1] in ("POS", "PRP$", "DT"):
         return False  # "his later works", taken for a verb
-    if sentence.tags[j + 1] in ("VB", "VBN", "VBG") and not any(
-        word < i for word in sentence.auxiliaries(sentence.heads[i])
-    ):
+    auxiliaries = sentence.auxiliaries(sentence.heads[i])
+    if sentence.tags[j + 1] in ("VB", "VBN", "VBG") and not any(word < i for word in auxiliaries):
         return False  # "the salt thus obtained"
     return words[i - 1] not in _STOPS or words[i - 1] == ","
 
 
 def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
     """Return whether a marker introduces a clause that has a subject and a finite verb behind it."""
-    if (
-        j + 1 >= len(words)
-        or words[j + 1] in _PREPOSITIONS
-        or sentence.relation(i) not in ("mark", "advmod", "cc")
-    ):
+    if j + 1 >= len(words) or words[j + 1] in _PREPOSITIONS:
+        return False
+    if sentence.relation(i) not in ("mark", "advmod", "cc"):
         return False
     if i and words[i - 1] in _MODIFYING:
         return False
@@ -101,10 +94,8 @@ def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
     if words[i] == "because" and (words[j + 1] == "otherwise" or sentence.pos[i - 1] == "AUX"):
         return False  # "it was because it rained"
     if words[i] == "since":  # of time, unless the clause that it hangs on is not in the perfect
-        clause = sentence.heads[verb]
-        return not any(
-            words[word] in ("has", "have", "had", "been", "'s", "'ve") for word in sentence.children(clause)
-        )
+        perfect = {"has", "have", "had", "been", "'s", "'ve"}
+        return perfect.isdisjoint(words[child] for child in sentence.children(sentence.heads[verb]))
     if words[i] == "while" and "VBG" in (sentence.tags[verb], sentence.tags[sentence.verb(verb)]):
         return False  # "while he is reading": at that time
     # at the same time as a doing, or in contrast to it: a stative, comma-bound clause contrasts
@@ -114,19 +105,14 @@ def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
 
 
 def _is_coordinate(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
-    if (
-        j + 1 < len(words)
-        and sentence.tags[j + 1] in ("DT", "PRP$", "NNP")
-        and not _NEGATIVE.isdisjoint(words[:i])
-    ):
+    tag = sentence.tags[j + 1] if j + 1 < len(words) else ""
+    if tag in ("DT", "PRP$", "NNP") and not _NEGATIVE.isdisjoint(words[:i]):
         return False  # "it was no fancy, but a duty"
     return (
-        i > 0
-        and words[i - 1] == ","
+        words[max(i - 1, 0)] == ","
         and sentence.relation(i) == "cc"
         and sentence.pos[sentence.heads[i]] in ("VERB", "AUX", "ADJ", "NOUN")
-        and j + 1 < len(words)
-        and sentence.tags[j + 1] in ("PRP", "DT", "NNP", "VBD", "VBZ", "VBP", "PRP$", "EX")
+        and tag in ("PRP", "DT", "NNP", "VBD", "VBZ", "VBP", "PRP$", "EX")
     )
 
 
@@ -143,39 +129,16 @@ _IS_PLACE = {
 }
 
 
-class _Marker:
-    """Hold a marker as words, and the others of its class by place."""
-
-    def __init__(self, text: str):
-        self.words = text.split(" ")
-        self.others: list[tuple[str, list[str]]] = []
-
-
 @functools.lru_cache(maxsize=1)
-def _markers() -> dict[str, list[_Marker]]:
-    """Return the markers by their first word, longest first."""
-    markers: dict[str, _Marker] = {}
+def _markers() -> dict[str, list[tuple[list[str], list[tuple[str, list[str]]]]]]:
+    """Return {first word: [(words of a marker, [(place, other markers)])]}, the longest marker first."""
+    markers: dict[str, list[tuple[str, list[str]]]] = {}
     for place, _, line in word_table("discourse_markers.tsv"):
         group = line.split("|")
         for text in group:
-            markers.setdefault(text, _Marker(text)).others.append(
-                (place, [other for other in group if other != text])
-            )
-    starting: dict[str, list[_Marker]] = {}
-    for marker in sorted(markers.values(), key=lambda marker: -len(marker.words)):
-        starting.setdefault(marker.words[0], []).append(marker)
+            markers.setdefault(text, []).append((place, [other for other in group if other != text]))
+    starting: dict[str, list[tuple[list[str], list[tuple[str, list[str]]]]]] = {}
+    for text, others in sorted(markers.items(), key=lambda item: -item[0].count(" ")):
+        marker = text.split(" ")
+        starting.setdefault(marker[0], []).append((marker, others))
     return starting
-
-
-ENTRIES = (
-    Entry(
-        name="discourse-markers",
-        paper=AUGCSE,
-        description="A discourse marker becomes another of the same class of the Penn Discourse Treebank.",
-        function=discourse_markers,
-        meaning="preserving",
-        languages=("en",),
-        needs=("parse",),
-        sample=("He left because it was late.", "He left since it was late."),
-    ),
-)

@@ -2,30 +2,16 @@
 
 import functools
 
-from augment.core.entry import Entry
+from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_set, word_table
+from augment.text.word_forms import Edit, like, rewrite, word_map, word_set, word_table
 
-_PRONOUNS = {
-    "he": "she",
-    "she": "he",
-    "himself": "herself",
-    "herself": "himself",
-    "him": "her",
-    "hers": "his",
-}
-_TITLES = {
-    "mr": "Ms",
-    "mr.": "Ms.",
-    "mrs": "Mr",
-    "mrs.": "Mr.",
-    "ms": "Mr",
-    "ms.": "Mr.",
-    "miss": "Mr.",
-    "sir": "Madam",
-}
-_TITLES |= {"madam": "Sir", "lord": "Lady", "lady": "Lord", "madame": "Monsieur", "monsieur": "Madame"}
+_PRONOUNS = word_map("he=she she=he himself=herself herself=himself him=her hers=his")
+_TITLES = word_map(
+    "mr=Ms mr.=Ms. mrs=Mr mrs.=Mr. ms=Mr ms.=Mr. miss=Mr. sir=Madam madam=Sir lord=Lady lady=Lord "
+    "madame=Monsieur monsieur=Madame"
+)
 # Written with a capital in front of a name these are titles, and swapped; other capitalised pairs are (parts
 # of) names.
 _RANKS = word_set(
@@ -34,15 +20,20 @@ _RANKS = word_set(
 )
 # What stands behind a "his" or "her" that owns nothing.
 _BEHIND_PRONOUNS = word_set("PUNCT ADP CCONJ SCONJ AUX DET PRON PART")
+_OWNED = word_set("NOUN PROPN ADJ NUM VERB ADV")  # what a noun phrase begins with
 _BEFORE_NO_PERSON = word_set("St. Saint San Fort Mount Lake Port the The - of de van von")
 _BEHIND_NO_PERSON = word_set("- River Street County Island Islands College University Church Bay City")
 _SECOND_NAMES = word_set(
     "Ann Anne Beth Bob Ellen Fay Jean Jo Joe Kate Kay Lee Lou Louise Lynn Mae May Paul Ray Rose Sue"
 )
 _QUOTES = frozenset("\"“‘'`") | {"``"}
-_OPPOSITE = {"M": "F", "F": "M"}
 
 
+@english(
+    "preserving",
+    needs="tags",
+    sample="She gave her brother Peter the keys. -> He gave his sister Alice the keys.",
+)
 def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace words and names of one gender by those of the other: GenderSwap (NL-Augmenter after Lu et al.
     2020). Return None where there is none.
@@ -75,20 +66,16 @@ def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
         elif word in names and _is_given_name(sentence, i, words):
             if word not in renamed:
                 taken = {*words, *renamed.values()}
-                renamed[word] = draws.choice(
-                    [name for name in _names_of(_OPPOSITE[names[word]]) if name not in taken]
-                )
+                others = [name for name, its in names.items() if its != names[word] and name not in taken]
+                renamed[word] = draws.choice(others)
             new = renamed[word]
         if new is not None and tags[i] != "FW":
-            edits.append((sentence.starts[i], sentence.ends[i], like(word, new) if len(word) > 1 else new))
+            edits.append(sentence.replacement(i, like(word, new) if len(word) > 1 else new))
     return rewrite(sentence, edits)
 
 
 def _is_possessive(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether "her" or "his" belongs to a noun behind it.
-
-    Tags decide, and where they cannot be right, what follows.
-    """
+    """Return whether "her" or "his" belongs to a noun behind it, by its tag and by what follows."""
     tag = sentence.tags[i]
     while i + 1 < len(sentence) and sentence.word(i + 1) in _QUOTES:  # 'his "autobiography"'
         i += 1
@@ -105,9 +92,8 @@ def _before_name(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
-    if sentence.tags[i][:1] == "V" or (
-        lower in ("host", "hosts", "steward", "guys") and sentence.tags[i][:2] != "NN"
-    ):
+    kind = sentence.tags[i][:2]
+    if kind[:1] == "V" or (kind != "NN" and lower in ("host", "hosts", "steward", "guys")):
         return False
     if lower in _RANKS and i and sentence.tags[i - 1] in ("NN", "NNP"):
         return False  # "burger king"
@@ -130,25 +116,17 @@ def _is_given_name(sentence: ParsedSentence, i: int, words: list[str]) -> bool:
         if before in _BEFORE_NO_PERSON:
             return False
         if before[:1].isupper() and before[:1].isalpha() and sentence.tags[i - 1][:3] == "NNP":
-            return (
-                before.lower() in _TITLES
-                or before.lower() in _RANKS
-                or before.rstrip(".") in ("Dr", "Rev", "Sir", "Queen")
-            )
+            title = before.lower() in _TITLES or before.lower() in _RANKS
+            return title or before.rstrip(".") in ("Dr", "Rev", "Sir", "Queen")
     if i + 1 < len(words):
         following = words[i + 1]
         if following in _SECOND_NAMES and i + 2 < len(words) and sentence.tags[i + 1] == "NNP":
             return False  # "Mary Jo"
-        if sentence.tags[i + 1] == "POS" and not _owns(sentence, i + 2):
+        if sentence.tags[i + 1] == "POS" and _OWNED.isdisjoint(sentence.pos[i + 2 : i + 3]):
             return False  # "at Ralph's": a shop
         if following in _BEHIND_NO_PERSON:
             return False
     return True
-
-
-def _owns(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether a noun phrase begins with word i."""
-    return i < len(sentence) and sentence.pos[i] in ("NOUN", "PROPN", "ADJ", "NUM", "VERB", "ADV")
 
 
 @functools.lru_cache(maxsize=1)
@@ -162,28 +140,5 @@ def _pairs() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _names() -> dict[str, str]:
-    return {
-        name: "M" if gender == "male" else "F"
-        for gender, names in word_table("given_names.tsv")
-        for name in names.split()
-    }
-
-
-@functools.lru_cache(maxsize=2)
-def _names_of(gender: str) -> tuple[str, ...]:
-    return tuple(name for name, its in _names().items() if its == gender)
-
-
-ENTRIES = (
-    Entry(
-        name="gender-swap",
-        paper=AUGCSE,
-        description="Pronouns, gendered words and given names become those of the other gender; one new "
-        "name per name.",
-        function=gender_swap,
-        meaning="preserving",
-        languages=("en",),
-        needs=("tags",),
-        sample=("She gave her brother Peter the keys.", "He gave his sister Alice the keys."),
-    ),
-)
+    """Return {given name: "male" or "female"}."""
+    return {name: gender for gender, names in word_table("given_names.tsv") for name in names.split()}

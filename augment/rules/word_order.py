@@ -7,12 +7,13 @@ are one each. Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n)
 import re
 from bisect import bisect_left
 from math import ceil
+from typing import Any
 
 from augment.core.compiled import native
-from augment.core.entry import Entry, Parameter
+from augment.core.entry import Parameter, augcse
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import AUGCSE, balanced, keeps_capital, repeats_more, upper_first
+from augment.text.word_forms import balanced, keeps_capital, repeats_more, upper_first
 
 # The full stop belongs to "U.S.", and to "Mr." and "J." inside a text.
 _WORD = re.compile(r"\w(?:\S*\w)?(?:(?<=\.\w)\.|(?<=\b[A-Z])\.(?=\s)|(?<=\b[A-Z][a-z])\.(?=\s))?")
@@ -30,6 +31,13 @@ _DASH = re.compile(r"(?:^|\s)[-–—]+(?=[,;:.!?])")
 _LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
 
 
+def _rule(rate: float, sample: str, **fields: Any) -> Any:
+    share = Parameter("rate", rate, "share of the words, rounded up", 0, 1)
+    sample = f"The old man sat by the sea. -> {sample}"
+    return augcse("possibly altering", parameters=(share,), sample=sample, **fields)
+
+
+@_rule(0.6, "Old sea.")
 def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
     """Delete ceil(rate * n) of n words, at most 30; one stays: RandomDeletion (Wei and Zou 2019; AugCSE
     through nlpaug, rate 0.6).
@@ -47,6 +55,7 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
     return _without(text, spans, set(draws.sample(range(many), count)))
 
 
+@_rule(0.6, "The sea.")
 def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
     """Delete a contiguous run of ceil(rate * n) words; one stays: RandomCrop (AugCSE through nlpaug, rate
     0.6).
@@ -64,6 +73,7 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
     return _without(text, spans, set(range(first, first + count)))
 
 
+@_rule(0.1, "The man old sat by the sea.", needs="tags")
 def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
     """Swap ceil(rate * n) words with a neighbour, left or right at random: RandomSwap (Wei and Zou 2019;
     AugCSE through nlpaug, rate 0.1).
@@ -93,10 +103,8 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
         lower[i], lower[j] = lower[j], lower[i]
         ahead, behind = words[j], words[i]
         if i == 0 and behind[:1].isupper():
-            ahead, behind = (
-                upper_first(ahead) if ahead.islower() else ahead,
-                _inner(sentence, spans[0][0], behind),
-            )
+            ahead = upper_first(ahead) if ahead.islower() else ahead
+            behind = _inner(sentence, spans[0][0], behind)
         moved[i], moved[j] = ahead, behind
     if not moved:
         return None
@@ -104,9 +112,9 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
     return None if result == text or repeats_more(result, text) else result
 
 
+@_rule(0.15, "Old man sat by sea.", needs="tags")
 def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> str | None:
-    """Delete, crop or swap words, one of the three drawn evenly: RandomWordAugmentation (AugCSE through
-    nlpaug, rate 0.15)."""
+    """Delete, crop or swap words, one of the three drawn evenly: RandomWordAugmentation (rate 0.15)."""
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
 
@@ -130,9 +138,7 @@ def _without(text: str, spans: list[tuple[int, int]], numbers: set[int]) -> str 
 
 
 def cut(text: str, spans: list[tuple[int, int]]) -> str:
-    """Return the text without those spans, in rising order, and without the space in front of each, else (at
-    an opening quote or bracket, or where that has gone already) the one behind.
-    """
+    """Return the text without rising spans and the space before each, or, where there is none, behind it."""
     if native is not None:
         return native.cut(text, spans)
     parts: list[str] = []
@@ -149,11 +155,7 @@ def cut(text: str, spans: list[tuple[int, int]]) -> str:
 
 
 def _tidied(result: str, text: str, first: str) -> str | None:
-    """Return a text from which words were deleted, without what cannot stand alone; None where it does not
-    read.
-
-    text: before. first: its first word.
-    """
+    """Return a text without what deleted words left alone, or None; first: the first word of `text`."""
     enclosing = '"' in text or "(" in text or "“" in text or "[" in text
     if enclosing and not _EMPTY.search(text):
         while _EMPTY.search(result):
@@ -178,61 +180,5 @@ def _tidied(result: str, text: str, first: str) -> str | None:
 def _inner(sentence: ParsedSentence, start: int, word: str) -> str:
     """Return the first word, which begins at a character, as it is written further on."""
     i = bisect_left(sentence.starts, start)
-    if (
-        i < len(sentence)
-        and sentence.starts[i] == start
-        and sentence.tags[i]
-        and not keeps_capital(sentence, i)
-    ):
-        return word[:1].lower() + word[1:]
-    return word
-
-
-def _rate(default: float) -> Parameter:
-    return Parameter("rate", default, "share of the words, rounded up", 0, 1)
-
-
-ENTRIES = (
-    Entry(
-        name="random-deletion",
-        paper=AUGCSE,
-        parameters=(_rate(0.6),),
-        description="Random words go, punctuation stays. One word always stays.",
-        example="random-deletion:rate=0.6",
-        function=random_deletion,
-        meaning="possibly altering",
-        sample=("The old man sat by the sea.", "Old sea."),
-    ),
-    Entry(
-        name="random-crop",
-        paper=AUGCSE,
-        parameters=(_rate(0.6),),
-        description="A contiguous run of words goes.",
-        example="random-crop:rate=0.6",
-        function=random_crop,
-        meaning="possibly altering",
-        sample=("The old man sat by the sea.", "The sea."),
-    ),
-    Entry(
-        name="random-swap",
-        paper=AUGCSE,
-        parameters=(_rate(0.1),),
-        description="Random words change places with a neighbour; the capital stays at the start.",
-        example="random-swap:rate=0.1",
-        function=random_swap,
-        meaning="possibly altering",
-        needs=("tags",),
-        sample=("The old man sat by the sea.", "The man old sat by the sea."),
-    ),
-    Entry(
-        name="random-word",
-        paper=AUGCSE,
-        parameters=(_rate(0.15),),
-        description="One of random-deletion, random-crop and random-swap, drawn evenly.",
-        example="random-word:rate=0.15",
-        function=random_word,
-        meaning="possibly altering",
-        needs=("tags",),
-        sample=("The old man sat by the sea.", "Old man sat by sea."),
-    ),
-)
+    known = sentence.starts[i : i + 1] == (start,) and sentence.tags[i]
+    return word[:1].lower() + word[1:] if known and not keeps_capital(sentence, i) else word

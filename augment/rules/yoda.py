@@ -1,10 +1,9 @@
 """Write as Yoda speaks: a rule of AugCSE."""
 
-from augment.core.entry import Entry
+from augment.core.entry import english
 from augment.rules.clause_forms import (
     FINITE,
     RELATIVE,
-    characters,
     finite_verb,
     is_subordinate,
     is_torn,
@@ -14,17 +13,12 @@ from augment.rules.clause_forms import (
 from augment.sda.english import is_joined
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import (
-    AUGCSE,
-    Edit,
-    balanced,
-    keeps_capital,
-    lower_first,
-    repeats_more,
-    upper_first,
+from augment.text.word_forms import Edit, balanced, lower_first, repeats_more, upper_first
+
+
+@english(
+    "preserving", needs="parse", sample="You still have much to learn. -> Much to learn, you still have."
 )
-
-
 def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put what follows the finite verb in front of its clause: YodaPerturbation (NL-Augmenter after
     yevbar/Yoda-Script). Return None where no clause allows it.
@@ -37,9 +31,7 @@ def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
     edits: list[Edit] = []
     for root in (i for i, head in enumerate(sentence.heads) if i == head):
         conjoined = [
-            child
-            for child in sentence.children(root)
-            if sentence.relation(child) == "conj" and sentence.subject(child) is not None
+            child for child in sentence.dependents(root, "conj") if sentence.subject(child) is not None
         ]
         if conjoined and sentence.tags[finite_verb(sentence, root)] not in FINITE:
             continue  # "Very friendly and the food is not bad"
@@ -63,11 +55,7 @@ def _with_one_comma(edits: list[Edit]) -> list[Edit]:
 
 def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     subject = sentence.subject(head)
-    if (
-        subject is None
-        or sentence.word(subject).lower() in RELATIVE
-        or sentence.word(subject).lower() in ("what", "whoever")
-    ):
+    if subject is None or sentence.lower(subject) in RELATIVE | {"what", "whoever"}:
         return None
     verb = finite_verb(sentence, head)
     if verb > head:  # what follows its subject's predicate: the parser is wrong
@@ -85,17 +73,14 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     for other in (*later, *_sharing(sentence, head, verb)):
         last = min(last, _joint_before(sentence, head, other) - 1)
     last = _end_of_clause(sentence, head, verb, last)
-    while last > verb and (
-        sentence.pos[last] in ("CCONJ",)
-        or sentence.word(last) in (".", ",", ";", ":", "!", "?", "-", "–", "—")
-    ):
+    while last > verb and (sentence.pos[last] == "CCONJ" or sentence.word(last) in tuple(".,;:!?-–—")):
         last -= 1
     start_rest = verb + 1
     while start_rest <= last and sentence.word(start_rest) == ",":
         start_rest += 1
     if start_rest > last or sentence.word(start_rest) in (":", "-", "–", "—", ";"):
         return None
-    rest, front = characters(sentence, start_rest, last), characters(sentence, first, verb)
+    rest, front = sentence.span(start_rest, last), sentence.span(first, verb)
     finite = finite_verb(sentence, head)
     if is_joined(sentence, finite):  # "wanna"
         return None
@@ -104,7 +89,7 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
         if whole is None:
             return None
         front = (
-            f"{characters(sentence, first, finite - 1)} "
+            f"{sentence.span(first, finite - 1)} "
             f"{whole}{sentence.text[sentence.ends[finite] : sentence.ends[verb]]}"
         )
     if not balanced(rest) or not balanced(front) or rest.rstrip("\"'”’)")[-1:] in tuple(".!?"):
@@ -112,17 +97,11 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     opens = opens_sentence(sentence, first)
     if opens:
         rest = upper_first(rest)
-        front = (
-            front
-            if keeps_capital(sentence, first)
-            else lower_first(sentence, first) + front[len(sentence.word(first)) :]
-        )
-    elif sentence.word(first).lower() == "there":
+        front = lower_first(sentence, first) + front[len(sentence.word(first)) :]
+    elif sentence.lower(first) == "there":
         front = front[:1].lower() + front[1:]
     # "it, he had, and left"
-    joins = last + 1 < len(sentence) and (
-        sentence.pos[last + 1] == "CCONJ" or sentence.word(last + 1).lower() == "so"
-    )
+    joins = sentence.pos[last + 1 : last + 2] == ("CCONJ",) or sentence.lower(last + 1) == "so"
     behind = "," if joins else ""
     if first and sentence.pos[first - 1] not in ("PUNCT", "CCONJ", "SCONJ"):
         return sentence.ends[first - 1], sentence.ends[last], f", {rest}, {front}{behind}"
@@ -130,9 +109,7 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
 
 
 def _end_of_clause(sentence: ParsedSentence, head: int, verb: int, last: int) -> int:
-    """Return the last word of a clause without what stands beside it: behind a semicolon, a dash or dots, a
-    sentence without a conjunction, or what "so" or ", but" begins.
-    """
+    """Return a clause's last word, before semicolon, dash, dots, a parataxis, or what "so", ", but" begin."""
     for i in range(verb + 1, last + 1):
         word, begin = sentence.word(i), sentence.subtree(i)[0]
         spaced = sentence.text[sentence.starts[i] - 1] == " " == sentence.text[sentence.ends[i] :][:1]
@@ -142,52 +119,25 @@ def _end_of_clause(sentence: ParsedSentence, head: int, verb: int, last: int) ->
             last = min(last, begin - 1)
         if sentence.heads[i] == head and sentence.relation(i) in ("conj", "advcl") and begin > verb:
             first = _joint_before(sentence, head, i)
-            if sentence.word(first).lower() == "so" or (
-                sentence.word(first).lower() == "but" and sentence.word(first - 1) == ","
-            ):
+            parted = sentence.lower(first) == "but" and sentence.word(first - 1) == ","
+            if parted or sentence.lower(first) == "so":
                 last = min(last, first - 1)
     return last
 
 
 def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
-    """Return the finite verbs that share the subject of a clause by a conjunction: they stay behind it ("Old,
-    it was, and fell").
-    """
-    return [
-        child
-        for child in sentence.children(head)
-        if sentence.relation(child) == "conj"
-        and child > verb
-        and sentence.subject(child) is None
-        and sentence.tags[finite_verb(sentence, child)] in FINITE
-    ]
+    """Return the finite verbs that share a clause's subject and stay behind it ("Old, it was, and fell")."""
+    joined = (child for child in sentence.dependents(head, "conj") if child > verb)
+    shared = (child for child in joined if sentence.subject(child) is None)
+    return [child for child in shared if sentence.tags[finite_verb(sentence, child)] in FINITE]
 
 
 def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:
-    """Return the first word of a coordinated clause, its conjunction included, which may hang on the first
-    clause."""
+    """Return the first word of a coordinated clause, its conjunction included."""
     first = sentence.subtree(conjoined)[0]
-    joints = [
-        child
-        for child in sentence.children(head)
-        if sentence.relation(child) == "cc" and head < child < conjoined
-    ]
+    joints = [child for child in sentence.dependents(head, "cc") if head < child < conjoined]
     return min([first, *joints[-1:]])
 
 
 def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:
-    return sentence.word(i).lower() in ("n't", "n’t", "not") or sentence.relation(i) == "compound:prt"
-
-
-ENTRIES = (
-    Entry(
-        name="yoda",
-        paper=AUGCSE,
-        description="What follows the finite verb goes to the front of its clause.",
-        function=yoda,
-        meaning="preserving",
-        languages=("en",),
-        needs=("parse",),
-        sample=("You still have much to learn.", "Much to learn, you still have."),
-    ),
-)
+    return sentence.lower(i) in ("n't", "n’t", "not") or sentence.relation(i) == "compound:prt"

@@ -7,7 +7,6 @@ and before all that it must reach: modal verbs, 被, 把, prepositional phrases,
 """
 
 from collections.abc import Callable
-from functools import cached_property
 
 from augment.sda import chinese_words as words
 from augment.sda.chinese_clauses import (
@@ -52,8 +51,7 @@ _PREFIXES = {
 
 
 def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """Return the edits of `augment.sda.entries.neg`: the main verb loses its negation or gets one; a phrase
-    before a sentence without a verb."""
+    """Return `entries.neg`'s edits: the main verb negated or affirmed; a phrase where there is no verb."""
     if not len(sentence):
         return None
     verb = main_verb(sentence)
@@ -62,8 +60,7 @@ def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list
 
 
 def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """Return the edits of `augment.sda.entries.dn`: the main verb as in `negation_edits`, and a phrase such
-    as 这不可能 before the sentence."""
+    """Return `entries.dn`'s edits: the main verb negated, and a phrase such as 这不可能 in front."""
     verb = main_verb(sentence)
     if verb is None or is_question(sentence) or sentence.text.startswith(words.CONCLUDING):
         return None
@@ -72,23 +69,22 @@ def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) 
 
 
 def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """Return the edits of `augment.sda.entries.mv`: a modal verb before the main verb; where that has one, or
-    is negated, 不得不说 and the like before the sentence."""
+    """Return `entries.mv`'s edits: a modal before the main verb, or 不得不说 and the like in front."""
     verb = main_verb(sentence)
     if verb is None or is_question(sentence):
         return None
-    has_modal = sentence.word(verb) in words.MODAL or modal_of(sentence, verb) is not None
-    has_modal = has_modal or sentence.word(verb) in words.POSITIVE or sentence.word(verb) in words.NO_NEGATION
-    has_modal = has_modal or sentence.text[sentence.ends[verb] :].startswith(("，", "："))  # 值得一提的是，
-    doubted = any(
-        child < verb and sentence.word(child) in words.PERHAPS for child in dependants(sentence, verb)
+    word = sentence.word(verb)
+    has_modal = (
+        any(word in listed for listed in (words.MODAL, words.POSITIVE, words.NO_NEGATION))
+        or modal_of(sentence, verb) is not None
+        or sentence.text[sentence.ends[verb] :].startswith(("，", "："))  # 值得一提的是，
     )
+    before = (sentence.word(child) for child in dependants(sentence, verb) if child < verb)
+    doubted = any(word in words.PERHAPS for word in before)
     first = first_in_scope(sentence, verb)
     no_place = not first or is_subordinate(sentence, verb) or sentence.word(first - 1) == "将"
     if has_modal or doubted or no_place or negation_of(sentence, verb) is not None:
-        opening = words.BUT.match(sentence.text)
-        assert opening is not None  # it may be empty
-        place = opening.end()
+        place = len(words.BUT.match(sentence.text)[0])  # type: ignore[index]  # it may be empty
         return [(place, place, draws.choice(_HEADS))]
     first = _place_of_modal(sentence, verb, first)
     place = sentence.starts[first]
@@ -96,12 +92,8 @@ def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Ed
         modals: tuple[str, ...] = _MODALS_OF_STATES
     else:
         subject = sentence.subject(sentence.root)
-        acts = (
-            subject is not None
-            and sentence.pos[subject] == "PRON"
-            and first == verb
-            and not is_past(sentence, verb)
-        )
+        acts = subject is not None and sentence.pos[subject] == "PRON" and first == verb
+        acts = acts and not is_past(sentence, verb)
         modals = _MODALS if acts else _MODALS_OF_EVENTS
     if first and sentence.word(first - 1) in ("也", "并", "并且", "且", "又"):
         modals = tuple(modal for modal in modals if modal != "也许")
@@ -123,9 +115,8 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
     intensifier = draws.choice(_INTENSIFIERS)
     for i in range(len(sentence)):
         adjective = sentence.pos[i] == "ADJ" or sentence.tags[i] == "VA"
-        if adjective and not (
-            i and (sentence.word(i - 1) in words.DEGREE or sentence.word(i - 1) in words.NEGATIVE)
-        ):
+        before = sentence.word(i - 1) if i else ""
+        if adjective and before not in words.DEGREE and before not in words.NEGATIVE:
             return [(sentence.starts[i], sentence.starts[i], intensifier)]
     return None
 
@@ -148,6 +139,8 @@ class _Verb:
 
     following, previous: the character behind it, the word before it; "" at the ends of the sentence.
     scope_start: where it begins, with an adverb of scope or amount before it: 仅有, 约为.
+    adverb: what makes an event of the verb; once: the same, if it is 曾 or the like.
+    first, place: the first word that a negation must reach, and where it begins.
     """
 
     def __init__(self, sentence: ParsedSentence, index: int) -> None:
@@ -158,49 +151,17 @@ class _Verb:
         self.previous = sentence.word(index - 1) if index else ""
         widened = self.previous in words.SCOPE or self.previous in words.AMOUNT
         self.scope_start = sentence.starts[index - widened]
-
-    @cached_property
-    def negation(self) -> int | None:
-        return negation_of(self.sentence, self.index)
-
-    @cached_property
-    def modal(self) -> int | None:
-        return modal_of(self.sentence, self.index)
-
-    @cached_property
-    def degree(self) -> str | None:
-        return degree_of(self.sentence, self.index)
-
-    @cached_property
-    def having(self) -> Edit | None:
-        return having_of(self.sentence, self.index)
-
-    @cached_property
-    def adverb(self) -> int | None:
-        """The adverb that makes an event of the verb."""
-        return event_adverb(self.sentence, self.index)
-
-    @property
-    def adverb_word(self) -> str:
-        return "" if self.adverb is None else self.sentence.word(self.adverb)
-
-    @property
-    def once(self) -> int | None:
-        """The adverb, if it is 曾 or the like."""
-        return self.adverb if self.adverb_word in words.ONCE else None
-
-    @cached_property
-    def first(self) -> int:
-        """The first word that a negation must reach."""
-        return first_in_scope(self.sentence, self.index)
-
-    @property
-    def first_word(self) -> str:
-        return self.sentence.word(self.first)
-
-    @property
-    def place(self) -> int:
-        return self.sentence.starts[self.first]
+        self.negation, self.modal = negation_of(sentence, index), modal_of(sentence, index)
+        self.degree, self.having = degree_of(sentence, index), having_of(sentence, index)
+        self.adverb = event_adverb(sentence, index)
+        self.adverb_word = "" if self.adverb is None else sentence.word(self.adverb)
+        self.once = self.adverb if self.adverb_word in words.ONCE else None
+        self.first = first_in_scope(sentence, index)
+        self.first_word, self.place = sentence.word(self.first), sentence.starts[self.first]
+        self.is_copula = self.word == "为" and is_copula(sentence, index)
+        self.is_lasting = is_lasting(sentence, index) or self.first_word == "以"  # 以渔业为主
+        becomes = self.tag == "VA" and self.adverb_word in ("已经", "已")  # 天已经黑了: 还没黑
+        self.is_state = is_state(sentence, index) and not becomes
 
     @property
     def place_of_state(self) -> int:
@@ -219,24 +180,19 @@ class _Verb:
 
     @property
     def has_no_negation(self) -> bool:
-        # 值得一提的是，
-        ends_part = self.word in ("是", "说", "看", "讲", "言") and self.following in tuple("，,：:")
-        then = (child for child in dependants(self.sentence, self.index) if child < self.index)
-        only_then = any(self.sentence.word(child) == "才" for child in then)
-        if (
+        sentence, index = self.sentence, self.index
+        then = (child for child in dependants(sentence, index) if child < index)
+        return (
             self.word in words.NO_NEGATION
-            or ends_part
-            or only_then
-            or is_subordinate(self.sentence, self.index)
-        ):
-            return True
-        if has_complement(self.sentence, self.index) or words.DIRECTIONS.fullmatch(self.word):
-            return True
-        return is_measured(self.sentence, self.index)
-
-    @property
-    def is_copula(self) -> bool:
-        return self.word == "为" and is_copula(self.sentence, self.index)
+            or (
+                self.word in ("是", "说", "看", "讲", "言") and self.following in tuple("，,：:")
+            )  # 值得一提的是，
+            or any(sentence.word(child) == "才" for child in then)
+            or is_subordinate(sentence, index)
+            or has_complement(sentence, index)
+            or words.DIRECTIONS.fullmatch(self.word) is not None
+            or is_measured(sentence, index)
+        )
 
     @property
     def is_compared(self) -> bool:
@@ -248,16 +204,6 @@ class _Verb:
     def is_birth(self) -> bool:
         whole = with_preposition(self.sentence, self.index)  # 建于
         return whole[-1] == "于" and len(whole) > 1 and not words.BORN.isdisjoint(whole)
-
-    @property
-    def is_lasting(self) -> bool:
-        return is_lasting(self.sentence, self.index) or self.first_word == "以"  # 以渔业为主
-
-    @property
-    def is_state(self) -> bool:
-        # 天已经黑了: 还没黑
-        becomes = self.tag == "VA" and self.adverb_word in ("已经", "已")
-        return is_state(self.sentence, self.index) and not becomes
 
     def put(self, place: int, text: str) -> list[Edit]:
         return [(place, place, text)]
@@ -321,7 +267,7 @@ def _not_done(verb: _Verb) -> list[Edit]:
     completed = {c for c in dependants(sentence, verb.index) if c > verb.index and sentence.word(c) == "了"}
     completed |= {i for i in range(verb.first, verb.index) if sentence.word(i) == "了"}
     # 没有花费了: 没有花费; 去了: 没有去
-    return [*negation, *((sentence.starts[c], sentence.ends[c], "") for c in sorted(completed))]
+    return [*negation, *(sentence.replacement(c, "") for c in sorted(completed))]
 
 
 _RULES: tuple[tuple[Callable[[_Verb], object], Callable[[_Verb], list[Edit]] | None], ...] = (
@@ -361,10 +307,7 @@ _RULES: tuple[tuple[Callable[[_Verb], object], Callable[[_Verb], list[Edit]] | N
     ),
     (lambda v: v.having, lambda v: [*v.put(v.place, "没有"), v.having or (0, 0, "")]),  # 种植有: 没有种植
     (lambda v: v.is_birth, lambda v: v.put(v.place, "并非")),  # 并非建于
-    (
-        lambda v: v.is_lasting and v.adverb_word in ("正", "正在", "在"),
-        lambda v: v.replace(v.adverb, "并不"),
-    ),
+    (lambda v: v.is_lasting and v.adverb_word in ("正", "正在", "在"), lambda v: v.replace(v.adverb, "并不")),
     (lambda v: v.is_lasting and v.first_word in ("把", "将", "被"), lambda v: v.put(v.place, "没有")),
     (
         lambda v: v.is_lasting and v.adverb is None and is_clear(v.sentence, v.first),  # 在印度不属于违法

@@ -48,7 +48,7 @@ def having_of(sentence: ParsedSentence, verb: int) -> Edit | None:
         return end - 1, end, ""
     behind = verb + 1
     if behind < len(sentence) and sentence.word(behind) == "有" and sentence.heads[behind] == verb:
-        return sentence.starts[behind], sentence.ends[behind], ""
+        return sentence.replacement(behind, "")
     return None
 
 
@@ -62,11 +62,8 @@ def with_preposition(sentence: ParsedSentence, verb: int) -> str:
 def is_lasting(sentence: ParsedSentence, verb: int) -> bool:
     """Return whether a verb tells what is so for a while, or where (位于), not where it happened (生于)."""
     word, behind = with_preposition(sentence, verb), verb + 1
-    if (
-        behind < len(sentence)
-        and sentence.heads[behind] == verb
-        and word + sentence.word(behind) in words.STATES
-    ):
+    own = behind < len(sentence) and sentence.heads[behind] == verb
+    if own and word + sentence.word(behind) in words.STATES:
         return True
     return word in words.STATES or (len(word) > 1 and word[-1] == "于" and words.BORN.isdisjoint(word))
 
@@ -76,11 +73,8 @@ def negation_of(sentence: ParsedSentence, verb: int) -> int | None:
     for i in range(verb):
         if sentence.relation(i) in ("ccomp", "advcl", "conj", "parataxis"):
             continue  # 没有 of another clause
-        if sentence.word(i) in words.NEGATIVE and sentence.heads[i] in (
-            verb,
-            sentence.root,
-            modal_of(sentence, verb),
-        ):
+        heads = (verb, sentence.root, modal_of(sentence, verb))
+        if sentence.word(i) in words.NEGATIVE and sentence.heads[i] in heads:
             return i
     return None
 
@@ -94,17 +88,13 @@ def modal_of(sentence: ParsedSentence, verb: int) -> int | None:
 
 
 def first_in_scope(sentence: ParsedSentence, verb: int) -> int:
-    """Return the word that a negation or a modal verb of `verb` goes before: the first behind the subject, or
-    the last comma, that is neither a time nor one of `words.FRONT`.
-    """
+    """Return the word that a negation or modal goes before: behind subject, commas, times, `words.FRONT`."""
     first = 0
-    passive = next(
-        (i for i in range(verb) if sentence.word(i) == "被" and sentence.heads[i] == sentence.root), verb
-    )
-    subjects = [
-        i for i in sentence.children(sentence.root) if sentence.relation(i) in SUBJECTS and i < passive
-    ]
-    for subject in subjects:  # what follows 被 is the agent, which the negation goes before
+    root = sentence.root
+    by = (i for i in range(verb) if sentence.word(i) == "被" and sentence.heads[i] == root)
+    passive = next(by, verb)
+    for subject in (i for i in sentence.dependents(root, *SUBJECTS) if i < passive):
+        # what follows 被 is the agent, which the negation goes before
         first = max(end for end in (subject, sentence.subtree(subject)[1]) if end < verb) + 1
     for i in range(first, verb):
         is_mark = sentence.pos[i] == "PUNCT" and sentence.word(i) not in "“”‘’（）《》「」、·"
@@ -117,33 +107,22 @@ def first_in_scope(sentence: ParsedSentence, verb: int) -> int:
 
 
 def _front(sentence: ParsedSentence, i: int, verb: int) -> int:
-    """Return where the time, or word of `words.FRONT`, that begins with word i ends; 0 if there is none.
-    Before `verb`.
-    """
+    """Return where the time or word of `words.FRONT` that begins at word i, before `verb`, ends; 0: none."""
     head = i  # the phrase that word i opens
     for _ in range(verb - i):  # where heads make a circle, there is no end of it
         if head == sentence.heads[head] or not i < sentence.heads[head] < verb:
             break
         head = sentence.heads[head]
-    is_time = (
-        sentence.word(head) in words.TIMES
-        or sentence.deps[head].endswith(":tmod")
-        or sentence.tags[head] == "NT"
-    )
+    is_time = sentence.word(head) in words.TIMES or sentence.deps[head].endswith(":tmod")
+    is_time = is_time or sentence.tags[head] == "NT"
     is_time = is_time and sentence.word(i) not in ("于", "在")  # 没有于1944年服役
     if is_time and sentence.pos[head] in ("NOUN", "PROPN", "NUM", "ADV"):
-        return (
-            head
-            + 1
-            + (head + 1 < verb and sentence.deps[head + 1] == "case" and sentence.heads[head + 1] == head)
-        )
+        end = head + 1
+        return end + (end < verb and sentence.deps[end] == "case" and sentence.heads[end] == head)
     if sentence.word(i) in ("等", "等等"):  # the end of what stands before
         return i + 1
-    if (
-        sentence.pos[head] == "NOUN"
-        and sentence.word(head)[-1:] in tuple("内外上下里中间旁侧")
-        and head < verb - 1
-    ):
+    inside = sentence.word(head)[-1:] in tuple("内外上下里中间旁侧")
+    if inside and sentence.pos[head] == "NOUN" and head < verb - 1:
         cases = any(sentence.deps[child] == "case" and child < head for child in sentence.children(head))
         if sentence.relation(head)[:3] == "obl" and not cases:  # 场内设有
             return head + 1
@@ -167,11 +146,11 @@ def is_copula(sentence: ParsedSentence, verb: int) -> bool:
 
 
 def is_past(sentence: ParsedSentence, verb: int) -> bool:
-    """Return whether the verb tells of something that has happened: 了, 过, a time before it, or a verb of an
-    event."""
+    """Return whether the verb tells what has happened: 了, 过, a time before it, or a verb of an event."""
     word = sentence.word(verb)
     is_passive = any(sentence.word(c) == "被" for c in dependants(sentence, verb) if c < verb)
-    if _is_habit(sentence, verb) or (is_passive and word[0] in "视称认叫"):
+    is_habit = any(sentence.word(i) in words.HABITS for i in range(verb))  # again and again
+    if is_habit or (is_passive and word[0] in "视称认叫"):
         return False
     if is_passive:
         return True
@@ -187,16 +166,9 @@ def is_past(sentence: ParsedSentence, verb: int) -> bool:
         return True
     subject = sentence.subject(sentence.root)
     named = subject is None or sentence.pos[subject] == "PROPN"
-    return (
-        named
-        or words.PAST.search(sentence.text, 0, sentence.starts[verb]) is not None
-        or (sentence.pos[verb] == "VERB" and words.TOLD.search(sentence.text) is not None)
-    )
-
-
-def _is_habit(sentence: ParsedSentence, verb: int) -> bool:
-    """Return whether an adverb says that something happens again and again."""
-    return any(sentence.word(i) in words.HABITS for i in range(verb))
+    if named or words.PAST.search(sentence.text, 0, sentence.starts[verb]) is not None:
+        return True
+    return sentence.pos[verb] == "VERB" and words.TOLD.search(sentence.text) is not None
 
 
 def event_adverb(sentence: ParsedSentence, verb: int) -> int | None:
@@ -213,18 +185,14 @@ def degree_of(sentence: ParsedSentence, verb: int) -> str | None:
 
 
 def dependants(sentence: ParsedSentence, verb: int) -> list[int]:
-    """Return the words that depend on the verb, and on the root, which is another word where the verb is a
-    copula."""
+    """Return the words that depend on the verb, and on the root where that is another word (copula)."""
     root = sentence.root
     return sentence.children(verb) if verb == root else [*sentence.children(verb), *sentence.children(root)]
 
 
 def is_state(sentence: ParsedSentence, verb: int) -> bool:
-    return (
-        sentence.tags[verb] in ("VA", "VC", "VE")
-        or sentence.pos[verb] == "ADJ"
-        or sentence.word(verb) in ("是", "有")
-    )
+    tagged = sentence.tags[verb] in ("VA", "VC", "VE") or sentence.pos[verb] == "ADJ"
+    return tagged or sentence.word(verb) in ("是", "有")
 
 
 def is_question(sentence: ParsedSentence) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 
-from augment.text.word_forms import word_set
+from augment.text.word_forms import word_map, word_set
 
 NEGATIVE = {
     "不": "", "没": "", "没有": "", "未": "", "并不": "", "并没": "", "并没有": "", "并未": "", "未曾": "曾",
@@ -10,25 +10,15 @@ NEGATIVE = {
     "不会": "会", "无法": "能",
 }  # fmt: skip
 """Negative words that depend on a verb, and what stands where the negation is taken away."""
-POSITIVE = {
-    "没有": "有", "不是": "是", "不能": "能", "不会": "会", "无法": "能", "不应该": "应该", "不可能": "可能",
-    "没": "有",
-    "无": "有", "并无": "有", "毫无": "有", "并非": "是", "而非": "而是", "不为": "为", "不同": "相同",
-}  # fmt: skip
+POSITIVE = word_map(
+    "没有=有 不是=是 不能=能 不会=会 无法=能 不应该=应该 不可能=可能 没=有 无=有 并无=有 毫无=有 并非=是 而非=而是 不为=为 不同=相同"
+)
 """Negative verbs, and their positive."""
 MODAL = word_set("能 能够 应该 应当 可能 会 必须 可以 要 想 愿意 得 需要 该 不能 不会 不得不 即将")
 """Modal verbs."""
 NOT_NEEDED = {"必须": "不必", "不得不": "不必", "得": "不用", "必需": "不必", "须": "无须", "即将": "不会"}
 """Modal verbs that 不 does not deny, and their negative."""
-EVENT_ADVERBS = {
-    "已经": "还没",
-    "已": "还没",
-    "曾经": "未曾",
-    "曾": "未曾",
-    "正在": "没在",
-    "正": "没在",
-    "在": "没在",
-}
+EVENT_ADVERBS = word_map("已经=还没 已=还没 曾经=未曾 曾=未曾 正在=没在 正=没在 在=没在")
 """Adverbs of events, and what they are where the event is negated."""
 ONCE = word_set("曾经 曾")
 """Those of `EVENT_ADVERBS` that say that something was so."""

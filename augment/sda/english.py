@@ -55,44 +55,37 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
     auxiliaries = tuple(a for a in sentence.auxiliaries(head) if a < verb and sentence.tags[a] != "TO")
     finite = auxiliaries[0] if auxiliaries else verb
     subject = sentence.subject(head)
-    if (
-        not auxiliaries
-        and sentence.tags[finite] in ("VBD", "VBZ", "VBN")
-        and (spoken := speaker(sentence, finite)) is not None
-    ):
-        subject = spoken
+    if not auxiliaries and sentence.tags[finite] in ("VBD", "VBZ", "VBN"):
+        spoken = speaker(sentence, finite)
+        subject = subject if spoken is None else spoken
     if subject is not None and subject < finite and sentence.tags[finite] == "VB" and not auxiliaries:
         behind = sentence.subtree(subject)[1] + 1
         if behind < len(sentence) and sentence.word(behind) == ",":  # "Ann, go home"
             subject = None
     nots = []
-    if _has_not(sentence.text.lower()):
+    if any(map(sentence.text.lower().__contains__, NOT)):
         dependants = [child for word in {head, verb, *auxiliaries} for child in sentence.children(word)]
-        nots = [child for child in dependants if child > finite and sentence.word(child).lower() in NOT]
-    negation = min((i for i in nots if not _is_focus(sentence, i)), default=None)
+        nots = [child for child in dependants if child > finite and sentence.lower(child) in NOT]
+    # "not only" and "not least" are no negation of the clause
+    negation = min((i for i in nots if sentence.lower(i + 1) not in _FOCUSED), default=None)
     inverted = subject is not None and finite < subject and bool(auxiliaries)
-    return Clause(
-        head, verb, auxiliaries, finite, subject, negation, bool(nots) and negation is None, inverted
-    )
+    focus = bool(nots) and negation is None
+    return Clause(head, verb, auxiliaries, finite, subject, negation, focus, inverted)
 
 
 def speaker(sentence: ParsedSentence, verb: int) -> int | None:
-    """Return who speaks in '"No," said John', whatever a parser has taken him for; no mark inside the quotes:
-    a title ('"Up" won').
-    """
+    """Return who speaks in '"No," said John', whatever the parser says; None for titles ('"Up" won')."""
     following = verb + 1
     if not verb or following == len(sentence) or sentence.word(verb - 1)[-1:] not in _CLOSING_QUOTES:
         return None
     if not sentence.text[: sentence.ends[verb - 1]].rstrip("\"'”’ ").endswith(_ENDS_SPEECH):
         return None
-    if sentence.word(following).lower() in _SPEAKERS:
+    if sentence.lower(following) in _SPEAKERS:
         return following
-    if sentence.pos[following] in ("ADP", "ADV", "PUNCT") or sentence.word(following).lower() in _OBJECTS:
+    if sentence.pos[following] in ("ADP", "ADV", "PUNCT") or sentence.lower(following) in _OBJECTS:
         return None
-    for child in sentence.children(verb):
-        nominal = (
-            sentence.pos[child] in ("NOUN", "PROPN", "PRON", "ADJ") and sentence.relation(child) in _TAKEN_FOR
-        )
+    for child in sentence.dependents(verb, *_TAKEN_FOR):
+        nominal = sentence.pos[child] in ("NOUN", "PROPN", "PRON", "ADJ")
         if nominal and sentence.subtree(child)[0] == following:
             return child
     return None
@@ -107,10 +100,10 @@ def main_clause(sentence: ParsedSentence) -> Clause | None:
     if root < 0:
         return None
     clause = clause_of(sentence, root)
-    if clause is not None and (
-        is_finite(sentence, clause) or clause.subject is not None or _is_imperative(sentence, clause)
-    ):
+    if clause is not None and (is_finite(sentence, clause) or clause.subject is not None):
         return clause
+    if clause is not None and sentence.tags[clause.finite] == "VB" and not is_infinitive(sentence, clause):
+        return clause  # an imperative
     for child in sentence.children(root):
         if sentence.relation(child) in _BESIDE and not is_introduced(sentence, child):
             other = clause_of(sentence, child)
@@ -121,11 +114,7 @@ def main_clause(sentence: ParsedSentence) -> Clause | None:
 
 def is_introduced(sentence: ParsedSentence, head: int) -> bool:
     """Return whether a conjunction makes a clause a subordinate one: "(not sure) if it rains"."""
-    return any(sentence.relation(child) == "mark" for child in sentence.children(head))
-
-
-def _is_imperative(sentence: ParsedSentence, clause: Clause) -> bool:
-    return sentence.tags[clause.finite] == "VB" and not is_infinitive(sentence, clause)
+    return sentence.has_dependent(head, "mark")
 
 
 def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
@@ -138,16 +127,13 @@ def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
         return tag
     if clause.subject > clause.finite and speaker(sentence, clause.finite) != clause.subject:
         return tag
-    if (
-        tag == "VBN"
-        and may_be_past(sentence.word(clause.finite))
-        and not _has_other_tense(sentence, clause.finite)
-    ):
+    may_be = tag == "VBN" and may_be_past(sentence.word(clause.finite))
+    if may_be and not _has_other_tense(sentence, clause.finite):
         return "VBD"
     if tag == "VB" and not is_infinitive(sentence, clause):
         tag = "VBP"
-    word = sentence.word(clause.finite).lower()
-    if tag == "VBP" and sentence.word(clause.subject).lower() in _THIRD and may_be_past(word):
+    word = sentence.lower(clause.finite)
+    if tag == "VBP" and sentence.lower(clause.subject) in _THIRD and may_be_past(word):
         return "VBD"  # "it cost"
     if tag == "VBP" and word not in _ALSO_BASE | BE and lemma_of(word, "VBD") != word:
         return "VBD"  # "shook"
@@ -155,29 +141,20 @@ def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
 
 
 def _has_other_tense(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether a verb with a tense that is of no subordinate or coordinated clause stands up to the
-    next semicolon or full stop: "the salt obtained was pure".
-    """
+    """Return whether another main verb has a tense before the next ; . ! ?: "the salt obtained was pure"."""
     for number, tag in enumerate(sentence.tags):
         if number > i and sentence.word(number) in (";", ".", "!", "?"):
             return False
         if tag in FINITE and number != i:
-            head = (
-                sentence.heads[number] if sentence.relation(number) in ("aux", "aux:pass", "cop") else number
-            )
+            helps = sentence.relation(number) in ("aux", "aux:pass", "cop")
+            head = sentence.heads[number] if helps else number
             if sentence.relation(head).partition(":")[0] not in _OF_OTHER_CLAUSES:
                 return True
     return False
 
 
-def _has_not(lower: str) -> bool:
-    return "not" in lower or "n't" in lower or "n’t" in lower
-
-
 def is_assertion(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Return whether the clause states something: no imperative, no infinitive, no question, nothing that
-    ends in a question mark.
-    """
+    """Return whether the clause states something: no imperative, infinitive or question."""
     alone = clause.subject is None and sentence.tags[clause.finite] in ("VB", "VBP", "VBG", "VBN")
     if alone or clause.inverted or is_question(sentence):
         return False
@@ -189,65 +166,39 @@ def is_finite(sentence: ParsedSentence, clause: Clause) -> bool:
     return sentence.tags[clause.finite] in FINITE
 
 
-def _is_focus(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether a `not` is that of `not only`, `not just` or `not least`: no negation of the clause."""
-    return i + 1 < len(sentence) and sentence.word(i + 1).lower() in _FOCUSED
-
-
 def is_joined(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether a verb is written together with another word: part of a compound, or "dont", which
-    parsers cut in two.
-    """
-    start, end, text = sentence.starts[i], sentence.ends[i], sentence.text
+    """Return whether a verb is written together with another word: in a compound, or "dont", cut in two."""
+    start, end, text = sentence.replacement(i, sentence.text)
     before = text[start - 1 : start]
     if before in ("-", "/") or (before.isalnum() and text[start] not in "'’"):
         return True
     if text[end : end + 1] in ("-", "/"):
         return text[end : end + 2] != "--"
-    return (
-        text[end : end + 1].isalnum() and sentence.word(i + 1).lower() not in NOT
-        if i + 1 < len(sentence)
-        else False
-    )
+    return i + 1 < len(sentence) and text[end : end + 1].isalnum() and sentence.lower(i + 1) not in NOT
 
 
 def is_of_title(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether a verb has a capital that no sentence starts with: it is (part of) a name, or of a
-    heading.
-    """
+    """Return whether a verb has a capital that no sentence starts with: in a name or heading."""
     word = sentence.word(i)
     if not word[:1].isupper() or word[1:] != word[1:].lower() or not i:
         return False
-    return (
-        any(letter.isalnum() for letter in sentence.text[: sentence.starts[i]])
-        and sentence.word(i - 1)[-1:].isalnum()
-    )
+    return sentence.word(i - 1)[-1:].isalnum()
 
 
 def coordinated(sentence: ParsedSentence, clause: Clause, tag: str) -> list[int]:
-    """Return the verbs in the clause's tense that share its subject by "and" or "or", without an auxiliary of
-    their own, up to the first that does not: "came, saw and conquered".
-    """
+    """Return verbs of the same tense that share the subject by "and" or "or": "came, saw and conquered"."""
     found = []
     heads = [clause.head]
     for head in heads:
         for child in sentence.children(head):
             if child < clause.finite or sentence.relation(child) != "conj":
                 continue
-            joints = [*sentence.children(child), *sentence.children(head)]
-            words = {
-                sentence.word(i).lower()
-                for i in joints
-                if sentence.relation(i) == "cc" and clause.finite < i < child
-            }
+            joints = [*sentence.dependents(child, "cc"), *sentence.dependents(head, "cc")]
+            words = {sentence.lower(i) for i in joints if clause.finite < i < child}
             mistaken = tag == "VBD" and sentence.tags[child] == "VBN" and may_be_past(sentence.word(child))
             if (sentence.tags[child] != tag and not mistaken) or not words <= {"and", "or"}:
                 break
-            own = (
-                sentence.verb(child) != child
-                or sentence.word(child).lower() in BE
-                or sentence.auxiliaries(child)
-            )
+            own = sentence.verb(child) != child or sentence.lower(child) in BE or sentence.auxiliaries(child)
             if own or sentence.subject(child) is not None:
                 break
             found.append(child)
@@ -260,6 +211,5 @@ def is_question(sentence: ParsedSentence) -> bool:
 
 
 def is_infinitive(sentence: ParsedSentence, clause: Clause) -> bool:
-    return any(sentence.tags[child] == "TO" for child in sentence.children(clause.head)) or (
-        clause.verb > 0 and sentence.tags[clause.verb - 1] == "TO"
-    )
+    before = sentence.tags[clause.verb - 1] if clause.verb else ""
+    return before == "TO" or any(sentence.tags[child] == "TO" for child in sentence.children(clause.head))

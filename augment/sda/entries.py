@@ -7,15 +7,33 @@ edits the wrong one of two equal words, and both join tokens by spaces, where he
 stays as it is. English and Chinese, by the language of the parse.
 """
 
-from augment.core.entry import Entry, Parameter
+import functools
+
+from augment.core.entry import Parameter, augmentation
 from augment.sda import chinese, modals, negation
 from augment.sda.punctuation import CODE, PAPER, punctuated
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
 SOUND, PUBLISHED = "sound", "published"
+_VARIANT = Parameter(
+    "variant", PAPER, "the paper's rule, or that of the authors' code", choices=(PAPER, CODE)
+)
+_PHRASES = Parameter(
+    "phrases",
+    SOUND,
+    "those that leave the meaning, or all that are published; of English",
+    choices=(SOUND, PUBLISHED),
+)
+_sda = functools.partial(augmentation, needs="parse", languages="en zh")
 
 
+@_sda(
+    "preserving",
+    paper="SDA (Zhu et al. 2022), section 4.1, algorithm 1",
+    parameters=(_VARIANT,),
+    sample="He travelled widely in Europe. -> He, travelled widely in Europe.",
+)
 def pi(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
     """Insert punctuation (SDA, section 4.1 and algorithm 1); return None where no mark has a place.
 
@@ -27,6 +45,12 @@ def pi(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | No
     return punctuated(sentence, draws, variant)
 
 
+@_sda(
+    "preserving",
+    paper="SDA (Zhu et al. 2022), section 4.2, algorithm 2",
+    parameters=(_VARIANT, _PHRASES),
+    sample="He travelled widely in Europe. -> He must have travelled widely in Europe.",
+)
 def mv(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: str = SOUND) -> str | None:
     """Put a modal verb before the main clause's verb, in its tense (SDA, section 4.2 and algorithm 2).
 
@@ -55,6 +79,12 @@ def mv(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: st
     return None
 
 
+@_sda(
+    "altering",
+    paper="SDA (Zhu et al. 2022), section 4.4",
+    parameters=(_VARIANT,),
+    sample="He travelled widely in Europe. -> He did not travel widely in Europe.",
+)
 def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
     """Negate a sentence, or take its negation away: SDA's negative sample (section 4.4). Return None where
     neither can be done.
@@ -68,6 +98,12 @@ def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | N
     return _changed(sentence, edits) if edits else None
 
 
+@_sda(
+    "preserving",
+    paper="SDA (Zhu et al. 2022), section 4.3, algorithm 3",
+    parameters=(_VARIANT, _PHRASES),
+    sample="He travelled widely in Europe. -> It is not true that he did not travel widely in Europe.",
+)
 def dn(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: str = SOUND) -> str | None:
     """Negate a sentence twice, so that the two cancel each other (SDA, section 4.3 and algorithm 3).
 
@@ -87,71 +123,3 @@ def dn(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: st
 def _changed(sentence: ParsedSentence, edits: list[tuple[int, int, str]]) -> str | None:
     text = sentence.edit(edits)
     return None if text == sentence.text else text
-
-
-_VARIANT = Parameter(
-    "variant", PAPER, "the paper's rule, or that of the authors' code", choices=(PAPER, CODE)
-)
-_PHRASES = Parameter(
-    "phrases",
-    SOUND,
-    "those that leave the meaning, or all that are published; of English",
-    choices=(SOUND, PUBLISHED),
-)
-_SDA = "SDA (Zhu et al. 2022)"
-_BEFORE = "He travelled widely in Europe."
-
-ENTRIES = (
-    Entry(
-        name="pi",
-        paper=f"{_SDA}, section 4.1, algorithm 1",
-        parameters=(_VARIANT,),
-        description="Punctuation insertion: a comma at a subordinate clause; else quotes around the subject "
-        "or a comma behind it; else an exclamation mark at the end.",
-        example="pi:variant=code",
-        function=pi,
-        meaning="preserving",
-        languages=("en", "zh"),
-        needs=("parse",),
-        sample=(_BEFORE, "He, travelled widely in Europe."),
-    ),
-    Entry(
-        name="mv",
-        paper=f"{_SDA}, section 4.2, algorithm 2",
-        parameters=(_VARIANT, _PHRASES),
-        description="Modal verbs: must, should, have to, cannot but ... before the main verb; the code's "
-        "variant also puts very, really ... before adjectives.",
-        example="mv:variant=code",
-        function=mv,
-        meaning="preserving",
-        languages=("en", "zh"),
-        needs=("parse",),
-        sample=(_BEFORE, "He must have travelled widely in Europe."),
-    ),
-    Entry(
-        name="dn",
-        paper=f"{_SDA}, section 4.3, algorithm 3",
-        parameters=(_VARIANT, _PHRASES),
-        description='Double negation: the main clause is negated, and a phrase such as "It is not true '
-        'that" stands before it.',
-        example="dn:variant=code",
-        function=dn,
-        meaning="preserving",
-        languages=("en", "zh"),
-        needs=("parse",),
-        sample=(_BEFORE, "It is not true that he did not travel widely in Europe."),
-    ),
-    Entry(
-        name="neg",
-        paper=f"{_SDA}, section 4.4",
-        parameters=(_VARIANT,),
-        description="Negation of the main clause; a clause that is negated loses its negation. For "
-        "negatives.",
-        example="neg:variant=code",
-        function=neg,
-        meaning="altering",
-        languages=("en", "zh"),
-        needs=("parse",),
-        sample=(_BEFORE, "He did not travel widely in Europe."),
-    ),
-)

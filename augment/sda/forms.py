@@ -21,7 +21,7 @@ from augment.sda.english import (
 )
 from augment.text.inflection import lemma_of, may_be_past
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, like, word_set
+from augment.text.word_forms import Edit, like, named_words
 
 _FULL = {"ca": "can", "wo": "will", "sha": "shall"}  # what is left of can't, won't, shan't
 _MARKS = re.compile(r"[,;:!?\"“”—]")
@@ -31,13 +31,7 @@ _NONE = {"some": "no", "someone": "no one", "somebody": "nobody", "something": "
 _DENIED = _NOT_ALL | {"a", "an", "one", "any", "anyone", "anybody", "anything", "even", "much"}
 _COUNTS = _NOT_ALL | _NONE.keys() | {"few", "little", "only", "most", "almost", "nearly"}
 # Adverbs that may stand before "does not", as they are of the sentence and no manner or degree of the verb.
-_BEFORE_NOT = word_set(
-    "actually also always apparently certainly clearly consequently currently eventually evidently "
-    "finally first generally hence however initially just later likely literally maybe nevertheless "
-    "normally now obviously often originally perhaps possibly presumably previously probably really "
-    "reportedly simply sometimes soon still subsequently suddenly supposedly surely then thereby "
-    "therefore though thus too typically ultimately usually"
-)
+_BEFORE_NOT = named_words("forms.before_not")
 
 
 def negate(
@@ -53,7 +47,7 @@ def negate(
     word, tag = sentence.word(finite), sentence.tags[finite]
     lower = word.lower()
     start, end = sentence.starts[finite], sentence.ends[finite]
-    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    following = sentence.lower(finite + 1)
     if clause.negation is not None or clause.focus or following in NOT or is_of_title(sentence, finite):
         return None
     if is_joined(sentence, finite) or _asks_what_is(sentence, clause):
@@ -85,25 +79,18 @@ def negate(
         if base == "do" and (finite + 1 == len(sentence) or sentence.pos[finite + 1] == "PUNCT"):
             return [(end, end, like(word, " not"))]  # "I do."
         auxiliary = {"VBZ": "does", "VBP": "do", "VBD": "did"}[tag]
-        rest = [
-            (
-                sentence.starts[i],
-                sentence.ends[i],
-                like(sentence.word(i), lemma_of(sentence.word(i), tag, sentence.lemmas[i])),
-            )
-            for i in coordinated(sentence, clause, tag)
-        ]
+        rest = []
+        for i in coordinated(sentence, clause, tag):
+            lemma = lemma_of(sentence.word(i), tag, sentence.lemmas[i])
+            rest.append(sentence.replacement(i, like(sentence.word(i), lemma)))
         return with_auxiliary(sentence, clause, f"{auxiliary} not", base, rest, _BEFORE_NOT)
     if tag == "VB" and clause.subject is None and not is_infinitive(sentence, clause):
         return [(start, end, like(word, f"do not {lower}"))]  # an imperative
     if tag in ("VB", "VBG", "VBN"):  # to go, going, gone: nothing finite, `not` stands before
         first = finite - 1 if tag == "VB" and finite and sentence.tags[finite - 1] == "TO" else finite
         place, opening = sentence.starts[first], sentence.word(first)
-        if (
-            opening[:1].isupper()
-            and not opening.isupper()
-            and not any(letter.isalnum() for letter in sentence.text[:place])
-        ):
+        opens = not any(letter.isalnum() for letter in sentence.text[:place])
+        if opens and opening[:1].isupper() and not opening.isupper():
             return [(place, place + 1, "Not " + sentence.text[place].lower())]
         return [(place, place, "NOT " if opening.isupper() else "not ")]
     return None
@@ -112,71 +99,54 @@ def negate(
 def _asks(sentence: ParsedSentence, clause: Clause) -> bool:
     """Return whether a form of "be" stands before its subject to ask; the question mark may be missing."""
     finite, subject = clause.finite, clause.subject
-    if subject is None or subject < finite or sentence.word(finite).lower() not in BE:
+    if subject is None or subject < finite or sentence.lower(finite) not in BE:
         return False
     opens = all(sentence.pos[i] in ("PUNCT", "INTJ", "CCONJ") for i in range(finite))
     return is_question(sentence) or (opens and sentence.pos[subject] == "PRON")
 
 
 def _asks_what_is(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Return whether "be" asks for what its subject is, where or how much: no answer denies that.
-
-    A question mark may be missing.
-    """
+    """Return whether "be" asks what, where or how much its subject is, which no "not" denies."""
     inverted = clause.subject is not None and clause.subject > clause.finite
-    if (
-        clause.auxiliaries
-        or not (inverted or is_question(sentence))
-        or sentence.word(clause.verb).lower() not in BE
-    ):
+    if clause.auxiliaries or not (inverted or is_question(sentence)) or sentence.lower(clause.verb) not in BE:
         return False
     return any(tag[:1] == "W" for tag in sentence.tags[: clause.finite])
 
 
 def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
-    """Return edits that deny a subject which says how many; [] where there is no way to, None where it does
-    not say.
-    """
+    """Return edits that deny a subject which says how many; [] where none can, None where it does not say."""
     if clause.subject is None or clause.subject > clause.finite or clause.inverted:
         return None
     first = sentence.subtree(clause.subject)[0]
-    lower = sentence.word(first).lower()
+    lower = sentence.lower(first)
     if lower not in _COUNTS:
         return None
-    if (lower not in _NOT_ALL and lower not in _NONE) or negation_before_subject(
-        sentence, clause
-    ) is not None:
+    if lower not in _NOT_ALL and lower not in _NONE:
+        return []
+    if negation_before_subject(sentence, clause) is not None:
         return []
     if sentence.heads[first] != clause.subject and first != clause.subject:
         return None
     following = sentence.tags[first + 1] if first + 1 < len(sentence) else ""
-    start, end, word = sentence.starts[first], sentence.ends[first], sentence.word(first)
+    start, end, word = sentence.replacement(first, sentence.word(first))
     if lower in _NOT_ALL:
         return [(start, end, like(word, f"not {lower}"))]
     if following == "CD" or (lower == "some" and following == "DT"):
         return None  # "some 300 men"
-    new = (
-        "none"
-        if lower == "some" and (first == clause.subject or sentence.pos[first + 1] == "ADP")
-        else _NONE[lower]
-    )
-    return [(start, end, like(word, new))]
+    alone = lower == "some" and (first == clause.subject or sentence.pos[first + 1] == "ADP")
+    return [(start, end, like(word, "none" if alone else _NONE[lower]))]
 
 
 def negation_before_subject(sentence: ParsedSentence, clause: Clause) -> int | None:
-    """Return the `not` that opens the subject or stands right before it, whatever it depends on: "not all men
-    came", "not a soul". Parsers hang it on the subject or on the verb.
-    """
+    """Return the `not` that opens the subject or stands before it: "not all men came", "not a soul"."""
     if clause.subject is None or clause.subject > clause.finite:
         return None
     first = sentence.subtree(clause.subject)[0]
-    if sentence.word(first).lower() == "not":
+    if sentence.lower(first) == "not":
         return first
     before = first - 1
-    denies = (
-        sentence.word(first).lower() in _DENIED and before >= 0 and sentence.word(before).lower() == "not"
-    )
-    return before if denies and (not before or sentence.word(before - 1).lower() != "or") else None
+    denies = sentence.lower(first) in _DENIED and before >= 0 and sentence.lower(before) == "not"
+    return before if denies and (not before or sentence.lower(before - 1) != "or") else None
 
 
 def with_auxiliary(
@@ -192,9 +162,7 @@ def with_auxiliary(
     "does not highly value").
     """
     finite = first = clause.finite
-    while (
-        first and _goes_with(sentence, clause, first - 1) and sentence.word(first - 1).lower() not in staying
-    ):
+    while first and _goes_with(sentence, clause, first - 1) and sentence.lower(first - 1) not in staying:
         first -= 1
     if first < finite:
         begin, last = sentence.subtree(first)
@@ -205,25 +173,20 @@ def with_auxiliary(
     if sentence.word(first)[:1].isupper() and not word.isupper():
         return None
     auxiliary = like(word, auxiliary) if word.isupper() else auxiliary
-    return [
-        (place, place, f"{auxiliary} "),
-        (sentence.starts[finite], sentence.ends[finite], like(word, verb)),
-        *rest,
-    ]
+    return [(place, place, f"{auxiliary} "), sentence.replacement(finite, like(word, verb)), *rest]
 
 
 def _goes_with(sentence: ParsedSentence, clause: Clause, i: int) -> bool:
     adverb = sentence.tags[i] in ("RB", "RBR") and sentence.relation(i) == "advmod"
-    return adverb and sentence.heads[i] in (clause.head, clause.verb) and sentence.word(i).lower() not in NOT
+    return adverb and sentence.heads[i] in (clause.head, clause.verb) and sentence.lower(i) not in NOT
 
 
 def _opens_clause(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Return whether nothing but adverbs and punctuation stands before the finite verb, as in imperatives, or
-    it has a "to".
-    """
+    """Return whether only adverbs and punctuation stand before the finite verb (imperatives), or "to"."""
     before = range(sentence.subtree(clause.head)[0], clause.finite)
+    light = ("ADV", "PUNCT", "INTJ", "CCONJ")
     return clause.subject is None and all(
-        sentence.pos[i] in ("ADV", "PUNCT", "INTJ", "CCONJ") or sentence.tags[i] == "TO" for i in before
+        sentence.pos[i] in light or sentence.tags[i] == "TO" for i in before
     )
 
 
@@ -248,28 +211,18 @@ def affirm(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     i = clause.negation
     if i is None:
         return None
-    word, before = sentence.word(i).lower(), sentence.word(i - 1).lower()
+    word, before = sentence.lower(i), sentence.lower(i - 1)
     if word != "not":  # n't, written together with its verb
         if before == "ai":
             return None
-        joined = (
-            sentence.starts[i - 1],
-            sentence.ends[i],
-            like(sentence.word(i - 1), _FULL.get(before, before)),
-        )
+        joined = sentence.replacement(i - 1, like(sentence.word(i - 1), _FULL.get(before, before)), i)
         return [joined] if sentence.ends[i - 1] == sentence.starts[i] else None
-    return [without_word(sentence, i)]
+    return [without_words(sentence, i)]
 
 
-def without_word(sentence: ParsedSentence, i: int) -> Edit:
-    """Return the edit that deletes word i with the space before it; where it opens the text, a quotation or a
-    bracket, with the space behind it, and the next word gets its capital.
-    """
-    return without_words(sentence, i, i)
-
-
-def without_words(sentence: ParsedSentence, first: int, last: int) -> Edit:
-    """Return the edit that deletes words `first` to `last`, as `without_word` does one."""
+def without_words(sentence: ParsedSentence, first: int, last: int = -1) -> Edit:
+    """Return the edit that deletes words `first` to `last` and a space; openings pass on their capital."""
+    last = first if last < 0 else last
     start, end = sentence.starts[first], sentence.ends[last]
     if start and sentence.text[start - 1] == " ":
         return start - 1, end, ""

@@ -28,28 +28,20 @@ from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of, may_be_past, participle
 from augment.text.negation import is_base_form, joined_base_forms
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, indefinite_article, like, word_set
+from augment.text.word_forms import Edit, indefinite_article, like, named_words, word_set
 
 # What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
 _PUBLISHED: dict[str, tuple[str, ...]] = {
-    "paper": ("must", "should", "ought to", "have to", "cannot but", "cannot help but"),
+    "paper": ("must", "should", "ought to", "have to", "cannot but", "cannot help but")
 }
 _PUBLISHED["code"] = (*_PUBLISHED["paper"], "have no choice but to", "need to")
 _DUTIES = frozenset({"should", "ought to", "need to"})  # what is to be done, and so may not be: no fact
 # of who or what could do otherwise
 _INEVITABLE = frozenset({"cannot but", "cannot help but", "have no choice but to"})
 # What somebody feels or holds, and how things look to them: "cannot help but love", no duty.
-_ATTITUDES = word_set(
-    "admire adore agree appear appreciate assume believe care consider doubt enjoy expect fear feel hate "
-    "hope like look love notice prefer recall regret remember respect seem sound suppose suspect think "
-    "want wish wonder"
-)
+_ATTITUDES = named_words("modals.attitudes")
 # What is so, whoever wants it: neither a duty nor to be helped.
-_STATES = word_set(
-    "be have belong comprise concern consist constitute contain correspond cost depend deserve differ "
-    "equal exist fit hold include indicate involve know lack last lie live matter mean measure need owe own "
-    "possess remain represent require resemble reside see smell stand stink suit taste understand value weigh"
-)
+_STATES = named_words("modals.states")
 _MUST, _HAVE_TO = frozenset({"must"}), frozenset({"have to"})
 # Of a subject that begins with these, "had to" and "could not but" deny a duty or a choice, not the deed.
 _NEGATIVE_SUBJECTS = word_set("no nobody none nothing neither few little hardly scarcely barely nowhere")
@@ -72,30 +64,17 @@ _BEFORE_NOT = frozenset({"must", "should", "ought to", "can", "could"})
 # "has to have gone"
 _BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "need to", "can", "could"})
 # Adverbs that may stand before a modal verb, as they are of the sentence.
-_STAYING = frozenset((
-    "apparently", "certainly", "clearly", "consequently", "evidently", "eventually", "finally", "first",
-    "hence", "however",
-    "later", "maybe", "nevertheless", "now", "obviously", "perhaps", "possibly", "presumably", "probably",
-    "reportedly", "soon",
-    "subsequently", "suddenly", "supposedly", "surely", "then", "therefore", "though", "thus",
-))  # fmt: skip
+_STAYING = named_words("modals.staying")
 _INTENSIFIERS = (
     "extremely", "quite", "very", "particularly", "especially", "absolutely", "totally", "really",
     "remarkably",
 )  # fmt: skip
 # Adjectives without degrees, which no intensifier can stand before.
-_PLAIN = frozenset((
-    "same", "other", "such", "many", "few", "several", "own", "only", "last", "next", "first", "second",
-    "third",
-    "former", "latter", "main", "entire", "whole", "various", "certain", "due", "able", "more", "most",
-    "less", "least",
-    "fewer", "much", "further", "little", "following", "previous", "total", "final", "single", "double",
-))  # fmt: skip
+_PLAIN = named_words("modals.plain")
 
 
 def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: str) -> list[Edit] | None:
-    """Return the edits of `augment.sda.entries.mv`: the first modal verb, in random order, that the main
-    clause can take."""
+    """Return `entries.mv`'s edits: the first modal verb, in random order, that the main clause can take."""
     clause = main_clause(sentence)
     if clause is None or not _takes_one(sentence, clause):
         return None
@@ -108,8 +87,7 @@ def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: s
 
 
 def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
-    """Return edits that put one intensifier before every adjective that can take it, and "a" or "an" before
-    it as it needs."""
+    """Return edits that put one intensifier before every adjective that can take it, articles corrected."""
     intensifier = draws.choice(_INTENSIFIERS)
     edits = []
     for i, tag in enumerate(sentence.tags):
@@ -122,15 +100,13 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
         text = sentence.text
         if start == 0 or text[start - 1] != " " or (end < len(text) and text[end] in "-/’'"):
             continue
-        if any(sentence.relation(child) == "advmod" for child in sentence.children(i)):
+        if sentence.has_dependent(i, "advmod"):
             continue  # it has a degree already
         if sentence.pos[i - 1] in ("ADJ", "ADV", "NUM") or sentence.relation(i) in ("compound", "fixed"):
             continue
         article = sentence.word(i - 1)
         if article.lower() in ("a", "an"):
-            edits.append(
-                (sentence.starts[i - 1], sentence.ends[i - 1], like(article, indefinite_article(intensifier)))
-            )
+            edits.append(sentence.replacement(i - 1, like(article, indefinite_article(intensifier))))
         edits.append((start, start, intensifier + " "))
     return edits or None
 
@@ -148,7 +124,7 @@ def _takes_one(sentence: ParsedSentence, clause: Clause) -> bool:
 def _sound(sentence: ParsedSentence, clause: Clause, variant: str) -> tuple[str, ...]:
     """Return the modal verbs of a variant that leave true what the clause says."""
     published = _PUBLISHED[variant]
-    lower = sentence.word(clause.finite).lower()
+    lower = sentence.lower(clause.finite)
     if clause.negation is not None:
         is_past = sentence.tags[clause.finite] == "VBD" or lower in PAST_BE
         kind = "BE" if lower in BE else "HAVE" if lower in HAVE else "DO"
@@ -162,10 +138,8 @@ def _sound(sentence: ParsedSentence, clause: Clause, variant: str) -> tuple[str,
     behind = sentence.tags[clause.auxiliaries[1] if len(clause.auxiliaries) > 1 else clause.verb]
     if clause.auxiliaries and behind == "VBN" and lower in HAVE | HAD:
         return ("must",)  # "has to have gone" is clumsy
-    passive = (
-        any(sentence.relation(i) == "aux:pass" for i in clause.auxiliaries)
-        or sentence.tags[clause.verb] == "VBG"
-    )
+    passive = any(sentence.relation(i) == "aux:pass" for i in clause.auxiliaries)
+    passive = passive or sentence.tags[clause.verb] == "VBG"
     dummy = subject is not None and (sentence.relation(subject) == "expl" or sentence.tags[subject] == "EX")
     barred = _DUTIES | _INEVITABLE if passive or dummy or _is_identity(sentence, clause) else _DUTIES
     if variant == "paper":
@@ -176,7 +150,7 @@ def _sound(sentence: ParsedSentence, clause: Clause, variant: str) -> tuple[str,
 def _has_negative_subject(sentence: ParsedSentence, clause: Clause) -> bool:
     if clause.subject is None or clause.subject > clause.finite:
         return False
-    first = sentence.word(sentence.subtree(clause.subject)[0]).lower()
+    first = sentence.lower(sentence.subtree(clause.subject)[0])
     return first in _NEGATIVE_SUBJECTS or negation_before_subject(sentence, clause) is not None
 
 
@@ -187,10 +161,10 @@ def _misread(sentence: ParsedSentence, clause: Clause) -> frozenset[str]:
     a guess at what it, this, that or there is. "Must" is a guess at states in the present ("must own"), not
     at deeds ("must go"), passives, or what is so of oneself. Nobody can help to own or to be somewhere.
     """
-    word = sentence.word(clause.verb).lower()
+    word = sentence.lower(clause.verb)
     lemma = "be" if word in BE else lemma_of(word, sentence.tags[clause.verb], sentence.lemmas[clause.verb])
     past = finite_tag(sentence, clause) == "VBD"
-    subject = "" if clause.subject is None else sentence.word(clause.subject).lower()
+    subject = "" if clause.subject is None else sentence.lower(clause.subject)
     if any(sentence.relation(i) == "aux:pass" for i in clause.auxiliaries):
         return _HAVE_TO if past else _HAVE_TO | _MUST
     if lemma == "mean" and subject in _SPEAKING | {"you"}:  # "I mean" says nothing of its own
@@ -209,7 +183,7 @@ def _misread(sentence: ParsedSentence, clause: Clause) -> frozenset[str]:
 
 def _is_state_of_others(sentence: ParsedSentence, clause: Clause) -> bool:
     """Return whether the clause tells what somebody other than speaker and hearer wants, has or feels."""
-    if clause.subject is None or sentence.word(clause.subject).lower() in _SPEAKING | {"you"}:
+    if clause.subject is None or sentence.lower(clause.subject) in _SPEAKING | {"you"}:
         return False
     lemma = lemma_of(sentence.word(clause.verb), sentence.tags[clause.verb], sentence.lemmas[clause.verb])
     return lemma in _STATES | _ATTITUDES
@@ -218,25 +192,21 @@ def _is_state_of_others(sentence: ParsedSentence, clause: Clause) -> bool:
 def _is_adjective(sentence: ParsedSentence, clause: Clause) -> bool:
     """Return whether the clause says by an adjective how something is: "be glad", not "be at home"."""
     if clause.head == clause.verb:
-        return any(sentence.relation(child) == "acomp" for child in sentence.children(clause.head))
+        return sentence.has_dependent(clause.head, "acomp")
     return sentence.pos[clause.head] == "ADJ"
 
 
 def _is_identity(sentence: ParsedSentence, clause: Clause) -> bool:
     """Return whether the clause says what something is, by a noun or number ("cannot but be the first")."""
-    if sentence.word(clause.verb).lower() not in BE:
+    if sentence.lower(clause.verb) not in BE:
         return False
     if clause.head != clause.verb:
         return sentence.pos[clause.head] in ("NOUN", "PROPN", "NUM", "PRON")
-    return any(sentence.relation(child) == "attr" for child in sentence.children(clause.head))
+    return sentence.has_dependent(clause.head, "attr")
 
 
 def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | None:
-    """Return edits that put `modal` before the verb: "travelled" becomes "must have travelled" or "had to
-    travel".
-
-    None where there is a modal verb already, and for what is not finite.
-    """
+    """Return edits that put `modal` before the verb ("must have travelled", "had to travel"), or None."""
     finite = clause.finite
     word, tag = sentence.word(finite), sentence.tags[finite]
     lower = word.lower()
@@ -244,20 +214,14 @@ def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | N
         return None
     space = " " if lower[0] in "'’" else ""  # he's
     following = [a for a in (*clause.auxiliaries[1:], clause.verb) if a != finite]
-    perfect = (
-        bool(clause.auxiliaries)
-        and lower in HAVE
-        and bool(following)
-        and sentence.tags[following[0]] == "VBN"
-    )
-    perfect = perfect and (lower not in ("'s", "’s") or sentence.relation(finite) == "aux")
+    perfect = bool(clause.auxiliaries and following) and sentence.tags[following[0]] == "VBN"
+    perfect = perfect and lower in HAVE and (lower not in ("'s", "’s") or sentence.relation(finite) == "aux")
     if perfect:
         if modal not in _BEFORE_HAVE:
             return None
-        return _written(
-            sentence, clause, space + _agreeing(modal, "VBD" if lower == "had" else tag, lower), "have", []
-        )
-    if any(sentence.word(child).lower() in NEGATIVE_ADVERBS for child in sentence.children(clause.head)):
+        modal = _agreeing(modal, "VBD" if lower == "had" else tag, lower)
+        return _written(sentence, clause, space + modal, "have", [])
+    if any(sentence.lower(child) in NEGATIVE_ADVERBS for child in sentence.children(clause.head)):
         return None  # never cannot but
     if lower == "did" and clause.auxiliaries:
         return _without_did(sentence, clause, modal)
@@ -276,13 +240,10 @@ def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | N
         done = participle(word, base)
     finished = past and modal in _BEFORE_NOT
     rest = []
-    for i in (
-        coordinated(sentence, clause, "VBD" if past else "VBZ" if tag == "VBZ" else "VBP") if base else ()
-    ):
+    shared_tag = "VBD" if past else "VBZ" if tag == "VBZ" else "VBP"
+    for i in coordinated(sentence, clause, shared_tag) if base else ():
         lemma = lemma_of(sentence.word(i), "VBD" if past else tag, sentence.lemmas[i])
-        rest.append(
-            (sentence.starts[i], sentence.ends[i], participle(sentence.word(i), lemma) if finished else lemma)
-        )
+        rest.append(sentence.replacement(i, participle(sentence.word(i), lemma) if finished else lemma))
     if finished:
         return _written(sentence, clause, f"{space}{modal}", f"have {done}", rest)
     return _written(sentence, clause, space + _agreeing(modal, "VBD" if past else tag, lower), base, rest)
@@ -291,28 +252,24 @@ def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | N
 def _without_did(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | None:
     """Write "cannot have gone" for "did not go"; return None for an emphatic "did go"."""
     verbs = [clause.verb, *joined_base_forms(sentence, clause.head)]
-    if (
-        clause.negation is None
-        or len(clause.auxiliaries) > 1
-        or sentence.tags[clause.verb] not in ("VB", "VBP")
-    ):
+    if clause.negation is None or len(clause.auxiliaries) > 1:
+        return None
+    if sentence.tags[clause.verb] not in ("VB", "VBP"):
         return None
     rest = []
     for i in verbs:
-        lemma = sentence.word(i).lower()
+        lemma = sentence.lower(i)
         done = inflect(lemma, "VBN")
         if done is None or not is_base_form(lemma):
             return None
-        rest.append((sentence.starts[i], sentence.ends[i], like(sentence.word(i), done)))
+        rest.append(sentence.replacement(i, like(sentence.word(i), done)))
     return _written(sentence, clause, modal, "have", rest)
 
 
 def _is_barred(sentence: ParsedSentence, finite: int, modal: str) -> bool:
-    """Return whether a modal verb cannot stand before the finite one: "is to go", "used to go", "had better
-    go"; "has to go" takes those without "to" alone.
-    """
-    lower = sentence.word(finite).lower()
-    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    """Return whether no modal can stand before the finite verb: "is to go", "used to", "had better"."""
+    lower = sentence.lower(finite)
+    following = sentence.lower(finite + 1)
     if following == "to":
         return lower in BE or lower == "used" or (lower in HAVE | NEED and modal.endswith(" to"))
     return lower == "ai" or (following in ("better", "rather") and lower in HAD)
@@ -326,11 +283,8 @@ def _written(
     if clause.negation is None:
         return with_auxiliary(sentence, clause, modal, verb, rest, _STAYING) if verb else None
     place, word = sentence.ends[clause.negation], sentence.word(clause.finite)
-    is_short = sentence.word(clause.negation).lower() != "not"
-    if (
-        is_short != (sentence.starts[clause.negation] == end)
-        or sentence.word(clause.negation).lower() not in NOT
-    ):
+    is_short = sentence.lower(clause.negation) != "not"
+    if is_short != (sentence.starts[clause.negation] == end) or sentence.lower(clause.negation) not in NOT:
         return None
     modal, verb = like(word, modal), f" {verb}" if verb else ""
     if modal.lower().strip() == "can":

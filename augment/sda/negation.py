@@ -5,32 +5,18 @@ Each function returns edits, or None where the rule does not apply.
 
 import re
 
-from augment.sda.english import (
-    FINITE,
-    Clause,
-    clause_of,
-    finite_tag,
-    is_assertion,
-    is_question,
-    main_clause,
-)
-from augment.sda.forms import affirm, negate, negation_before_subject, without_word, without_words
+from augment.sda.english import FINITE, Clause, clause_of, finite_tag, is_assertion, is_question, main_clause
+from augment.sda.forms import affirm, negate, negation_before_subject, without_words
 from augment.sda.prefixes import PREFIXES, deniable, prefixed, states_something
 from augment.text.draws import Draws
 from augment.text.negation import assertive, needs_negation
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, is_name, like, overlap, word_set
+from augment.text.word_forms import Edit, is_name, like, overlap, word_map, word_set
 
 _NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
 _NOT = _NEGATIVE - {"no"}
 _AUXILIARY = frozenset({"aux"})
-_WITHOUT = {
-    "no": "some",
-    "nobody": "somebody",
-    "nothing": "something",
-    "nowhere": "somewhere",
-    "none": "some",
-}
+_WITHOUT = word_map("no=some nobody=somebody nothing=something nowhere=somewhere none=some")
 _DUTIES = word_set("must should ought shall sha may might need dare")
 _BEFORE_NOT = word_set(
     "apparently certainly clearly definitely evidently hereby obviously perhaps presumably probably still "
@@ -79,7 +65,7 @@ def double_negation_edits(
     if found is None:
         return None
     clause, first = found
-    if sentence.word(clause.finite).lower() in _DUTIES or _had_better(sentence, clause):
+    if sentence.lower(clause.finite) in _DUTIES or sentence.lower(clause.finite + 1) == "better":
         return None  # not to have to is no having to: "it is not true that he must not go"
     is_negative, edits = _without_negation(sentence, clause)
     if not is_negative and not _turns_with_not(sentence, clause):
@@ -87,15 +73,8 @@ def double_negation_edits(
     return prefixed(sentence, phrase, edits, first, clause.head) if edits else None
 
 
-def _had_better(sentence: ParsedSentence, clause: Clause) -> bool:
-    following = clause.finite + 1
-    return following < len(sentence) and sentence.word(following).lower() == "better"
-
-
 def _negated(sentence: ParsedSentence, clause: Clause | None) -> list[Edit] | None:
-    """Return edits that negate the main clause by its own words, or, where there is no verb with a tense,
-    what there is.
-    """
+    """Return edits that negate the main clause by its own words, or what there is without a finite verb."""
     if clause is None:
         return None if states_something(sentence) or _is_formula(sentence) else _fragment(sentence)
     is_negative, edits = _without_negation(sentence, clause)
@@ -108,37 +87,30 @@ def _negated(sentence: ParsedSentence, clause: Clause | None) -> list[Edit] | No
 
 
 def _turns_with_not(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Return whether a `not` in the clause would not deny it.
-
-    "Not a little" means much, "any of them do not" is no English, and "see you there" is no order.
-    """
+    """Return whether a `not` would not deny the clause: "not a little", "any of them", "see you there"."""
     behind = max(clause.finite, clause.verb if clause.verb == clause.head else clause.finite) + 1
-    words = [sentence.word(i).lower() for i in range(behind, min(behind + 2, len(sentence)))]
-    before = sentence.word(clause.finite - 1).lower() if clause.finite else ""
+    words = [sentence.lower(i) for i in range(behind, min(behind + 2, len(sentence)))]
+    before = sentence.lower(clause.finite - 1)
     if words in (["a", "little"], ["a", "few"]) or before == "not":  # "why not go?"
         return True
     if clause.subject is not None:
         first = sentence.subtree(clause.subject)[0]
-        return first < clause.finite and sentence.word(first).lower() in _ANY
-    return sentence.tags[clause.finite] in ("VB", "VBP") and any(
-        child > clause.finite and sentence.word(child).lower() in ("you", "u", "ya")
-        for child in sentence.children(clause.head)
-        if sentence.relation(child).partition(":")[0] in ("obj", "iobj", "obl")
-    )
+        return first < clause.finite and sentence.lower(first) in _ANY
+    behind_it = [child for child in sentence.children(clause.head) if child > clause.finite]
+    hearers = [child for child in behind_it if sentence.lower(child) in ("you", "u", "ya")]
+    kinds = {sentence.relation(child).partition(":")[0] for child in hearers}
+    return sentence.tags[clause.finite] in ("VB", "VBP") and not kinds.isdisjoint(("obj", "iobj", "obl"))
 
 
 def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> list[Edit] | None:
-    """Put a phrase of denial before a statement that cannot be negated by its own words: "It is not true that
-    only he came"."""
+    """Deny a statement that has no negation of its own by a phrase: "It is not true that only he came"."""
     phrase = draws.choice(PREFIXES["paper", "sound"])
     if clause is None or finite_tag(sentence, clause) not in FINITE:
         return prefixed(sentence, phrase) if states_something(sentence) else None
     found = deniable(sentence, clause) if is_assertion(sentence, clause) else None
-    return (
-        prefixed(sentence, phrase, (), found[1], found[0].head)
-        if found and found[0].head == clause.head
-        else None
-    )
+    if found is None or found[0].head != clause.head:
+        return None
+    return prefixed(sentence, phrase, (), found[1], clause.head)
 
 
 def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, list[Edit] | None]:
@@ -152,7 +124,7 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
         return True, _without_not(sentence, clause)
     before = negation_before_subject(sentence, clause)
     if before is not None:  # "not all men came"
-        return True, [without_word(sentence, before)]
+        return True, [without_words(sentence, before)]
     before = _not_before_participle(sentence, clause)
     if before is not None:
         return True, _without_plain_not(sentence, before)
@@ -161,7 +133,7 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
         return False, None
     found, edits = _negative_word(sentence, clause)
     # "either ... or" leaves nothing negative behind
-    if found is None or sentence.word(found).lower() == "neither":
+    if found is None or sentence.lower(found) == "neither":
         return found is not None, edits
     return True, _with_some(sentence, found, edits)
 
@@ -172,21 +144,15 @@ def _not_before_participle(sentence: ParsedSentence, clause: Clause) -> int | No
     if sentence.tags[finite] not in ("VBG", "VBN") or finite_tag(sentence, clause) in FINITE:
         return None
     own = {clause.head, clause.verb, finite}
-    found = (i for i in range(finite) if sentence.word(i).lower() == "not")
+    found = (i for i in range(finite) if sentence.lower(i) == "not")
     return next((i for i in found if i + 1 == finite or sentence.heads[i] in own), None)
 
 
 def _without_plain_not(sentence: ParsedSentence, i: int) -> list[Edit] | None:
-    """Return edits that take away a `not` that is of no verb with a tense; None where nothing is left without
-    it.
-    """
+    """Return edits that take away a `not` of no finite verb; None where nothing is left without it."""
     if not any(word[:1].isalnum() for number, word in enumerate(sentence.words) if number != i):
         return None
-    return _with_some(sentence, i, [without_word(sentence, i)])
-
-
-def _is_negative(sentence: ParsedSentence, clause: Clause) -> bool:
-    return clause.negation is not None or _without_negation(sentence, clause)[0]
+    return _with_some(sentence, i, [without_words(sentence, i)])
 
 
 def _without_not(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
@@ -195,9 +161,7 @@ def _without_not(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
 
 
 def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None) -> list[Edit] | None:
-    """Return edits that take the negative word away, with those that make its "any" a "some"; None where
-    something needs it.
-    """
+    """Return the edits with "some" for its "any"; None where something needs the negative word."""
     if not edits:
         return None
     words = [word.lower().replace("’", "'") for word in sentence.words]
@@ -213,23 +177,20 @@ def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None
 def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None, list[Edit] | None]:
     """Return (the negative word of a clause that is none of its verb, edits that make it positive)."""
     for i in range(len(sentence)):
-        lower = sentence.word(i).lower()
+        lower = sentence.lower(i)
         if (lower == "never" or lower in _ALMOST) and sentence.heads[i] in (clause.head, clause.verb):
-            return i, None if clause.inverted else [without_word(sentence, i)]
+            return i, None if clause.inverted else [without_words(sentence, i)]
         if lower in ("neither", "nor") and (other := _paired(sentence, i)) is not None:
             if other < 0:
                 return i, None
             pair = ((i, "either"), (other, "or"))
-            return i, [(sentence.starts[j], sentence.ends[j], like(sentence.word(j), new)) for j, new in pair]
+            return i, [sentence.replacement(j, like(sentence.word(j), new)) for j, new in pair]
         if lower in _WITHOUT:
-            following = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
+            following = sentence.lower(i + 1)
             if lower == "no" and following == "longer":
                 return i, [without_words(sentence, i, i + 1)]
-            if (
-                lower == "no"
-                and following in _ASIDES
-                and sentence.relation(sentence.heads[i])[:5] not in _ARGUMENTS
-            ):
+            argument = sentence.relation(sentence.heads[i])[:5] in _ARGUMENTS
+            if lower == "no" and following in _ASIDES and not argument:
                 continue
             if lower == "no" and following in _BOUND_TO_NO:
                 return i, None
@@ -239,70 +200,60 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
 
 
 def _paired(sentence: ParsedSentence, i: int) -> int | None:
-    """Return the `nor` that goes with the `neither` at word i, -1 where it stands by itself; None where it
-    belongs to a noun.
-    """
-    if sentence.word(i).lower() == "nor":
+    """Return the `nor` that goes with the `neither` at word i; -1 where it stands by itself."""
+    if sentence.lower(i) == "nor":
         return -1
-    nor = [j for j in range(i + 1, len(sentence)) if sentence.word(j).lower() == "nor"]
+    nor = [j for j in range(i + 1, len(sentence)) if sentence.lower(j) == "nor"]
     return nor[0] if len(nor) == 1 else -1
 
 
 def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
-    """Write `some` for `no` and its like, if they are, or determine, what depends on word `head` (any word:
-    -1) directly."""
-    lower = sentence.word(i).lower()
+    """Write `some` for `no` and its like in an argument of word `head` (-1: of any)."""
+    lower = sentence.lower(i)
     owner = i if lower != "no" else sentence.heads[i]
     if lower == "no" and (sentence.relation(i) != "det" or owner == i):
         return None
     if head >= 0 and sentence.heads[owner] != head and owner != head:
         return None
-    if lower == "no" and owner == i + 1 and sentence.word(owner).lower() == "one":
+    if lower == "no" and owner == i + 1 and sentence.lower(owner) == "one":
         return sentence.starts[i], sentence.ends[owner], like(sentence.word(i), "someone")
-    return sentence.starts[i], sentence.ends[i], like(sentence.word(i), _WITHOUT[lower])
+    return sentence.replacement(i, like(sentence.word(i), _WITHOUT[lower]))
 
 
 def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
     """Negate a sentence without a verb: `no` for the article of its noun, or before a noun without one; `not`
     before anything else, and away with one that is there. None for questions and exclamations ("What a
     day!")."""
-    opening = sentence.word(0).lower()
+    opening = sentence.lower(0)
     if sentence.tags[0][:1] == "W" or (is_question(sentence) and opening == "why"):
         return None
     root = sentence.root
-    found = next((i for i in range(root + 1) if sentence.word(i).lower() in _NOT), None)
+    found = next((i for i in range(root + 1) if sentence.lower(i) in _NOT), None)
     if found is not None:  # "a not so good idea" has another form without it
-        bound = sentence.word(found).lower() != "not" or (found > 0 and sentence.pos[found - 1] == "DET")
+        bound = sentence.lower(found) != "not" or (found > 0 and sentence.pos[found - 1] == "DET")
         return None if bound else _without_plain_not(sentence, found)
     nominal = sentence.pos[root] == "NOUN" and not is_name(sentence, 0)
-    nominal = nominal and not sentence.word(root).lower().endswith(("thing", "body", "one"))
-    nominal = (
-        nominal
-        and sentence.word(root).lower() not in _AMOUNTS
-        and (sentence.pos[0] != "DET" or sentence.heads[0] == root)
-    )
-    if nominal:
+    lower = sentence.lower(root)
+    nominal = nominal and not lower.endswith(("thing", "body", "one")) and lower not in _AMOUNTS
+    if nominal := nominal and (sentence.pos[0] != "DET" or sentence.heads[0] == root):
         for child in sentence.children(root):
-            if sentence.word(child).lower() in ("a", "an", "the") and child < root:
-                return [(sentence.starts[child], sentence.ends[child], like(sentence.word(child), "no"))]
-            if sentence.word(child).lower() == "no":
-                return [without_word(sentence, child)]
+            if sentence.lower(child) in ("a", "an", "the") and child < root:
+                return [sentence.replacement(child, like(sentence.word(child), "no"))]
+            if sentence.lower(child) == "no":
+                return [without_words(sentence, child)]
             if sentence.relation(child) in ("det", "nmod:poss", "nummod", "case", "det:predet", "prep"):
                 nominal = nominal and child > root
     nominal = nominal and sentence.subtree(root)[0] == 0 and "," not in sentence.text[: sentence.starts[root]]
-    words = (i for i in range(len(sentence)) if sentence.word(i)[0].isalnum())
-    first = (
-        0
-        if sentence.pos[0] != "PUNCT" or not sentence.text.startswith(("-", "–", "—", "*"))
-        else next(words, 0)
-    )
+    first = 0
+    if sentence.pos[0] == "PUNCT" and sentence.text.startswith(("-", "–", "—", "*")):
+        first = next((i for i in range(len(sentence)) if sentence.word(i)[0].isalnum()), 0)
     return prefixed(sentence, "No" if nominal else "Not", (), first)
 
 
 def _is_formula(sentence: ParsedSentence) -> bool:
     """Return whether a sentence without a verb greets, thanks, asks, or is a name of words with capitals."""
     root = sentence.root
-    if sentence.tags[root] == "UH" or sentence.word(0).lower() in _FORMULAS:
+    if sentence.tags[root] == "UH" or sentence.lower(0) in _FORMULAS:
         return True
     if is_question(sentence) and any(tag[:1] == "W" for tag in sentence.tags):
         return True
@@ -311,12 +262,10 @@ def _is_formula(sentence: ParsedSentence) -> bool:
 
 
 def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:
-    """Return the code's order: from the left, the first negative word, auxiliary or main verb that can be
-    edited.
-    """
+    """Edit as the code does: the first negative word, auxiliary or main verb, from the left, that can be."""
     root = sentence.root
     for i in range(len(sentence)):
-        if sentence.word(i).lower() in _NEGATIVE:
+        if sentence.lower(i) in _NEGATIVE:
             edits = _remove_at(sentence, i)
         elif sentence.relation(i) in ("aux", "aux:pass") or i == sentence.verb(root):
             clause = clause_of(sentence, sentence.heads[i] if i != sentence.verb(root) else root)
@@ -335,7 +284,7 @@ def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:
 
 def _remove_at(sentence: ParsedSentence, i: int) -> list[Edit] | None:
     """Return the negative word i goes, with what it is written together with."""
-    if sentence.word(i).lower() == "no":
+    if sentence.lower(i) == "no":
         edit = _without_no(sentence, i, -1)
         return [edit] if edit else None
     head = sentence.heads[i]
@@ -364,7 +313,8 @@ def _negate_two(sentence: ParsedSentence) -> tuple[list[Edit], int]:
             continue
         head = root if i == main else sentence.heads[i]
         clause = None if head in negated else clause_of(sentence, head)
-        found = None if clause is None or _is_negative(sentence, clause) else negate(sentence, clause)
+        negative = clause is None or _without_negation(sentence, clause)[0]
+        found = None if clause is None or negative else negate(sentence, clause)
         if found and not overlap(found, edits):
             edits, count = edits + found, count + 1
             negated.add(head)

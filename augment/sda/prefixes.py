@@ -18,25 +18,22 @@ from augment.sda.english import (
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, lower_first, word_set
 
-_SOUND = ("It is not true that", "It is not the case that", "It can't be that")
 PREFIXES = {
     # The paper's examples (sections 3.1 and 4.3), and the code's list. "Not that he did not come" is no
-    # sentence of its own, and "it is not the fact that" no English: both are left out unless what is
-    # published is asked for.
-    ("paper", "sound"): _SOUND,
-    ("paper", "published"): ("It is not true that", "It can't be that", "It is not the fact that",
-    "Not that"),
-    ("code", "sound"): (
-        "It isn't that", "It is not true that", "It is not the truth that", "There is no way that",
-        "There is no chance that",
-        "It is impossible that", "It can't be that",
+    # sentence of its own, and "it is not the fact that" no English: only "published" has them.
+    ("paper", "sound"): ("It is not true that", "It is not the case that", "It can't be that"),
+    ("paper", "published"): (
+        "It is not true that", "It can't be that", "It is not the fact that", "Not that",
     ),
     ("code", "published"): (
         "It isn't that", "The fact is not that", "It is not true that", "It is not the truth that",
-        "Not that",
-        "There is no way that", "There is no chance that", "It is impossible that", "It can't be that",
+        "Not that", "There is no way that", "There is no chance that", "It is impossible that",
+        "It can't be that",
     ),
 }  # fmt: skip
+PREFIXES["code", "sound"] = tuple(
+    phrase for phrase in PREFIXES["code", "published"] if phrase not in ("The fact is not that", "Not that")
+)
 _PAIRS = {'"': '"', "“": "”", "'": "'", "‘": "’", "(": ")", "[": "]"}
 _APOSTROPHES = frozenset("'‘’")
 _ASIDE = frozenset({",", ";", ":", "-", "--", "–", "—"})
@@ -46,6 +43,7 @@ _ADVERBIAL = word_set(
     "wherever even"
 )
 _CONNECTIVE = word_set("so then plus also besides still otherwise hence thus therefore")
+_PAIRED = frozenset({"both", "either", "neither"})
 _RELATIVE = frozenset({"WDT", "WP", "WP$", "WRB"})
 
 
@@ -63,11 +61,11 @@ def prefixed(
     opening = first = first or (1 if _is_enclosed(sentence) else 0)
     while len(sentence) > first + 2:
         marked = sentence.word(first + 1) in _ASIDE
-        conjoins = sentence.pos[first] == "CCONJ" and not _is_paired(sentence, first)
+        conjoins = sentence.pos[first] == "CCONJ" and sentence.lower(first) not in _PAIRED
         aside = marked and (
             sentence.pos[first] in ("ADV", "INTJ") or sentence.relation(first) in ("vocative", "discourse")
         )
-        connects = sentence.heads[first] == head and sentence.word(first).lower() in _CONNECTIVE
+        connects = sentence.heads[first] == head and sentence.lower(first) in _CONNECTIVE
         if conjoins or aside or connects or sentence.tags[first] == "UH":
             first += 2 if marked else 1
         elif (behind := _behind_adverbial(sentence, first, head)) is not None:
@@ -75,15 +73,13 @@ def prefixed(
         else:
             break
     place = sentence.starts[first]
-    if first > opening or not _starts_sentence(sentence, first):
+    if first > opening or any(map(str.isalnum, sentence.text[:place])):
         return [
             (place, place, prefix[0].lower() + prefix[1:] + " "),
             *(_from(sentence, edit, place) for edit in edits),
         ]
-    if (
-        sentence.word(first) in _APOSTROPHES
-        and sentence.starts[first + 1 : first + 2] == sentence.ends[first : first + 1]
-    ):
+    joined = sentence.starts[first + 1 : first + 2] == sentence.ends[first : first + 1]
+    if joined and sentence.word(first) in _APOSTROPHES:
         first += 1  # "'Tis"; `place` stays before the apostrophe
     begin, end = sentence.starts[first], sentence.ends[first]
     rest = [edit for edit in edits if edit[0] >= end]
@@ -108,23 +104,16 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
         return None
     heads, clause, subject, first = [main.head], main, main.subject, 0
     for head in heads:
-        joined = [
-            child
-            for child in sentence.children(head)
-            if sentence.relation(child) == "conj" and child > main.finite
-        ]
+        joined = [child for child in sentence.dependents(head, "conj") if child > main.finite]
         heads += joined
         for child in joined:
             other = clause_of(sentence, child) if not is_introduced(sentence, child) else None
-            if (
-                other is not None
-                and is_finite(sentence, other)
-                and other.subject is not None
-                and child > clause.head
-            ):
+            if other is None or other.subject is None or child <= clause.head:
+                continue
+            if is_finite(sentence, other):
                 clause, subject = other, other.subject
     if heads[-1] > clause.head:
-        full = not clause.auxiliaries and sentence.word(clause.finite).lower() not in BE
+        full = not clause.auxiliaries and sentence.lower(clause.finite) not in BE
         shared = {clause.head, *(coordinated(sentence, clause, finite_tag(sentence, clause)) if full else ())}
         for head in heads:
             other = clause_of(sentence, head) if head not in shared and head > clause.head else None
@@ -137,40 +126,28 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
         if found is None:
             return None
         first = found
-    if _has_quotes(sentence.text) and _SPEECH.search(
-        sentence.text, sentence.ends[first], sentence.starts[clause.finite]
-    ):
+    start, end = sentence.ends[first], sentence.starts[clause.finite]
+    if _SPEECH.search(sentence.text, start, end):
         return None
-    if any(
-        sentence.relation(child) in ("ccomp", "parataxis") and child < subject
-        for child in sentence.children(clause.head)
-    ):
+    if any(child < subject for child in sentence.dependents(clause.head, "ccomp", "parataxis")):
         return None  # "It rained, he said"
     for child in sentence.children(clause.head):  # "..., they are not toys": would be denied too
         beside = sentence.relation(child) == "parataxis" and child > clause.finite
         begin = sentence.subtree(child)[0] if beside else 0
-        if (
-            beside
-            and "," in (sentence.word(begin), sentence.word(begin - 1))
-            and sentence.subject(child) is not None
-        ):
+        commas = beside and "," in (sentence.word(begin), sentence.word(begin - 1))
+        if commas and sentence.subject(child) is not None:
             return None
     return clause, first
 
 
 def _is_fragment(sentence: ParsedSentence, head: int, subject: int) -> bool:
     """Return whether the main clause is a reason or condition by itself ("Because it rained.")."""
-    return any(
-        sentence.relation(child) == "mark" and sentence.word(child).lower() not in _CONNECTIVE
-        for child in sentence.children(head)
-        if child < subject
-    )
+    marks = (child for child in sentence.dependents(head, "mark") if child < subject)
+    return any(sentence.lower(child) not in _CONNECTIVE for child in marks)
 
 
 def states_something(sentence: ParsedSentence) -> bool:
-    """Return whether a text that no main clause was found in has a verb with a tense that is of no
-    subordinate clause.
-    """
+    """Return whether a text without a main clause has a finite verb of no subordinate clause."""
     if is_question(sentence) or _SPEECH.search(sentence.text, 0, sentence.ends[-1] - 1):
         return False
     for i, tag in enumerate(sentence.tags):
@@ -178,19 +155,12 @@ def states_something(sentence: ParsedSentence) -> bool:
             continue
         head = sentence.heads[i] if sentence.relation(i) in ("aux", "aux:pass", "cop") else i
         relation = sentence.relation(head)
-        children = sentence.children(head)
-        introduced = any(
-            child < i and (sentence.relation(child) == "mark" or sentence.tags[child] in _RELATIVE)
-            for child in children
-        )
+        before = [child for child in sentence.children(head) if child < i]
+        introduced = any(sentence.relation(j) == "mark" or sentence.tags[j] in _RELATIVE for j in before)
         if introduced or (relation[:3] == "acl" and _is_nominal(sentence, sentence.root)):
             continue
         return True
     return False
-
-
-def _has_quotes(text: str) -> bool:
-    return '"' in text or "”" in text or "’" in text or "'" in text
 
 
 def _is_relative(sentence: ParsedSentence, subject: int) -> bool:
@@ -201,14 +171,12 @@ def _is_relative(sentence: ParsedSentence, subject: int) -> bool:
 
 def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
     """Return whether word i is a noun that no preposition stands before: a heading, if it is the root."""
-    cases = any(sentence.relation(child) == "case" and child < i for child in sentence.children(i))
+    cases = any(child < i for child in sentence.dependents(i, "case"))
     return sentence.pos[i] in ("NOUN", "PROPN", "PRON") and not cases
 
 
 def _first_of(sentence: ParsedSentence, clause: Clause) -> int | None:
-    """Return the first word of a coordinated clause, its conjunction and punctuation aside; None where
-    nothing parts it off.
-    """
+    """Return a coordinated clause's first word behind its conjunction; None where nothing parts it off."""
     first = sentence.subtree(clause.head)[0]
     parted = first > 0 and (
         sentence.word(first - 1) in (",", ";", ":", "—", "-") or sentence.pos[first - 1] == "CCONJ"
@@ -219,10 +187,8 @@ def _first_of(sentence: ParsedSentence, clause: Clause) -> int | None:
 
 
 def _behind_adverbial(sentence: ParsedSentence, first: int, head: int | None) -> int | None:
-    """Return the word behind the comma that ends a subordinate clause which word `first` begins and which
-    depends on `head`.
-    """
-    if head is None or sentence.word(first).lower() not in _ADVERBIAL:
+    """Return the word behind the comma of a subordinate clause of `head` that begins with word `first`."""
+    if head is None or sentence.lower(first) not in _ADVERBIAL:
         return None
     for child in sentence.children(head):
         if sentence.relation(child) == "advcl" and sentence.subtree(child)[0] == first:
@@ -234,33 +200,20 @@ def _behind_adverbial(sentence: ParsedSentence, first: int, head: int | None) ->
 
 
 def _from(sentence: ParsedSentence, edit: Edit, place: int) -> Edit:
-    """Make an edit that takes the word at `place` away with the blank before it take the blank behind it
-    instead."""
+    """Make an edit that removes the word at `place` take the blank behind it, not the one before."""
     start, end, new = edit
     if not start < place < end or sentence.text[start:place].strip():
         return edit
     return place, end + sentence.text[end:].startswith(" "), new
 
 
-def _starts_sentence(sentence: ParsedSentence, first: int) -> bool:
-    return not any(letter.isalnum() for letter in sentence.text[: sentence.starts[first]])
-
-
 def _is_enclosed(sentence: ParsedSentence) -> bool:
-    """Return whether the sentence opens with a quotation mark or bracket that closes behind its root, or
-    nowhere; a single one must close, as it may be an apostrophe ("'Tis true").
-    """
+    """Return whether the sentence opens with a quote or bracket that closes behind its root, or nowhere."""
     closing = _PAIRS.get(sentence.word(0)) if len(sentence) > 1 else None
     if closing is None:
         return False
     if sentence.word(0) in _APOSTROPHES:
-        marks = (
-            i for i in range(1, len(sentence)) if sentence.word(i) == closing and sentence.tags[i] != "POS"
-        )
-        return next(marks, -1) > sentence.root
+        marks = (i for i in range(1, len(sentence)) if sentence.word(i) == closing)
+        return next((i for i in marks if sentence.tags[i] != "POS"), -1) > sentence.root
     place = sentence.text.find(closing, sentence.ends[0])
     return place < 0 or place > sentence.starts[sentence.root]
-
-
-def _is_paired(sentence: ParsedSentence, i: int) -> bool:
-    return sentence.word(i).lower() in ("both", "either", "neither")

@@ -54,8 +54,7 @@ def punctuated(sentence: ParsedSentence, draws: Draws, variant: str) -> str | No
 
 
 def _commas_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> list[Edit] | None:
-    """Put a comma where a subordinate clause begins, or ends if the sentence begins with it, and no mark is
-    there yet; in English at both ends of a relative or adverbial clause in the middle."""
+    """Put a comma where a subordinate clause begins (or ends, if first); at both ends of an inserted one."""
     key = sentence.language, variant
     found = sentence.with_relation(_ALL_CLAUSES[key])
     if sentence.is_english and len(found) > 1:
@@ -74,9 +73,7 @@ def _commas_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> lis
 
 
 def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
-    """Return whether the clause of word i, whose first word is `first`, is none to part off: "to go", "(men)
-    I saw", "of going".
-    """
+    """Return whether a clause is none to part off: "to go", "(men) I saw", "of going"."""
     relative = sentence.relation(i)[:3] == "acl" and sentence.relation(i) != "acl"
     if relative and sentence.is_english and sentence.tags[first] not in _WH | {"IN"}:
         return True
@@ -84,26 +81,21 @@ def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
         return True
     # "talks about going", but "opened it, by going"
     if sentence.tags[i] == "VBG" and sentence.tags[first] == "IN":
-        return sentence.word(first).lower() not in _PARTED_OFF
+        return sentence.lower(first) not in _PARTED_OFF
     return sentence.tags[first] == "TO"
 
 
 def _compares(sentence: ParsedSentence, first: int) -> bool:
     """Return whether a clause is the second part of "as long as I have", "more than I know"."""
-    opening = sentence.word(first).lower()
-    return opening == "than" or (
-        opening == "as" and first > 1 and sentence.word(first - 2).lower() in ("as", "so", "such")
-    )
+    opening = sentence.lower(first)
+    correlated = first > 1 and sentence.lower(first - 2) in ("as", "so", "such")
+    return opening == "than" or (opening == "as" and correlated)
 
 
 def _has_no_verb(sentence: ParsedSentence, i: int, first: int) -> bool:
-    """Return whether what is called a clause is a phrase without a verb or conjunction: "(put it) alone in a
-    tank"."""
-    return sentence.tags[sentence.verb(i)][:1] not in ("V", "M") and sentence.relation(first) not in (
-        "mark",
-        "advmod",
-        "cc",
-    )
+    """Return whether a "clause" lacks both verb and conjunction: "(put it) alone in a tank"."""
+    verbal = sentence.tags[sentence.verb(i)][:1] in ("V", "M")
+    return not verbal and sentence.relation(first) not in ("mark", "advmod", "cc")
 
 
 def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:
@@ -114,8 +106,7 @@ def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:
 
 
 def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: str) -> list[Edit] | None:
-    """Put quotes around the subject of the main clause (else of the first that has one), or a comma behind
-    it."""
+    """Put quotes around the main clause's subject (else the first there is), or a comma behind it."""
     root = sentence.root
     found = [i for i in sentence.with_relation(_NOMINAL_SUBJECT) if sentence.tags[i] not in _WH]
     if not found:
@@ -126,9 +117,8 @@ def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: s
         last -= 1
     while first < last and not _is_word(sentence, first):
         first += 1
-    opening, closing = (
-        ("'", "'") if variant == CODE and sentence.is_english else _MARKS[sentence.language][1:3]
-    )
+    single = variant == CODE and sentence.is_english
+    opening, closing = ("'", "'") if single else _MARKS[sentence.language][1:3]
     quotes = _QUOTES | {"'"} if opening == "'" else _QUOTES
     whole = _is_free(sentence, sentence.starts[first] - 1) and _is_free(sentence, sentence.ends[last])
     whole = whole and balanced(sentence.text[sentence.starts[first] : sentence.ends[last]])
@@ -141,18 +131,14 @@ def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: s
 
 
 def _comma_behind(sentence: ParsedSentence, i: int, comma: str, head: int = -1) -> Edit | None:
-    """Put a comma behind word i, unless it is the last, there is a mark already, or word i introduces what
-    follows; `head` may be such a word by itself ("That, is all")."""
+    """Put a comma behind word i unless a mark is there or the word introduces more ("That, is all": head)."""
     if i + 1 >= len(sentence) or not _is_word(sentence, i) or not _is_word(sentence, i + 1):
         return None
     place = sentence.ends[i]
-    if sentence.is_english and (sentence.text[place] != " " or (i != head and _introduces(sentence, i))):
+    introduces = sentence.tags[i] in _INTRODUCING or sentence.relation(i) == "amod"
+    if sentence.is_english and (sentence.text[place] != " " or (i != head and introduces)):
         return None  # inside of what is written as one word, or of a phrase
     return place, place, comma
-
-
-def _introduces(sentence: ParsedSentence, i: int) -> bool:
-    return sentence.tags[i] in _INTRODUCING or sentence.relation(i) == "amod"
 
 
 def _is_word(sentence: ParsedSentence, i: int) -> bool:
@@ -160,18 +146,14 @@ def _is_word(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _is_free(sentence: ParsedSentence, place: int) -> bool:
-    """Return whether a quotation mark may stand beside the character at `place`: it is none of a word, or
-    lies outside.
-    """
+    """Return whether a quotation mark may stand beside the character at `place`: it is part of no word."""
     if not sentence.is_english or not 0 <= place < len(sentence.text):
         return True
     return not sentence.text[place].isalnum() and sentence.text[place] not in "'’-"
 
 
 def _final(sentence: ParsedSentence, mark: str) -> Edit:
-    """Return the mark in place of those that end the text, behind a question mark, within closing quotes and
-    brackets; behind the text where there is none.
-    """
+    """Put the mark in place of final ones, behind a question mark, within closing quotes and brackets."""
     text = sentence.text
     end = len(text.rstrip())
     while end and text[end - 1] in _CLOSING:

@@ -36,8 +36,7 @@ def build(
     text_steps = [step for step in specification.augmentations if step.is_text]
     if encoder is None and text_steps:
         raise AugmentationError(
-            f"{text_steps[0].name} works on text, but this data has only tokens: prepare the corpus with "
-            "--annotate MODEL, which keeps text and parse beside the tokens"
+            f"{text_steps[0].name} works on text, but this data has no text: prepare it with --annotate MODEL"
         )
     _require(specification.augmentations, spec)
     stages = tuple(
@@ -84,26 +83,20 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
         try:
             if entry.require is not None:
                 entry.require()
-            if entry.load is not None and (load or not _names_models(step)):
-                entry.load(step.values())  # reports what is not named before it loads anything
+            values = step.values()
+            named = all(values[parameter.name] for parameter in entry.parameters if parameter.variable)
+            if entry.load is not None and (load or not named):
+                entry.load(values)  # reports what is not named before it loads anything
         except AugmentationError as error:
             lacking[str(error)] = entry
     if not lacking:
         return
-    message = ". ".join(text.rstrip(".") for text in lacking)
-    written = [name.strip() for stage in spec.split(",") for name in stage.split("|")]
-    smaller = {name: WITHOUT_MODELS[name] for name in written if name in WITHOUT_MODELS}
-    if smaller and any(need.startswith("model:") for entry in lacking.values() for need in entry.needs):
-        message += ". " + ", ".join(
-            f"{small} is {name} without language models" for name, small in smaller.items()
-        )
-    raise AugmentationError(message)
-
-
-def _names_models(step: Step) -> bool:
-    """Return whether a step, or the environment for it, names all models and files that it loads."""
-    values = step.values()
-    return all(values[parameter.name] for parameter in step.entry.parameters if parameter.variable)
+    problems = [text.rstrip(".") for text in lacking]
+    if any(need.startswith("model:") for entry in lacking.values() for need in entry.needs):
+        written = [name.strip() for name in spec.replace("|", ",").split(",")]
+        smaller = [name for name in written if name in WITHOUT_MODELS]
+        problems += [f"{WITHOUT_MODELS[name]} is {name} without language models" for name in smaller]
+    raise AugmentationError(". ".join(problems))
 
 
 def _bind_text(step: Step) -> Bound:
@@ -117,10 +110,7 @@ def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | No
     arguments, needs = step.values(), step.entry.needs
     if "synonyms" in needs:
         if synonyms is None:
-            raise AugmentationError(
-                f"{step.name} needs a synonym table: name one with --synonyms PATH, or set CLEAR_DATA to a "
-                "folder that has synonyms/counterfitted_neighbors.json"
-            )
+            raise AugmentationError(f"{step.name} needs a synonym table: name one with --synonyms PATH")
         arguments["synonyms"] = synonyms
     if "del" in needs:
         vocabulary.require_del(step.name)

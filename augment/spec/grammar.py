@@ -1,14 +1,4 @@
-"""Parse specifications of augmentations, "del-span,reorder" and the like.
-
-none                    no augmentation: dropout alone makes the views differ (SimCSE)
-del-span,reorder        stages, applied from left to right
-subs|repeat             alternatives: one is drawn for each sentence, evenly; `none` may be one of them
-subs|repeat,del-span    `|` binds tighter than `,`: one of two, then del-span
-del-span:spans=3:rate=0.1   parameters
-pi|mv|dn,del-word       augmentations of text come before those of tokens
-augcse-12-2             a named set of alternatives (`augment.spec.sets`)
-my.py:shout:rate=0.5    a function of your own, from a file (`augment.spec.own`)
-"""
+"""Parse specifications of augmentations, "del-span,reorder" and the like (see `augment.__main__`)."""
 
 import os
 from collections.abc import Iterable
@@ -55,18 +45,11 @@ class Step:
 
     @property
     def is_own(self) -> bool:
-        """Return whether the step is a function in a file of the user's."""
         return OWN.match(self.name) is not None
 
     @property
     def is_text(self) -> bool:
-        """Return whether the step is an augmentation of text."""
         return not self.is_identity and self.entry.kind == "text"
-
-    @property
-    def is_tokens(self) -> bool:
-        """Return whether the step is an augmentation of tokens."""
-        return not self.is_identity and self.entry.kind == "token"
 
     @property
     def reads_parse(self) -> bool:
@@ -129,9 +112,8 @@ def parse(spec: str) -> Specification:
             steps.append(_parse_step(text, position, spec))
             position += len(text) + 1
         stages.append(tuple(steps))
-    specification = Specification(
-        tuple(stage for stage in stages if not all(step.is_identity for step in stage))
-    )
+    changing = (stage for stage in stages if not all(step.is_identity for step in stage))
+    specification = Specification(tuple(changing))
     _check_order(specification)
     return specification
 
@@ -141,42 +123,39 @@ def alternatives(spec: str) -> list[str]:
 
     >>> alternatives("pi|mv|del-word:rate=0.50")
     ['pi', 'mv', 'del-word:rate=0.5']
-
-    Raises:
-        AugmentationError: there are several stages, or none: no one name says what changed a sequence.
     """
     stages = parse(spec).stages
     if len(stages) != 1:
-        raise AugmentationError(
-            "a labelled view needs alternatives, as in 'a|b|c': the label of a sequence is the alternative "
-            f"that was drawn for it; {shown(spec)} " + ("has several stages" if stages else "changes nothing")
-        )
+        problem = "has several stages" if stages else "changes nothing"
+        raise AugmentationError(f"a labelled view needs alternatives, 'a|b|c'; {shown(spec)} {problem}")
     return [str(step) for step in stages[0]]
 
 
 def needs_synonyms(spec: str) -> bool:
     """Return whether a specification needs a synonym table, which takes seconds to load."""
-    return any("synonyms" in step.entry.needs for step in parse(spec).augmentations)
+    return any("synonyms" in step.entry.needs for step in _steps(spec))
 
 
 def writes_del(spec: str) -> bool:
-    """Return whether a specification has augmentations that write [DEL]."""
-    return any("del" in step.entry.needs for step in parse(spec).augmentations)
+    return any("del" in step.entry.needs for step in _steps(spec))
 
 
 def loads_models(spec: str) -> bool:
     """Return whether a specification has augmentations that load a model or word vectors."""
-    return any(step.entry.load is not None for step in parse(spec).augmentations)
+    return any(step.entry.load is not None for step in _steps(spec))
 
 
 def needs_text(spec: str) -> bool:
-    """Return whether a specification has augmentations of text."""
-    return any(step.is_text for step in parse(spec).augmentations)
+    return any(step.is_text for step in _steps(spec))
 
 
 def needs_parse(spec: str) -> bool:
     """Return whether a specification has augmentations that read tags or the parse."""
-    return any(step.reads_parse for step in parse(spec).augmentations)
+    return any(step.reads_parse for step in _steps(spec))
+
+
+def _steps(spec: str) -> tuple[Step, ...]:
+    return parse(spec).augmentations
 
 
 def from_environment(specs: Iterable[str]) -> dict[str, str]:
@@ -184,7 +163,7 @@ def from_environment(specs: Iterable[str]) -> dict[str, str]:
     return {
         parameter.variable: os.environ[parameter.variable]
         for spec in specs
-        for step in parse(spec).augmentations
+        for step in _steps(spec)
         for parameter in step.entry.parameters
         if parameter.variable in os.environ and not dict(step.parameters)[parameter.name]
     }
@@ -197,16 +176,14 @@ def _check_order(specification: Specification) -> None:
         for step in stage:
             if step.is_text and after is not None:
                 raise AugmentationError(
-                    f"{step.name} works on text and stands behind {after.name}, which works on tokens: "
-                    f"write it first, as in '{step.name},{after.name}'"
+                    f"{step.name} works on text, {after.name} on tokens: write '{step.name},{after.name}'"
                 )
             if number and step.reads_parse:
                 raise AugmentationError(
-                    f"{step.name} reads the parse of the sentence, which is lost once another augmentation "
-                    "has changed the text: write it first, or as an alternative, as in "
-                    f"'{specification.stages[0][0].name}|{step.name}'"
+                    f"{step.name} reads the parse, which is lost once another augmentation has changed the "
+                    f"text: write it first, or '{specification.stages[0][0].name}|{step.name}'"
                 )
-        after = after or next((step for step in stage if step.is_tokens), None)
+        after = after or next((step for step in stage if not (step.is_identity or step.is_text)), None)
 
 
 def _parse_step(text: str, position: int, spec: str) -> Step:
@@ -214,18 +191,14 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
     name = name.strip()
     place = f"at character {position + 1} of {shown(spec)}"
     if not name:
-        raise AugmentationError(
-            f"an augmentation is missing {place}: put ',' (one after the other) or '|' (one of them) between "
-            f"names, or write '{IDENTITY}' for no augmentation"
-        )
+        raise AugmentationError(f"an augmentation is missing {place}; '{IDENTITY}' stands for none")
     if name == IDENTITY:
         if settings:
             raise AugmentationError(f"'{IDENTITY}' {place} takes no parameters")
         return Step(IDENTITY)
     if name in SETS:  # without parameters it would have been expanded
         raise AugmentationError(
-            f"{name} {place} is a set, which takes no parameters: write its members out, {SETS[name]}, or "
-            "name models in the environment (python -m augment --list)"
+            f"{name} {place} is a set, which takes no parameters: write its members out, {SETS[name]}"
         )
     if name.endswith(".py"):
         own = f"{name}:{settings.pop(0).strip() if settings else ''}"
@@ -233,64 +206,53 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
             raise AugmentationError(f"{name} {place}: name a function in that file, as in {name}:function")
         return Step(own, _parse_settings(own_entry(own), settings, place))
     if name not in CATALOGUE:
-        raise AugmentationError(
-            f"there is no augmentation {shown(name)} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}"
-            " (python -m augment --list shows all)"
-        )
+        near = _nearest(name, [*CATALOGUE, *SETS, IDENTITY])
+        raise AugmentationError(f"there is no augmentation {shown(name)} ({place}){near} (--list shows all)")
     return Step(name, _parse_settings(CATALOGUE[name], settings, place))
 
 
 def _parse_settings(entry: Entry, settings: Iterable[str], place: str) -> tuple[tuple[str, Any], ...]:
     """Return all parameters of an augmentation with their values, from its settings "key=value"."""
-    name = entry.name
+    where = f"{entry.name} {place}"
     parameters = {parameter.name: parameter for parameter in entry.parameters}
     values = {parameter.name: parameter.default for parameter in entry.parameters}
     given = set()
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not value:
-            raise AugmentationError(
-                f"{shown(setting.strip())} {place} is not a parameter: write {name}:key=value, as in "
-                f"{entry.example}"
-            )
+            wanted = f"write {entry.name}:key=value, as in {entry.example}"
+            raise AugmentationError(f"{shown(setting.strip())} {place} is not a parameter: {wanted}")
         if key not in parameters:
-            raise AugmentationError(
-                f"{name} {place} has no parameter {shown(key)}{_nearest(key, list(parameters))}; it has "
-                + ", ".join(f"{parameter.name}={parameter.default}" for parameter in entry.parameters)
-            )
+            known = ", ".join(f"{name}={default}" for name, default in values.items())
+            near = _nearest(key, list(parameters))
+            raise AugmentationError(f"{where} has no parameter {shown(key)}{near}; it has {known}")
         if key in given:
-            raise AugmentationError(f"{name} {place} sets {key} twice")
+            raise AugmentationError(f"{where} sets {key} twice")
         given.add(key)
-        values[key] = _parse_value(value, parameters[key], f"{name} {place}")
+        values[key] = _parse_value(value, parameters[key], where)
     problem = entry.check(values) if entry.check else None
     if problem:
-        raise AugmentationError(f"{name} {place}: {problem}")
+        raise AugmentationError(f"{where}: {problem}")
     return tuple(values.items())
 
 
 def _parse_value(text: str, parameter: Parameter, where: str) -> Any:
     kind = type(parameter.default)
-    try:
-        if kind is bool:
-            value = {"true": True, "false": False}[text.lower()]
-        else:
-            value = kind(text)
-    except (ValueError, KeyError):
-        names = {int: "a whole number", float: "a number", bool: "true or false"}
-        raise AugmentationError(
-            f"{where}: {parameter.name}={shortened(text)} is not {names.get(kind, kind.__name__)} "
-            f"({parameter.meaning})"
-        ) from None
-    if parameter.choices and value not in parameter.choices:
-        raise AugmentationError(
-            f"{where}: {parameter.name}={shortened(text)} is not one of {', '.join(parameter.choices)} "
-            f"({parameter.meaning})" + _nearest(text, list(parameter.choices))
-        )
     low = -inf if parameter.low is None else parameter.low
     high = inf if parameter.high is None else parameter.high
-    if kind in (int, float) and not low <= value <= high:  # also catches nan
+    problem = ""
+    try:
+        value = {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+        if parameter.choices and value not in parameter.choices:
+            problem = f"not one of {', '.join(parameter.choices)}"
+        elif kind in (int, float) and not low <= value <= high:  # also catches nan
+            problem = f"outside {low:g}..{high:g}"
+    except (ValueError, KeyError):
+        problem = {int: "not a whole number", float: "not a number", bool: "not true or false"}[kind]
+    if problem:
+        near = _nearest(text, list(parameter.choices))
         raise AugmentationError(
-            f"{where}: {parameter.name}={shortened(text)} is outside {low:g}..{high:g} ({parameter.meaning})"
+            f"{where}: {parameter.name}={shortened(text)} is {problem} ({parameter.meaning}){near}"
         )
     return value
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Entry, Parameter
+from augment.core.entry import Entry, Parameter, kind_of
 from augment.core.errors import AugmentationError
 from augment.core.own_code import load
 from augment.core.ragged import Ragged
@@ -22,17 +22,13 @@ def own_entry(name: str) -> Entry:
     """Return the entry of FILE.py:NAME, which names a function, or an `Entry` that says more of it.
 
     A function with a parameter `vocabulary` works on tokens, another one on text (`Entry`).
-
-    Raises:
-        AugmentationError: there is none, or it takes other parameters.
     """
     found = load(name)
     if isinstance(found, Entry):
         return replace(found, name=name, example=name, function=functools.partial(_of_entry, name))
     if not callable(found):
         raise AugmentationError(f"{name}: the file has no function of that name")
-    taken = list(inspect.signature(found).parameters.values())
-    kind = "token" if any(one.name == "vocabulary" for one in taken) else "text"
+    taken, kind = list(inspect.signature(found).parameters.values()), kind_of(found)
     first = 3 if kind == "token" else 2
     own = [one for one in taken[first:] if isinstance(one.default, bool | int | float | str)]
     if len(taken) < first or len(own) < len(taken) - first:
@@ -42,7 +38,7 @@ def own_entry(name: str) -> Entry:
         )
     return Entry(
         name=name,
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         paper="your own",
         description=inspect.getdoc(found) or "",
         function=functools.partial(_tokens if kind == "token" else _text, name),
@@ -62,9 +58,7 @@ def _text(name: str, sentence: ParsedSentence, draws: Draws, **parameters: Any) 
     new = _called(load(name), name, sentence, draws, **parameters)
     if new is None or (isinstance(new, str) and new.strip()):
         return new
-    raise AugmentationError(
-        f"{name} gave {new!r} for {sentence.text!r}: it must give a text, or None for none"
-    )
+    raise AugmentationError(f"{name} gave {new!r} for {sentence.text!r}: it must give a text, or None")
 
 
 def _tokens(name: str, batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, **parameters: Any) -> Ragged:

@@ -41,8 +41,7 @@ class Bound:
         if self.languages and sentence.language not in self.languages:
             raise AugmentationError(
                 f"{self.name} is written for {' and '.join(map(repr, self.languages))}, and this text was "
-                f"parsed as {sentence.language!r}: {sentence.text[:60]!r}. Leave {self.name} out; "
-                "augmentations of tokens (del-span, reorder, crop) work in any language"
+                f"parsed as {sentence.language!r}: {sentence.text[:60]!r}"
             )
 
 
@@ -93,10 +92,6 @@ class Pipeline:
         """Augment a batch; sequences whose text no augmentation changed keep their tokens.
 
         keys: uint64[N], from `keys.sequence_keys`. sentences: the N parses, for a pipeline that `needs_text`.
-
-        Raises:
-            ValueError: the number of keys is not N.
-            AugmentationError: the sentences are missing, or the batch has no [CLS] and [SEP].
         """
         if len(keys) != len(batch):
             raise ValueError(f"{len(keys)} keys for {len(batch)} sequences: one key per sequence is needed")
@@ -105,9 +100,7 @@ class Pipeline:
         if not self.needs_text:
             return self.tokens(batch, keys, {})
         if sentences is None:
-            raise AugmentationError(
-                f"{self.name} works on text: the sentences' text and parse are needed, not only tokens"
-            )
+            raise AugmentationError(f"{self.name} works on text: sentences are needed, not only tokens")
         changes = self._changes(keys, sentences)
         texts = {row: new for row, (_, new) in changes.items()}
         return self.tokens(batch, keys, texts, [old for old, _ in changes.values()])
@@ -212,8 +205,7 @@ def _rewritten(
         results = step.function(batch, draws) if batch else []
         if len(results) != len(batch):
             raise AugmentationError(
-                f"the augmentation {step.name} gave {len(results)} results for {len(batch)} sentences: its "
-                "function must return a list with a text, or None, for each of them, in their order"
+                f"{step.name} gave {len(results)} results for {len(batch)} sentences, not as many"
             )
         yield from zip(batch, results, strict=True)
     else:

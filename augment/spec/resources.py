@@ -1,9 +1,10 @@
-"""Find and hash what augmentations read from this machine: synonym tables, WordNet, vectors and models.
+"""Find and hash what augmentations read: synonym tables, WordNet, vectors, models, their own code and lists.
 
 Two machines, or one machine a month later, may find other files under the same names. Runs and cached views
 therefore record these hashes and compare them.
 """
 
+import functools
 import hashlib
 import os
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from augment.spec.grammar import needs_synonyms, parse
 from augment.text.wordnet import wordnet
 from augment.tokens.synonym_sources import find_synonyms
 
+_PACKAGE = Path(__file__).parents[1]
 SYNONYMS, WORDNET = "synonyms", "wordnet"
 
 # What transformers reads of a model: its configurations, weights and tokenizer.
@@ -29,9 +31,6 @@ def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[
     its parameter ("contextual.model"). The
     environment and the usual places fill what specifications leave open. synonyms: the table that the user
     named.
-
-    Raises:
-        AugmentationError: a synonym table or WordNet is needed, and there is none.
     """
     specs = list(specs)
     found: dict[str, str] = {}
@@ -91,3 +90,17 @@ def _folder_hash(folder: Path) -> str:
 def _file_hash(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.cache
+def rules_digest() -> str:
+    """Return 12 hexadecimal digits of the sha256 over the package's modules, compiled sources and word lists.
+
+    Names and bytes are hashed, in the order of names, over the package and all its folders. A change that
+    changes no rule (a comment) counts too: a cache is then made once more than necessary.
+    """
+    digest = hashlib.sha256()
+    for path in sorted([*_PACKAGE.rglob("*.py"), *_PACKAGE.glob("native/*"), *_PACKAGE.glob("word_lists/*")]):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:12]

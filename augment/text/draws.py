@@ -48,9 +48,8 @@ class Draws:
     def bits(self) -> int:
         """Draw 64 random bits."""
         self._state = value = (self._state + _GOLDEN) & _MASK
-        value = (
-            value ^ (value >> 30)
-        ) * 0xBF58476D1CE4E5B9 & _MASK  # `_mix`, written out: the call would double the time
+        # `_mix`, written out: the call would double the time
+        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
         value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
         return value ^ (value >> 31)
 

@@ -1,6 +1,5 @@
 """Turn texts into tokens, by look-up where their words have been met before."""
 
-import json
 import re
 from array import array
 from collections.abc import Sequence
@@ -10,13 +9,10 @@ import numpy as np
 
 from augment.core.compiled import native
 from augment.core.ragged import Ragged, offsets_of
-from augment.text.cleaning import clean, for_clean_text
-from augment.text.pieces import Pieces
-from augment.text.special_tokens import SpecialTokens
+from augment.text.cleaning import SpecialTokens, clean, for_clean_text
 from augment.text.words import encode, is_plain, words_between_spaces
 
-# kept by an encoder, and as many older ones; also words (`MOST_WORDS`): some 20 MB each
-MOST_PIECES = 1 << 16
+MOST_PIECES = 1 << 16  # kept by an encoder, and as many older ones: some 20 MB
 LONGEST_PIECE = 64  # characters; longer pieces (Chinese has few spaces) do not occur again
 _NO_IDS, _NO_OFFSETS = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
@@ -25,8 +21,8 @@ class TextEncoder:
     """Turn strings into a Ragged of `[CLS] tokens [SEP]`, at most `max_length` each, as preparation does.
 
     Some tokenizers never join what stands on two sides of a space: byte-level BPE and WordPiece with their
-    own pre-tokenizers. Their tokens are kept by the piece between two spaces. Augmented sentences consist of
-    words met before, and looking them up takes a tenth of the time.
+    own pre-tokenizers. The compiled module keeps their tokens by the piece between two spaces: augmented
+    sentences consist of words met before, and looking them up takes a tenth of the time.
 
     tokenizer: a `tokenizers.Tokenizer` (`backend_tokenizer` of a transformers fast tokenizer). An encoder
     pickles, so that workers can receive it.
@@ -44,7 +40,7 @@ class TextEncoder:
         self.cls_id, self.sep_id, self.max_length = cls_id, sep_id, max_length
         self._added_tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
         self._added = re.compile("|".join(map(re.escape, self._added_tokens)) or "(?!)")
-        self._words = words_between_spaces(self._clean_tokenizer)
+        self._words = None if native is None else words_between_spaces(self._clean_tokenizer)
         self._pieces = self._empty_pieces()
         self._special = SpecialTokens(self.tokenizer)
 
@@ -72,16 +68,15 @@ class TextEncoder:
         self._pieces = self._empty_pieces()
 
     def _empty_pieces(self) -> Any:
-        """Return `Pieces` that have met none, compiled if possible; None if texts must stay whole."""
-        if self._words is None:
-            return None
-        kind = Pieces if native is None else native.Pieces
+        """Return compiled `Pieces` that have met none; None if texts must stay whole."""
         words = self._words
+        if words is None or native is None:
+            return None
         vocabulary = (words.characters, words.spaced, words.opens_alike)
-        pieces = kind(*vocabulary, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
-        spelling = None if native is None else words.spelling(json.loads(self._clean_tokenizer.to_str()))
-        if spelling is not None:
-            getattr(pieces, spelling[0])(*spelling[1], self._added_tokens, LONGEST_PIECE)
+        pieces = native.Pieces(*vocabulary, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
+        if words.spelling is not None:
+            method, arguments = words.spelling
+            getattr(pieces, method)(*arguments, self._added_tokens, LONGEST_PIECE)
         return pieces
 
     def _whole(self, texts: list[str]) -> list[bytes]:
@@ -111,11 +106,13 @@ class TextEncoder:
 
     def _tokens_of(self, pieces: list[str], before: str) -> list[bytes | None]:
         """Return the tokens of before + piece for each piece, None for those that do not stand alone."""
-        alone = [piece for piece in pieces if len(piece) <= LONGEST_PIECE and self._is_whole(piece)]
-        if self._added.search("\n".join(alone)):
-            alone = [piece for piece in alone if not self._added.search(piece)]
-        assert self._words is not None  # without it there are no pieces
-        found = dict(zip(alone, self._words([before + piece for piece in alone]), strict=True))
+        alone = [
+            piece
+            for piece in pieces
+            if len(piece) <= LONGEST_PIECE and self._is_whole(piece) and not self._added.search(piece)
+        ]
+        rows = encode(self._clean_tokenizer, [before + piece for piece in alone])
+        found = dict(zip(alone, rows, strict=True))
         return list(map(found.get, pieces))
 
     def _is_whole(self, piece: str) -> bool:

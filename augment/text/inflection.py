@@ -8,7 +8,7 @@ the spaCy that it imports. The tests compare the two.
 import functools
 import re
 
-from augment.text.word_forms import word_set, word_table
+from augment.text.word_forms import word_map, word_set, word_table
 
 _FORM_TAGS = {"NNP": "NN", "NNPS": "NNS", "VBP": "VB"}
 _INFLECTED = word_set("NNS VBZ VBD VBN VBG JJR JJS RBR RBS")
@@ -37,15 +37,7 @@ _ENDS_IN_IE = word_set("die lie tie vie belie untie underlie overlie")
 PASTS_THAT_ARE_BASE_FORMS = word_set("found saw lay fell ground wound bore rent bound")
 """Pasts of one verb that are the base form of another: "it bore", "to bore"."""
 _BE = word_set("am is are was were be been being 'm 're ’m ’re")
-_HAVE_AND_DO = {
-    "has": "have",
-    "had": "have",
-    "having": "have",
-    "does": "do",
-    "did": "do",
-    "done": "do",
-    "doing": "do",
-}
+_HAVE_AND_DO = word_map("has=have had=have having=have does=do did=do done=do doing=do")
 _ENDINGS = {  # (ending, letters to cut, letters to add) of forms that the rules of spelling make
     "NNS": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
     "VBZ": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
@@ -76,10 +68,8 @@ def inflect(lemma: str, tag: str) -> str | None:
     if len(words) > 1 and tag[0] in "NV":
         place = 0 if tag[0] == "V" else len(words) - 1
         if tag[0] == "N":
-            place = next(
-                (i - 1 for i, word in enumerate(words) if i and word in ("of", "in", "for", "to", "at")),
-                place,
-            )
+            prepositions = (i for i in range(1, len(words)) if words[i] in ("of", "in", "for", "to", "at"))
+            place = next(prepositions, place + 1) - 1
         form = inflect(words[place], tag)
         return " ".join((*words[:place], form, *words[place + 1 :])) if form else None
     known = _irregular().get((lemma, tag)) or _prefixed(lemma, tag)
@@ -121,19 +111,15 @@ def may_be_past(word: str) -> bool:
 def _regular(lemma: str, tag: str) -> str:
     stem = lemma[:-1] + "i" if lemma[-1] == "y" and lemma[-2:-1] not in _VOWELS and len(lemma) > 1 else lemma
     if tag in ("NNS", "VBZ"):
-        hisses = lemma.endswith(("s", "x", "z", "ch", "sh")) or (
-            tag == "VBZ" and lemma[-1] == "o" and lemma[-2:] != "oo"
-        )
+        does = tag == "VBZ" and lemma[-1] == "o" and lemma[-2:] != "oo"
+        hisses = does or lemma.endswith(("s", "x", "z", "ch", "sh"))
         return stem + ("es" if hisses or stem != lemma else "s")
     doubled = lemma + lemma[-1] if _CLOSED.fullmatch(lemma) else lemma
     if tag == "VBG":
         if lemma.endswith("ie"):
             return lemma[:-2] + "ying"
-        return (
-            lemma[:-1]
-            if lemma[-1] == "e" and lemma[-2:-1] not in tuple("eoy") and len(lemma) > 2
-            else doubled
-        ) + "ing"
+        silent = lemma[-1] == "e" and lemma[-2:-1] not in tuple("eoy") and len(lemma) > 2
+        return (lemma[:-1] if silent else doubled) + "ing"
     if lemma[-1] == "e":
         return lemma + "d"
     return (stem if stem != lemma else doubled) + "ed"
@@ -185,9 +171,8 @@ def _makes(lemma: str, tag: str, word: str) -> bool:
     """Return whether a word is a form of a lemma, one of British doubling too."""
     if tag[0] == "V" and _is_doubled(lemma):
         return False
-    if word == inflect(lemma, tag) or (
-        tag[0] in "NV" and lemma[-1:].isalpha() and word == _regular(lemma, tag)
-    ):
+    regular = tag[0] in "NV" and lemma[-1:].isalpha()
+    if word == inflect(lemma, tag) or (regular and word == _regular(lemma, tag)):
         return True
     return tag in ("VBD", "VBN", "VBG") and word == lemma + lemma[-1] + ("ing" if tag == "VBG" else "ed")
 

@@ -66,19 +66,7 @@ _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 class SentenceInPython:
     """Hold the fields of `ParsedSentence` and read its words, as the compiled `Sentence` does."""
 
-    __slots__ = (
-        "_children",  # of each word: list[list[int]], or None until it is asked for
-        "_copulas",  # by the word they belong to: dict[int, int], or None until one is asked for
-        "deps",
-        "ends",
-        "heads",
-        "language",
-        "lemmas",
-        "pos",
-        "starts",
-        "tags",
-        "text",
-    )
+    __slots__ = ()  # the dataclass has them
 
     text: str
     starts: tuple[int, ...]
@@ -89,8 +77,8 @@ class SentenceInPython:
     heads: tuple[int, ...]
     deps: tuple[str, ...]
     language: str
-    _children: list[list[int]] | None
-    _copulas: dict[int, int] | None
+    _children: list[list[int]] | None  # of each word, or None until asked for
+    _copulas: dict[int, int] | None  # by the word they belong to, or None until asked for
 
     @property
     def words(self) -> list[str]:
@@ -101,6 +89,10 @@ class SentenceInPython:
     def word(self, i: int) -> str:
         """Return word i as it stands in the text."""
         return self.text[self.starts[i] : self.ends[i]]
+
+    def lower(self, i: int) -> str:
+        """Return word i in small letters; "" in front of the first word (-1) and behind the last."""
+        return self.word(i).lower() if 0 <= i < len(self.starts) else ""
 
     def children(self, i: int) -> list[int]:
         """Return the words that depend on word i, left to right."""
@@ -155,10 +147,7 @@ class SentenceInPython:
         return [child for child in self.children(i) if self.relation(child) in _AUXILIARIES]
 
     def subject(self, i: int) -> int | None:
-        """Return the subject of the clause that word i heads, or None.
-
-        Of several it is the last before the verb, or else the first after it.
-        """
+        """Return the subject of the clause of word i: the last before the verb, else the first, or None."""
         found = [child for child in self.children(i) if self.relation(child) in SUBJECTS]
         verb = self.verb(i)
         before = [child for child in found if child < verb]
@@ -235,6 +224,21 @@ class ParsedSentence(_Sentence):
                 return i
         return -1
 
+    def dependents(self, i: int, *relations: str) -> list[int]:
+        """Return the words that depend on word i by one of these relations, left to right."""
+        return [child for child in self.children(i) if self.relation(child) in relations]
+
+    def has_dependent(self, i: int, *relations: str) -> bool:
+        return any(self.relation(child) in relations for child in self.children(i))
+
+    def span(self, first: int, last: int | None = None) -> str:
+        """Return the text from word `first` to word `last`."""
+        return self.text[self.starts[first] : self.ends[first if last is None else last]]
+
+    def replacement(self, i: int, new: str, last: int | None = None) -> tuple[int, int, str]:
+        """Return the edit that puts `new` in the place of word i, or of words i to `last`."""
+        return self.starts[i], self.ends[i if last is None else last], new
+
     def edit(self, replacements: Iterable[tuple[int, int, str]]) -> str:
         """Return the text with `text[start:end]` replaced for every (start, end, new), in characters.
 
@@ -265,10 +269,7 @@ class Parses(Protocol):
 
 
 def without_parse(text: str, language: str = "en") -> ParsedSentence:
-    """Split a text at spaces and punctuation, for rules that need neither tags nor parse.
-
-    Tags, lemmas and relations are "", and every word is its own head.
-    """
+    """Split a text at spaces and punctuation: tags, lemmas, relations are "", every word its own head."""
     spans = [match.span() for match in _WORD.finditer(text)]
     blank = ("",) * len(spans)
     starts, ends = tuple(a for a, _ in spans), tuple(b for _, b in spans)

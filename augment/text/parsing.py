@@ -12,6 +12,7 @@ from augment.core.errors import AugmentationError
 from augment.text.language import check_language
 from augment.text.parsed import ParsedSentence
 
+_NOT_READ = ["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"]
 _BATCH_CHARACTERS = 1 << 18  # parsed at a time: some 50,000 words
 
 
@@ -24,10 +25,6 @@ def parse_texts(
     take texts in another script than the pipeline's language too. Memory does not grow with the number of
     texts: the strings of a batch are freed with it (spaCy's `memory_zone`), and at most two batches a process
     are ahead of the reader.
-
-    Raises:
-        AugmentationError: the pipeline is missing or has no tagger or parser, or most of the first batch is
-            written in another script than its language.
     """
     parser = load_parser(model)  # fails here, not in a worker
     batches = _batches(texts, batch_size)
@@ -52,48 +49,32 @@ def parse_texts(
 
 @functools.lru_cache(maxsize=2)
 def load_parser(model: str) -> Any:
-    """Load the spaCy pipeline `model`, without what rules do not read (named entities, text categories).
-
-    Raises:
-        AugmentationError: it is missing, or writes no tags or dependencies.
-    """
+    """Load the spaCy pipeline `model`, without what rules do not read (named entities, text categories)."""
     try:
         import spacy
     except ImportError as error:
         raise AugmentationError(
-            "parsing needs spaCy, which is not installed: pip install spacy, and a pipeline for your "
-            "language, such as python -m spacy download en_core_web_sm"
+            "parsing needs spaCy and a pipeline for your language: pip install spacy"
         ) from error
     try:
-        parser = spacy.load(
-            model, exclude=["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"]
-        )
+        parser = spacy.load(model, exclude=_NOT_READ)
     except (OSError, ValueError, ImportError) as error:
         raise AugmentationError(
-            f"the parser {model!r} cannot be loaded ({str(error).splitlines()[0]}). Give the name of an "
-            "installed spaCy pipeline (python -m spacy download en_core_web_sm) or the folder of one"
+            f"the parser {model!r} cannot be loaded ({str(error).splitlines()[0]}): give an installed spaCy "
+            "pipeline (python -m spacy download en_core_web_sm) or the folder of one"
         ) from error
     assigned = {attribute for name in parser.pipe_names for attribute in parser.get_pipe_meta(name).assigns}
-    missing = [
-        title
-        for title, attribute in (("tagger", "token.tag"), ("parser", "token.dep"))
-        if attribute not in assigned
-    ]
+    needed = {"token.tag": "tagger", "token.dep": "parser"}
+    missing = [title for attribute, title in needed.items() if attribute not in assigned]
     if missing:
         raise AugmentationError(
-            f"the pipeline {model!r} has no {' and no '.join(missing)} (it has "
-            f"{', '.join(parser.pipe_names) or 'nothing'}): "
-            "give one that has a tagger and a dependency parser"
+            f"the pipeline {model!r} has no {' and no '.join(missing)}: give one that has both"
         )
     return parser
 
 
 def find_parser(name: str = "") -> str:
-    """Return `name`, else $CLEAR_PARSER, else an installed spaCy pipeline, an English one first.
-
-    Raises:
-        AugmentationError: there is none.
-    """
+    """Return `name`, else $CLEAR_PARSER, else an installed spaCy pipeline, an English one first."""
     import importlib.util
 
     found = name or os.environ.get("CLEAR_PARSER", "")

@@ -9,7 +9,6 @@ from pathlib import Path
 from augment.core.compiled import native
 from augment.text.parsed import ParsedSentence
 
-AUGCSE = "AugCSE (Tang et al. 2022), appendix A.2"
 Edit = tuple[int, int, str]  # text[start:end] becomes the string
 
 _LISTS = Path(__file__).parents[1] / "word_lists"
@@ -35,38 +34,6 @@ def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_FUNCTION_WORDS = word_set(
-    "the a an in on at of for to from by with without and or but nor so yet this that these those his her "
-    "its their our my your he she it they we you who which what there here when where while after before "
-    "although though as if since because until unless however then now also not no all some any many most "
-    "each every both either neither another such once one during under over about between through despite "
-    "like upon against among only even just still never always again perhaps"
-)
-# Words made from names: endings, common words with these endings, and other such words.
-_PEOPLE = re.compile(r"(?:.ian|.ean|.ese)$")
-_COMMON = re.compile(
-    r"[^eo]ician$|(?:^|[^glvgs])arian$|historian|civilian|guardian|comedian|median|custodian|ptilian|meridian|strian|thespian|ibian"
-    r"|avian|ruffian|simian|plebeian|ocean|cetacean|crustacean|terranean|(?:^|[^b])clean|bean$|^mean|^lean|^dean|cheese|geese|diocese|obese|these"
-)
-_PEOPLES = word_set(
-    "american african mexican jamaican moroccan rican dominican republican anglican corsican tuscan german "
-    "roman norman ottoman cuban tibetan afghan moldovan kenyan ugandan rwandan venezuelan angolan samoan "
-    "texan alaskan mohican pakistani israeli iraqi kuwaiti saudi yemeni nepali bengali punjabi hindu arab "
-    "arabic turk turkish czech slovak slovene serb croat pole dane swede swedish scot scottish finn finnish "
-    "greek dutch french swiss welsh irish english british briton spanish spaniard danish polish jew jewish "
-    "kurd kurdish flemish cornish moorish thai tamil zulu maori inuit celtic nordic slavic germanic hebrew "
-    "latin baltic arctic antarctic olympic islamic catholic protestant buddhist muslim nazi viking byzantine "
-    "filipino philippine argentine icelandic londoner parisian yorker englishman frenchman englishmen "
-    "frenchmen irishman irishmen"
-)
-# Not part of the name that they precede: "former England captain".
-_BEFORE_NAMES = word_set(
-    "former current future fellow last next past previous recent late early many most other only both "
-    "several all some modern ancient young old older local author singer actor actress writer director "
-    "producer composer footballer guitarist drummer journalist historian poet"
-)
-
-
 @functools.cache
 def word_list(name: str) -> tuple[str, ...]:
     """Return the lines of a file of augment/word_lists, without comments and empty ones."""
@@ -80,11 +47,35 @@ def word_table(name: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(line.split("\t")) for line in word_list(name))
 
 
-def rewrite(sentence: ParsedSentence, edits: Iterable[Edit]) -> str | None:
-    """Return the text with the edits made and "a" or "an" before a replaced word corrected.
+@functools.cache
+def _word_sets() -> dict[str, frozenset[str]]:
+    return {name: word_set(words) for name, words in word_table("word_sets.tsv")}
 
-    None: nothing changes, or a word would stand twice in a row that did not before.
-    """
+
+def named_words(name: str) -> frozenset[str]:
+    """Return a set of word_lists/word_sets.tsv."""
+    return _word_sets()[name]
+
+
+def word_map(pairs: str) -> dict[str, str]:
+    """Return {"a": "b"} for "a=b"."""
+    return dict(pair.split("=") for pair in pairs.split())
+
+
+_FUNCTION_WORDS = named_words("word_forms.function_words")
+# Words made from names: endings, common words with these endings, and other such words.
+_PEOPLE = re.compile(r"(?:.ian|.ean|.ese)$")
+_COMMON = re.compile(
+    r"[^eo]ician$|(?:^|[^glvgs])arian$|historian|civilian|guardian|comedian|median|custodian|ptilian|meridian|strian|thespian|ibian"
+    r"|avian|ruffian|simian|plebeian|ocean|cetacean|crustacean|terranean|(?:^|[^b])clean|bean$|^mean|^lean|^dean|cheese|geese|diocese|obese|these"
+)
+_PEOPLES = named_words("word_forms.peoples")
+# Not part of the name that they precede: "former England captain".
+_BEFORE_NAMES = named_words("word_forms.before_names")
+
+
+def rewrite(sentence: ParsedSentence, edits: Iterable[Edit]) -> str | None:
+    """Return the edited text, "a" and "an" corrected; None if unchanged or if a word would follow itself."""
     text = sentence.text
     edits = [edit for edit in edits if text[edit[0] : edit[1]] != edit[2]]
     if not edits:

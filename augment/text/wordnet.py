@@ -7,19 +7,19 @@ synsets, and what was found is remembered.
 """
 
 import functools
+import itertools
 import mmap
 import os
 import re
 import sys
 import zipfile
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from augment.core.compiled import native
 from augment.core.errors import AugmentationError
 
 VARIABLE = "CLEAR_WORDNET"
@@ -27,7 +27,6 @@ _FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 _COUNTS = "cntlist.rev"  # how often each sense is tagged (cntlist(5WN)); the types of synsets in its keys
 _TYPES = {"n": b"1", "v": b"2", "a": b"35", "r": b"4"}
 _COLLOCATION = re.compile(rb"^([^ \n]*_[^ \n]*) ", re.MULTILINE)
-_ANTONYM, _HYPERNYM, _HYPONYM = "!", "@", "~"
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class Synset:
     """Hold a sense.
 
     lemmas: its words, spaces in compounds, in WordNet's order.
-    is_satellite: an adjective of kind "s" rather than "a".
     fields: of its pointers as they are written, four each; a general term has hundreds, and few rules follow
         them.
     places: where each of an adjective's words may stand: "p" behind a verb, "a" before a noun, "ip" behind
@@ -45,17 +43,13 @@ class Synset:
     """
 
     lemmas: tuple[str, ...]
-    is_satellite: bool
     fields: tuple[str, ...]
     places: tuple[str, ...] = ()
     frames: tuple[tuple[int, int], ...] = ()
 
     @functools.cached_property
     def pointers(self) -> tuple[tuple[str, int, str, int, int], ...]:
-        """Return (symbol, offset, part of speech, number of the word it starts from, of the one it leads to).
-
-        A number of 0 stands for the whole synset.
-        """
+        """Return (symbol, offset, part of speech, numbers of its word and the target's; 0: all)."""
         return tuple(
             (symbol, int(target), "a" if its_pos == "s" else its_pos, int(ends[:2], 16), int(ends[2:], 16))
             for symbol, target, its_pos, ends in zip(*(self.fields[i::4] for i in range(4)))
@@ -66,9 +60,6 @@ class WordNet:
     """Look words up in one WordNet; it pickles as its path, so that workers map the same pages.
 
     path: a folder or zip with index.noun, data.noun and so on.
-
-    Raises:
-        AugmentationError: those files are not there.
     """
 
     def __init__(self, path: str | Path):
@@ -124,7 +115,7 @@ class WordNet:
         pairs = zip(fields[stop + 2 :: 3], fields[stop + 3 :: 3]) if pos == "v" else ()
         frames = tuple([(int(frame), int(word, 16)) for frame, word in pairs])
         places = tuple([place.rstrip(")") for _, _, place in names])
-        return Synset(lemmas, fields[2] == "s", tuple(fields[start + 1 : stop]), places, frames)
+        return Synset(lemmas, tuple(fields[start + 1 : stop]), places, frames)
 
     def offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
         """Return the offsets of a lemma's senses, the most frequent one first."""
@@ -146,42 +137,22 @@ class WordNet:
         found = (name.decode() for index in self._index.values() for name in _COLLOCATION.findall(index.data))
         return frozenset(name for name in found if not name.endswith("_and"))
 
-    def synonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
-        """Return the other lemmas of all senses, without repetition, the most frequent sense's first."""
-        found = {
-            word: None
-            for synset in self.synsets(lemma, pos)
-            for word in synset.lemmas
-            if word.lower() != lemma.lower()
-        }
-        return tuple(found)
-
     def antonyms(self, lemma: str, pos: str, senses: int = 2) -> tuple[str, ...]:
-        """Return the antonyms of a lemma in the first of its `senses` most frequent senses that has any.
-
-        Antonyms of its synonyms do not count.
-        """
+        """Return a lemma's own antonyms in the first of its `senses` most frequent senses that has any."""
         for synset in self.synsets(lemma, pos, senses):
             names = [word.lower() for word in synset.lemmas]
             number = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
             found = [
                 self.synset(offset, its_pos).lemmas[target - 1]
                 for symbol, offset, its_pos, source, target in synset.pointers
-                if symbol == _ANTONYM and source == number
+                if symbol == "!" and source == number
             ]
             if found:
                 return tuple(found)
         return ()
 
-    def hypernyms(self, lemma: str, pos: str = "n") -> tuple[str, ...]:
-        """Return the lemmas of the broader terms of the most frequent sense."""
-        return self._related(lemma, pos, _HYPERNYM)
-
-    def hyponyms(self, lemma: str, pos: str = "n") -> tuple[str, ...]:
-        """Return the lemmas of the narrower terms of the most frequent sense."""
-        return self._related(lemma, pos, _HYPONYM)
-
-    def _related(self, lemma: str, pos: str, symbol: str) -> tuple[str, ...]:
+    def related(self, lemma: str, pos: str, symbol: str) -> tuple[str, ...]:
+        """Return the broader ("@") or narrower ("~") terms of the most frequent sense."""
         found: dict[str, None] = {}
         for synset in self.synsets(lemma, pos, 1):
             for kind, offset, its_pos, _, _ in synset.pointers:
@@ -192,29 +163,17 @@ class WordNet:
 
 @functools.lru_cache(maxsize=1)
 def wordnet() -> WordNet:
-    """Return the WordNet that CLEAR_WORDNET names, or else the first installed one.
-
-    Raises:
-        AugmentationError: there is none; the message says how to get one.
-    """
-    named, candidates = os.environ.get(VARIABLE), wordnet_candidates()
+    """Return the WordNet that CLEAR_WORDNET names, or else the first installed one."""
+    candidates = wordnet_candidates()
     for candidate in candidates:
         if candidate.exists():
             return WordNet(candidate)
-    if named:
-        raise AugmentationError(
-            f"{VARIABLE} names {named}, which is not there: a folder or zip with index.noun, data.noun and "
-            "so on is wanted"
-        )
+    if named := os.environ.get(VARIABLE):
+        raise AugmentationError(f"{VARIABLE} names {named}, which is not there")
     raise AugmentationError(
-        "no WordNet found: `apt install wordnet-base` installs it, or put its files (index.noun, data.noun, "
-        f"...) into a folder and name it in {VARIABLE}. Looked for: {', '.join(map(str, candidates))}"
+        f"no WordNet found: `apt install wordnet-base`, or name its folder in {VARIABLE}. Looked for: "
+        f"{', '.join(map(str, candidates))}"
     )
-
-
-def require_wordnet() -> None:
-    """Raise AugmentationError where there is no WordNet."""
-    wordnet()
 
 
 def wordnet_candidates() -> list[Path]:
@@ -233,10 +192,7 @@ def wordnet_candidates() -> list[Path]:
 
 
 class _Index:
-    """Find lines of a sorted file by their beginning: by bisection, first over eight bytes as numbers.
-
-    That takes 24 bytes a line, 4 MB for all of WordNet; the lines themselves stay in the file.
-    """
+    """Find lines of a sorted file by their beginning, by bisection; the lines themselves stay in the file."""
 
     def __init__(self, data: mmap.mmap | bytes):
         self.data = data
@@ -244,41 +200,19 @@ class _Index:
         ends = np.flatnonzero(raw == ord("\n"))
         if raw[-1:].tolist() != [ord("\n")]:
             ends = np.append(ends, len(raw))
-        starts = np.concatenate([[0], ends[:-1] + 1])
-        heads = np.concatenate([raw, np.zeros(8, np.uint8)])[starts[:, None] + np.arange(8)]
-        self._heads = array("Q", heads.view(">u8").astype(np.uint64).tobytes())
-        self._starts, self._ends = (
-            array("q", starts.astype(np.int64).tobytes()),
-            array("q", ends.astype(np.int64).tobytes()),
-        )
+        self._starts = array("q", np.concatenate([[0], ends[:-1] + 1]).astype(np.int64).tobytes())
+        self._ends = array("q", ends.astype(np.int64).tobytes())
 
     def find(self, start: bytes) -> bytes | None:
         """Return the line that begins so, or None."""
-        if native is not None:
-            return native.find_line(self.data, self._starts, self._ends, start)
-        # The licence at the head is indented: a space sorts before every lemma.
-        low = bisect_left(self._heads, int.from_bytes(start[:8].ljust(8, b"\0"), "big"))
-        if len(start) > 8:
-            head = int.from_bytes(start[:8], "big")
-            near = low + 64  # rarely do more begin alike
-            within = near < len(self._heads) and self._heads[near] > head
-            high = bisect_right(self._heads, head, low, near if within else len(self._heads))
-            low = bisect_left(
-                range(high), start, low, key=lambda line: self.data[self._starts[line] : self._ends[line]]
-            )
-        if low < len(self._starts) and self.data[self._starts[low] : self._starts[low] + len(start)] == start:
-            return self.data[self._starts[low] : self._ends[low]]
-        return None
+        return next(iter(self.lines(start)), None)
 
     def lines(self, start: bytes) -> list[bytes]:
         """Return all lines that begin so."""
-        first = bisect_left(
-            range(len(self._starts)), start, key=lambda line: self.data[self._starts[line] : self._ends[line]]
-        )
-        found = []
-        for line in range(first, len(self._starts)):
-            text = self.data[self._starts[line] : self._ends[line]]
-            if not text.startswith(start):
-                break
-            found.append(text)
-        return found
+        # the licence at the head is indented: a space sorts before every lemma
+        first = bisect_left(range(len(self._starts)), start, key=self._line)
+        beginning = map(self._line, range(first, len(self._starts)))
+        return list(itertools.takewhile(lambda line: line.startswith(start), beginning))
+
+    def _line(self, number: int) -> bytes:
+        return self.data[self._starts[number] : self._ends[number]]

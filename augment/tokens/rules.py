@@ -10,8 +10,11 @@ function loops over sequences or tokens: each output is a list of segments of th
 sequence, gathered at once.
 """
 
+from typing import Any
+
 import numpy as np
 
+from augment.core.entry import Parameter, augmentation
 from augment.core.errors import AugmentationError
 from augment.core.keys import bits_per_sequence, derive, mix, token_bits, uniform_per_sequence
 from augment.core.ragged import Ragged, offsets_of, segment_indices
@@ -19,7 +22,39 @@ from augment.core.selection import choose, count_per_sequence, draw_spans, round
 from augment.core.vocabulary import Vocabulary
 from augment.tokens.synonyms import SynonymTable
 
+_CLEAR = "CLEAR (Wu et al. 2020, arXiv:2012.15466), section 3.3"
 
+
+def _spans_fit(values: dict[str, Any]) -> str | None:
+    if values["spans"] * values["rate"] >= 1:
+        return f"{values['spans']} spans leave nothing; spans * rate must be below 1"
+    return None
+
+
+def _pairs_fit(values: dict[str, Any]) -> str | None:
+    if 2 * values["pairs"] * values["rate"] > 1:
+        return f"{2 * values['pairs']} spans do not fit; 2 * pairs * rate must not exceed 1"
+    return None
+
+
+def _rates_rise(values: dict[str, Any]) -> str | None:
+    if values["rate"] < values["min_rate"] < 1:
+        return f"min_rate={values['min_rate']:g} is above rate={values['rate']:g}"
+    return None
+
+
+def _lengths_rise(values: dict[str, Any]) -> str | None:
+    if values["min_length"] > values["max_length"]:
+        return f"min_length={values['min_length']} is above max_length={values['max_length']}"
+    return None
+
+
+@augmentation(
+    "altering",
+    paper=_CLEAR,
+    needs="del",
+    parameters=(Parameter("rate", 0.7, "share of the tokens deleted, exact per sequence", 0, 1),),
+)
 def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.7) -> Ragged:
     """Replace round(rate * n) of n content tokens by [DEL] and join runs of [DEL] (CLEAR).
 
@@ -36,6 +71,16 @@ def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: f
     return collapse_runs(Ragged(ids, batch.offsets), del_id)
 
 
+@augmentation(
+    "altering",
+    paper=_CLEAR,
+    needs="del",
+    parameters=(
+        Parameter("spans", 5, "spans deleted", 1, 64),
+        Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.999),
+    ),
+    check=_spans_fit,
+)
 def del_span(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: int = 5, rate: float = 0.05
 ) -> Ragged:
@@ -68,6 +113,15 @@ def del_span(
     return collapse_runs(result, del_id) if (batch.ids == del_id).any() else result
 
 
+@augmentation(
+    "possibly altering",
+    paper=_CLEAR,
+    parameters=(
+        Parameter("pairs", 5, "pairs of spans swapped", 1, 32),
+        Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.5),
+    ),
+    check=_pairs_fit,
+)
 def reorder(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: int = 5, rate: float = 0.05
 ) -> Ragged:
@@ -110,6 +164,12 @@ def reorder(
     return Ragged(gather(batch.ids, source, taken)[0], batch.offsets)
 
 
+@augmentation(
+    "possibly altering",
+    paper=f"{_CLEAR}; synonyms: Jia et al. 2019 (counter-fitted neighbours) or WordNet",
+    needs="synonyms",
+    parameters=(Parameter("rate", 0.3, "share of the tokens replaced, if as many have a synonym", 0, 1),),
+)
 def subs(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3
 ) -> Ragged:
@@ -144,6 +204,13 @@ def subs(
     )
 
 
+@augmentation(
+    "preserving",
+    paper="ESimCSE (Wu et al. 2022, COLING, arXiv:2109.04380), section 3.1",
+    parameters=(
+        Parameter("rate", 0.32, "most tokens repeated, as a share of the sequence (dup_rate)", 0, 1),
+    ),
+)
 def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
     """Write some random content tokens twice (ESimCSE, Wu et al. 2022, section 3.1).
 
@@ -162,6 +229,22 @@ def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
     return Ragged(np.repeat(batch.ids, times), offsets_of(batch.lengths + counts))
 
 
+@augmentation(
+    "possibly altering",
+    paper="COCO-LM (Meng et al. 2021, NeurIPS, arXiv:2102.08473), section 3.2",
+    parameters=(
+        Parameter("rate", 0.9, "share of the tokens kept; the largest, if min_rate is given", 0, 1),
+        Parameter(
+            "min_rate",
+            1.0,
+            "below 1: the smallest share, drawn evenly up to rate for each sequence and view",
+            0,
+            1,
+        ),
+    ),
+    example="crop:rate=1:min_rate=0.5",
+    check=_rates_rise,
+)
 def crop(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9, min_rate: float = 1.0
 ) -> Ragged:
@@ -179,6 +262,18 @@ def crop(
     return keep_run(batch, (uniform_per_sequence(keys, 1)[:, 0] * (sizes - kept + 1)).astype(np.int64), kept)
 
 
+@augmentation(
+    "possibly altering",
+    paper="DeCLUTR (Giorgi et al. 2021, ACL, arXiv:2006.03659), section 3.1",
+    parameters=(
+        Parameter("min_length", 32, "fewest tokens; a shorter sequence is kept whole", 1, 65536),
+        Parameter("max_length", 512, "most tokens", 1, 65536),
+        Parameter("alpha", 4, "of the Beta distribution of the length between the two", 1, 64),
+        Parameter("beta", 2, "of the same; alpha above beta: rather long spans", 1, 64),
+    ),
+    example="span:max_length=128:alpha=2:beta=4",
+    check=_lengths_rise,
+)
 def span(
     batch: Ragged,
     keys: np.ndarray,
@@ -211,6 +306,12 @@ def span(
     return keep_run(batch, (place * (sizes - kept + 1)).astype(np.int64), kept)
 
 
+@augmentation(
+    "possibly altering",
+    paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; SDA, Table 8, at "
+    "10, 20 and 30%",
+    parameters=(Parameter("rate", 0.1, "share of the words deleted, rounded up", 0, 1),),
+)
 def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.1) -> Ragged:
     """Delete ceil(rate * w) of the w words of a sequence (VaSCL, Zhang et al. 2022, section 4.4, WDel).
 
@@ -230,6 +331,11 @@ def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
     return Ragged(batch.ids.take(kept), np.searchsorted(kept, batch.offsets).astype(np.int64))
 
 
+@augmentation(
+    "possibly altering",
+    paper="a comparison of SDA (Zhu et al. 2022), Table 8",
+    parameters=(Parameter("rate", 0.15, "share of the tokens masked, exact per sequence", 0, 1),),
+)
 def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.15) -> Ragged:
     """Replace round(rate * n) of n content tokens by [MASK] (SDA's comparison, Zhu et al. 2022, Table 8).
 
@@ -245,6 +351,12 @@ def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float
     return Ragged(ids, batch.offsets)
 
 
+@augmentation(
+    "preserving",
+    paper="AEDA (Karimi et al. 2021, EMNLP, arXiv:2108.13230); compared in SDA, Table 9",
+    needs="punctuation",
+    parameters=(Parameter("rate", 0.3, "most marks put in, as a share of the words", 0, 1),),
+)
 def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.3) -> Ragged:
     """Insert random marks out of . , ! ? ; : before random words, one a word (AEDA, Karimi et al. 2021).
 
@@ -279,11 +391,7 @@ def keep_run(batch: Ragged, starts: np.ndarray, kept: np.ndarray) -> Ragged:
 
 
 def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
-    """Return the number of tokens between [CLS] and [SEP], int64[N].
-
-    Raises:
-        AugmentationError: a sequence lacks these two.
-    """
+    """Return the number of tokens between [CLS] and [SEP], int64[N]."""
     sizes = batch.lengths - 2
     bad = sizes < 0
     if not bad.any():
@@ -294,17 +402,13 @@ def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
         sequence = batch[index]
         raise AugmentationError(
             f"sequence {index} of the batch ({len(sequence)} tokens, {sequence[:8].tolist()}...) does not "
-            f"start with [CLS] ({vocabulary.cls_id}) and end with [SEP] ({vocabulary.sep_id}). Token "
-            "augmentations work on sequences with their special tokens; was it made with another tokenizer?"
+            f"start with [CLS] ({vocabulary.cls_id}) and end with [SEP] ({vocabulary.sep_id})"
         )
     return sizes
 
 
 def gather(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lay S segments of `ids` for each of N sequences end to end: (int32[T'], their ends, int64[N, S]).
-
-    starts, lengths: int64[N, S].
-    """
+    """Lay S segments of `ids` per sequence end to end, by starts, lengths int64[N, S]: (ids, ends [N, S])."""
     flat = lengths.reshape(-1)
     ends = np.cumsum(flat).reshape(lengths.shape)
     return ids.take(segment_indices(starts.reshape(-1), flat)), ends

@@ -22,28 +22,19 @@ _JIA = "https://github.com/robinjia/certified-word-sub (data/counterfitted_neigh
 
 
 def find_synonyms() -> Path:
-    """Return the default table: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed WordNet.
-
-    Raises:
-        AugmentationError: there is none; the message says how to get one.
-    """
+    """Return the default table: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed WordNet."""
     candidates = list(_candidates())
     for candidate in candidates:
         if candidate.exists():
             return candidate
     raise AugmentationError(
-        "no synonym table found. Name one with --synonyms PATH, or set CLEAR_DATA to a folder that has "
-        f"synonyms/counterfitted_neighbors.json, or get one: {_JIA} is what CLEAR used; `apt install "
-        "wordnet-base` installs WordNet. Looked for: " + ", ".join(map(str, candidates))
+        f"no synonym table found. Name one with --synonyms PATH; {_JIA} is what CLEAR used; `apt install "
+        f"wordnet-base` installs WordNet. Looked for: {', '.join(map(str, candidates))}"
     )
 
 
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:
-    """Return {lower-case word: its synonyms in the order of the source}, without words that have none.
-
-    Raises:
-        AugmentationError: the file is missing, unreadable or in none of the known formats.
-    """
+    """Return {lower-case word: its synonyms in the order of the source}, without words that have none."""
     path = Path(path).expanduser()
     if not path.exists():
         raise AugmentationError(f"synonym table {path} does not exist")
@@ -78,9 +69,7 @@ def _candidates() -> Iterator[Path]:
 
 def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:
     if not isinstance(content, dict):
-        raise AugmentationError(
-            f"synonym table {path} is a JSON {type(content).__name__}, not an object {{word: [synonyms]}}"
-        )
+        raise AugmentationError(f"synonym table {path} is no JSON object {{word: [synonyms]}}")
     for word, synonyms in content.items():
         if isinstance(synonyms, dict):
             yield from _json(synonyms, path)

@@ -4,7 +4,7 @@ Lists have words, batches have tokens. Every word with synonyms is tokenized in 
 text can show it (with and without a space before it; in small letters, with a capital, in capitals, where the
 tokenizer distinguishes them), and so are its synonyms in the same form. One look-up then finds a whole word
 of a batch: words of one token in an array over the vocabulary, longer ones by a 64-bit hash of their tokens
-in a hash table of arrays.
+in a sorted array.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 
 @dataclass(frozen=True)
 class Coverage:
-    """Count how much of a text has a synonym; CLEAR, section 3.3: "roughly 40% tokens".
-
-    CLEAR's figure is of Wikipedia and BookCorpus.
-    """
+    """Count how much of a text has a synonym; CLEAR, section 3.3: "roughly 40% tokens" of its corpus."""
 
     tokens: int  # without special tokens
     covered_tokens: int  # in words that have a synonym
@@ -59,7 +56,7 @@ class SynonymTable:
         neighbour_offsets[e + 1].
     tokens: int32[]; token_offsets: int64[S + 1]; sequence s is tokens[token_offsets[s]:token_offsets[s + 1]].
     single: int32[vocabulary.size], the entry of a word of one token, or -1.
-    hashes (uint64), slots (int32): 2**k each, the hash table of longer words, with open addressing.
+    hashes (uint64, rising), entries (int32): those of longer words.
     unmatched: words of the source without any form: the tokenizer lacks a token, or splits the word in two
         ("well-known").
     """
@@ -73,7 +70,7 @@ class SynonymTable:
     token_offsets: np.ndarray
     single: np.ndarray
     hashes: np.ndarray
-    slots: np.ndarray
+    entries: np.ndarray
     longest: int
     unmatched: int
 
@@ -100,9 +97,8 @@ class SynonymTable:
         number = {word: index for index, word in enumerate(words)}
         head_words = np.array([number[word] for word in synonyms], dtype=np.int64)
         sizes = np.array([len(others) for others in synonyms.values()], dtype=np.int64)
-        neighbours = np.array(
-            [number[word] for others in synonyms.values() for word in others], dtype=np.int64
-        )
+        related = [number[word] for others in synonyms.values() for word in others]
+        neighbours = np.array(related, dtype=np.int64)
 
         # All forms of all words as one batch: form f of word w is sequence f * len(words) + w.
         forms = _forms(tokenizer)
@@ -116,7 +112,7 @@ class SynonymTable:
         heads = (head_words[None, :] + shift).reshape(-1)
         targets = (neighbours[None, :] + shift).reshape(-1)
         owners = np.repeat(np.arange(len(heads), dtype=np.int64), np.tile(sizes, len(forms)))
-        codes = _hash_sequences(batch)
+        codes = _hash_words(batch.ids, batch.offsets[:-1], batch.lengths)
         good = usable[targets] & whole[heads[owners]] & (codes[targets] != codes[heads[owners]])
         # Without case or space marks several forms have the same tokens: keep the first.
         first = np.zeros(len(heads), dtype=bool)
@@ -126,20 +122,20 @@ class SynonymTable:
         entries = np.flatnonzero(first)
         unmatched = len(synonyms) - len(np.unique(entries % len(synonyms)))
         if not len(entries):
-            raise AugmentationError(
-                f"synonym table {source}: this tokenizer can write none of its {len(synonyms):,} words"
-            )
+            raise AugmentationError(f"synonym table {source}: this tokenizer can write none of its words")
         head_batch, neighbour_batch = batch.take(heads[entries]), batch.take(targets[good])
         single = np.full(vocabulary.size, -1, dtype=np.int32)
         lengths = head_batch.lengths
         alone = np.flatnonzero(lengths == 1)
         single[head_batch.ids[head_batch.offsets[alone]]] = alone
         several = np.flatnonzero(lengths > 1)
-        hashes, slots = _hash_table(codes[heads[entries[several]]], several)
+        hashes = codes[heads[entries[several]]]
+        order = np.argsort(hashes)
         return SynonymTable(
             source, vocabulary, head_batch.ids, head_batch.offsets,
             offsets_of(np.bincount(owners[good], minlength=len(heads))[entries]),
-            neighbour_batch.ids, neighbour_batch.offsets, single, hashes, slots, int(lengths.max()),
+            neighbour_batch.ids, neighbour_batch.offsets, single, hashes[order],
+            several[order].astype(np.int32), int(lengths.max()),
             unmatched,
         )  # fmt: skip
 
@@ -161,10 +157,7 @@ class SynonymTable:
         return starts.take(found), lengths.take(found), entries.take(found).astype(np.int64)
 
     def pick(self, entries: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """Pick a synonym (the number of its token sequence) for each entry, all equally likely: int64[K].
-
-        entries: int64[K]; draws: uint64[K], random bits.
-        """
+        """Pick a synonym (a token sequence) per entry, int64[K], evenly by 64 random bits each: int64[K]."""
         first = self.neighbour_offsets.take(entries)
         counts = self.neighbour_offsets.take(entries + 1) - first
         chosen = ((draws >> np.uint64(32)) * counts.astype(np.uint64)) >> np.uint64(32)
@@ -178,20 +171,9 @@ class SynonymTable:
         return Coverage(int((~special).sum()), int(lengths.sum()), words, len(lengths))
 
     def _look_up(self, codes: np.ndarray) -> np.ndarray:
-        """Return the entry of each hash, or -1: uint64[K] -> int32[K]. Probes until all are settled."""
-        result = np.full(len(codes), -1, dtype=np.int32)
-        mask = np.uint64(len(self.slots) - 1)
-        pending = np.arange(len(codes))
-        probe = (codes & mask).view(np.int64)
-        while len(pending):
-            slots = self.slots.take(probe)
-            hit = self.hashes.take(probe) == codes
-            hit &= slots >= 0
-            result[pending.compress(hit)] = slots.compress(hit)
-            further = np.flatnonzero((slots >= 0) & ~hit)
-            pending, codes = pending.take(further), codes.take(further)
-            probe = (probe.take(further) + 1) & mask.view(np.int64)
-        return result
+        """Return the entry of each hash, or -1: uint64[K] -> int32[K]."""
+        places = np.minimum(np.searchsorted(self.hashes, codes), len(self.hashes) - 1)
+        return np.where(self.hashes.take(places) == codes, self.entries.take(places), np.int32(-1))
 
 
 def _forms(tokenizer: Any) -> list:
@@ -216,14 +198,13 @@ def _encode(tokenizer: Any, texts: list[str]) -> Ragged:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is not None:
-            fast = backend.encode_batch_fast(texts, add_special_tokens=False)
-            return Ragged.from_sequences([encoding.ids for encoding in fast])
-        return Ragged.from_sequences(tokenizer(texts, add_special_tokens=False)["input_ids"])
+        if backend is None:
+            return Ragged.from_sequences(tokenizer(texts, add_special_tokens=False)["input_ids"])
+        fast = backend.encode_batch_fast(texts, add_special_tokens=False)
+        return Ragged.from_sequences([encoding.ids for encoding in fast])
     finally:
-        if before is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
-        else:
+        del os.environ["TOKENIZERS_PARALLELISM"]
+        if before is not None:
             os.environ["TOKENIZERS_PARALLELISM"] = before
 
 
@@ -232,10 +213,6 @@ def _all_true(flags: np.ndarray, batch: Ragged) -> np.ndarray:
     sums = offsets_of(flags)
     counts = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
     return (counts == batch.lengths) & (counts > 0)
-
-
-def _hash_sequences(batch: Ragged) -> np.ndarray:
-    return _hash_words(batch.ids, batch.offsets[:-1], batch.lengths)
 
 
 def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -249,20 +226,3 @@ def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.
         step += 1
         active = active.compress(lengths.take(active) > step)
     return codes
-
-
-def _hash_table(codes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Make an open-addressing table, at most a quarter full: (hashes uint64[2**k], slots int32[2**k])."""
-    size = 1 << max(2, (4 * len(codes)).bit_length())
-    hashes, slots = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
-    probe = (codes & np.uint64(size - 1)).astype(np.int64)
-    pending = np.arange(len(codes))
-    while len(pending):
-        free = slots[probe[pending]] < 0
-        slots[probe[pending[free]]] = values[pending[free]]  # the last one wins a slot
-        placed = np.zeros(len(pending), dtype=bool)
-        placed[free] = slots[probe[pending[free]]] == values[pending[free]]
-        hashes[probe[pending[placed]]] = codes[pending[placed]]
-        pending = pending[~placed]
-        probe[pending] = (probe[pending] + 1) & (size - 1)
-    return hashes, slots

@@ -14,9 +14,8 @@ import numpy as np
 from augment.core.errors import AugmentationError
 from augment.core.ragged import Ragged, offsets_of
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.digest import rules_digest
 from augment.spec.grammar import parse
-from augment.spec.resources import resource_hash, resources
+from augment.spec.resources import resource_hash, resources, rules_digest
 from finetune.augmentation_quality.measures import Cosines, MaskedLosses, changed_rows, jaccard
 from finetune.geometry.augmentations import AugmentedSentences, Rewriting
 from finetune.results import folder_name

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from augment.core.errors import CannotLoad
-from augment.core.hub import hub_fault
-from augment.core.pretrained import require_source
+from augment.core.pretrained import hub_fault, require_source
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import describe_export, export_of
 from pretrain.export.evaluations import weights_identity

@@ -6,9 +6,8 @@ The command is `python -m pretrain.cache`.
 from pathlib import Path
 from typing import Any
 
-from augment.spec.digest import rules_digest
 from augment.spec.grammar import alternatives, parse
-from augment.spec.resources import SYNONYMS, resource_hash, resources
+from augment.spec.resources import SYNONYMS, resource_hash, resources, rules_digest
 from pretrain.cache.augmenting import COLUMNS, LABELLED, open_pipelines
 from pretrain.cache.stages import AugmentShard, CachePlan, Contents, MergeCache, ShardTask
 from pretrain.common.errors import UserError

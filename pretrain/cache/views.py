@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.errors import AugmentationError
-from augment.spec.digest import rules_digest
 from augment.spec.grammar import from_environment, loads_models, needs_synonyms, needs_text, parse
-from augment.spec.resources import resource_hash, resources
+from augment.spec.resources import resource_hash, resources, rules_digest
 from pretrain.cache.augmenting import COLUMNS, LABELLED
 from pretrain.common.errors import UserError
 from pretrain.common.processes import run_module

@@ -14,7 +14,7 @@ from pretrain.common.typed_values import parse_yaml
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file; an empty file is an empty one.
+    """Return the mapping in a YAML file, over that of the file beside it which its key `extends` names.
 
     Raises: UserError if the file is missing (naming the nearest beside it), is not YAML, or holds something
     else.
@@ -40,7 +40,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     tree = parse_yaml(text, str(path)) or {}
     if not isinstance(tree, dict):
         raise UserError(f"{path} must hold a mapping of keys to values, not {type(tree).__name__}")
-    return tree
+    base = tree.pop("extends", None)
+    return tree if base is None else merged(read_yaml(path.parent / str(base)), tree)
+
+
+def merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return a tree with the values of `own` in place of those of `base`, section by section."""
+    sections = {
+        key for key in base.keys() & own.keys() if isinstance(base[key], dict) and isinstance(own[key], dict)
+    }
+    return base | own | {key: merged(base[key], own[key]) for key in sections}
 
 
 def type_at(model: type[BaseModel], dotted: str) -> Any:

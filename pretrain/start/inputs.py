@@ -9,9 +9,8 @@ import json
 from typing import Any
 
 from augment.core.own_code import OWN
-from augment.spec.digest import rules_digest
 from augment.spec.grammar import needs_text
-from augment.spec.resources import resource_hash, resources
+from augment.spec.resources import resource_hash, resources, rules_digest
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from augment.core.hub import hub_fault
+from augment.core.pretrained import hub_fault
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import nearest
 from pretrain.config.data import Source

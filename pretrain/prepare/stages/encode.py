@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.ragged import Ragged
-from augment.text.cleaning import for_clean_text
-from augment.text.special_tokens import SpecialTokens
+from augment.text.cleaning import SpecialTokens, for_clean_text
 from pretrain.data.tokenizer import encode
 from pretrain.prepare.progress import Heartbeat
 

@@ -19,7 +19,7 @@ from pretrain.prepare.sources.planning import _in_cache, plan_tasks
 @pytest.fixture(params=["refused", "none"])
 def silent(request, tmp_path, monkeypatch) -> Iterator[str]:
     """The address of a hub that refuses connections, or accepts them and says nothing; the cache is empty."""
-    monkeypatch.setattr("augment.core.hub.SECONDS", 0.2)
+    monkeypatch.setattr("augment.core.pretrained.SECONDS", 0.2)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -43,7 +43,7 @@ def plain_sentence():
     kind = module.ParsedSentence
     assert all(
         type(getattr(kind, name)) is not type(getattr(ParsedSentence, name))
-        for name in [*METHODS, "with_relation"]
+        for name in [*METHODS, "lower", "with_relation"]
     )
     return lambda sentence: kind(
         *(getattr(sentence, field.name) for field in dataclasses.fields(kind) if field.init)

@@ -17,7 +17,6 @@ from augment.rules.word_order import cut, word_spans
 from augment.text.draws import Draws
 from augment.text.parsed import without_parse
 from augment.text.word_forms import repeats
-from augment.text.wordnet import _Index
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,21 +44,7 @@ def test_repeated_words_are_counted_as_in_python(monkeypatch):
     assert [case for case in zip(texts, found, expected) if case[1] != case[2]] == [] and max(expected) > 2
 
 
-# -- Lines of WordNet's indexes, letters like others ---------------------------
-
-
-def test_lines_are_found_as_in_python(monkeypatch):
-    rng = random.Random(0)
-    keys = sorted({"".join(rng.choices("ab'_-", k=rng.randint(1, 12))).encode() + b" " for _ in range(3000)})
-    indexes = [
-        _Index(b"".join(key + b"%d\n" % n for n, key in enumerate(some))[:-1])
-        for some in (keys, keys[:1], keys[5:300])
-    ]
-    wanted = [*keys, *(key[:-1] + b"x " for key in keys), b"", b"z ", b"\0 ", keys[0][:-1]]
-    found = [[index.find(key) for key in wanted] for index in indexes]
-    assert found[0][: len(keys)] == [key + b"%d" % n for n, key in enumerate(keys)]
-    monkeypatch.setattr("augment.text.wordnet.native", None)
-    assert found == [[index.find(key) for key in wanted] for index in indexes]
+# -- Letters like others ------------------------------------------------------
 
 
 def test_letters_like_others_are_those_in_python():

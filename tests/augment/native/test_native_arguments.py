@@ -82,8 +82,6 @@ WRONG = [
                                                                       "draws, [])",
     "native.look_alike('a', {}, 1, draws, [5])", "native.look_alike(b'a', {}, 1, draws, [])",
     "native.look_alike('a', [], 1, draws, [])",
-    "native.find_line()", "native.find_line('a', longs(0), longs(1), b'a')", "native.find_line(b'a', None, "
-                                                                             "longs(1), b'a')",
     "native.word_spans()", "native.word_spans(5)", "native.word_spans(b'a')", "native.cut()",
     "native.cut(b'a', [])",
     "native.cut('ab', [5])", "native.cut('ab', [(0,)])", "native.cut('ab', "
@@ -104,8 +102,6 @@ ODD = [
     "pieces.spell_longest({}, '##', 3, 9, False, [], 9) or pieces.rows(['a-b', 'é'], [], ids, offsets, [])",
     "native.look_alike('ab', {'a': ''}, 2**21, draws, [])", "native.look_alike('ab', {'a': 'x'}, 0, draws, "
                                                             "[(5, -5)])",
-    "native.find_line(b'ab', longs(0, 9, -3, 2), longs(1, 99, 1, 1), b'b')", "native.find_line(b'', "
-                                                                             "longs(), longs(1), b'b')",
     *(f"made(heads=[0, 0]).{name}(1)" for name in METHODS), "made(heads=[0, 0]).words",
     "made(heads=None).word(0)",
     "made(starts=[0, 2], ends=[1, 3]).word(1)", "made(starts=[0, 2], ends=[1, 3]).words",

@@ -1,4 +1,4 @@
-"""Compiled `Pieces` give the tokens of those in Python."""
+"""Compiled `Pieces` give the tokens of whole texts."""
 
 import itertools
 import random
@@ -8,7 +8,6 @@ import pytest
 
 from augment.core.compiled import native
 from augment.core.ragged import Ragged
-from augment.text.pieces import Pieces
 
 LETTERS = "ab.é北"
 CLS, SEP = 0, 1
@@ -83,41 +82,26 @@ NO_TOKENS = Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))
 @pytest.mark.parametrize("most", [10**6, 5, 0])
 @pytest.mark.parametrize("room", [10**6, 3, 1, 0, -2])
 @pytest.mark.parametrize("alike", [True, False])
-def test_rows_of_pieces_are_those_in_python(alike, room, most):
+def test_rows_of_pieces_are_those_of_texts(alike, room, most):
     """Compare texts without origins."""
     rng, letters = random.Random(room + most), _Letters(alike)
-    both = [
-        kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most)
-        for kind in (native.Pieces, Pieces)
-    ]
+    pieces = native.Pieces(letters.characters, letters.spaced, alike, CLS, SEP, room, most)
     seen = set()
     for _ in range(30):
         texts = [_text(rng, rng.choice(["ab", "ab.", LETTERS])) for _ in range(rng.randrange(12))]
-        compiled, plain = (_rows(pieces, letters, texts, [], NO_TOKENS) for pieces in both)
-        assert compiled[3] == plain[3], texts
-        if most > 100:  # else each forgets at its own time
-            assert compiled == plain, texts
-        assert _whole(compiled[3], letters, texts, max(room, 0)) == [
-            letters(text, max(room, 0)) for text in texts
-        ]
-        seen |= {type(row) for row in compiled[3]}
+        rows = _rows(pieces, letters, texts, [], NO_TOKENS)[3]
+        assert _whole(rows, letters, texts, max(room, 0)) == [letters(text, max(room, 0)) for text in texts]
+        seen |= {type(row) for row in rows}
     assert seen == {bytes, type(None)}
 
 
 @pytest.mark.parametrize("most", [10**6, 5, 0])
 @pytest.mark.parametrize("room", [10**6, 4])
 @pytest.mark.parametrize("alike", [True, False])
-def test_rows_of_texts_made_from_others_are_those_in_python(alike, room, most):
-    """Compare texts with origins.
-
-    The Python class takes pieces from the origins of all texts: other rows may be left to the tokenizer, but
-    the tokens are the same.
-    """
+def test_rows_of_texts_made_from_others_are_those_of_texts(alike, room, most):
+    """Compare texts with origins."""
     rng, letters = random.Random(most), _Letters(alike)
-    both = [
-        kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most)
-        for kind in (native.Pieces, Pieces)
-    ]
+    pieces = native.Pieces(letters.characters, letters.spaced, alike, CLS, SEP, room, most)
     spared = 0
     for _ in range(120):
         origins = [_text(rng, rng.choice(["ab.", "ab.", LETTERS])) for _ in range(rng.choice([1, 1, 8]))]
@@ -131,14 +115,9 @@ def test_rows_of_texts_made_from_others_are_those_in_python(alike, room, most):
         tokens = Ragged.from_sequences(
             [rng.choice([row, row, row, row[:4], row[:-1], row[:1], []]) for row in stored]
         )
-        compiled, plain = (_rows(pieces, letters, texts, origins, tokens) for pieces in both)
-        expected = [letters(text, room) for text in texts]
-        assert (
-            _whole(compiled[3], letters, texts, room) == expected == _whole(plain[3], letters, texts, room)
-        ), (texts, origins)
-        if len(texts) == 1 and most > 100:
-            assert compiled[0] == plain[0] and compiled[3] == plain[3], (texts, origins)
-        spared += sum(row is not None for row in compiled[0])
+        first, _, _, rows = _rows(pieces, letters, texts, origins, tokens)
+        assert _whole(rows, letters, texts, room) == [letters(text, room) for text in texts], (texts, origins)
+        spared += sum(row is not None for row in first)
     assert spared > 30
 
 
@@ -146,16 +125,15 @@ def test_rows_of_texts_made_from_others_are_those_in_python(alike, room, most):
 def test_pieces_to_learn_are_those_that_an_origin_lacks(alike):
     letters = _Letters(alike)
     tokens = Ragged.from_sequences([letters("ab b ab. a")])
-    for kind in (native.Pieces, Pieces):
-        pieces = kind(letters.characters, letters.spaced, alike, CLS, SEP, 50, 50)
-        rows, opening, inside = pieces.rows(
-            ["ab a ab.", "b bb a"][:1], ["ab b ab. a"], tokens.ids, tokens.offsets, []
-        )
-        assert rows == [np.array(letters("ab a ab."), np.int32).tobytes()] and not opening and not inside
-        rows, opening, inside = pieces.rows(["b bb a"], ["ab b ab. a"], tokens.ids, tokens.offsets, [])
-        assert rows == [None] and opening == (set() if alike else {"b"}) and inside == {"bb"}
-        rare = pieces.rows(["北a 北b a"], ["ab b ab. a"], tokens.ids, tokens.offsets, [])
-        assert rare == ([None], set(), set())
-        assert pieces.rows(["a  b"], [], NO_TOKENS.ids, NO_TOKENS.offsets, []) == ([None], set(), set())
-        assert pieces.rows([""], [], NO_TOKENS.ids, NO_TOKENS.offsets, []) == ([None], set(), set())
-        assert pieces.rows([], [], NO_TOKENS.ids, NO_TOKENS.offsets, []) == ([], set(), set())
+    pieces = native.Pieces(letters.characters, letters.spaced, alike, CLS, SEP, 50, 50)
+    rows, opening, inside = pieces.rows(
+        ["ab a ab.", "b bb a"][:1], ["ab b ab. a"], tokens.ids, tokens.offsets, []
+    )
+    assert rows == [np.array(letters("ab a ab."), np.int32).tobytes()] and not opening and not inside
+    rows, opening, inside = pieces.rows(["b bb a"], ["ab b ab. a"], tokens.ids, tokens.offsets, [])
+    assert rows == [None] and opening == (set() if alike else {"b"}) and inside == {"bb"}
+    rare = pieces.rows(["北a 北b a"], ["ab b ab. a"], tokens.ids, tokens.offsets, [])
+    assert rare == ([None], set(), set())
+    assert pieces.rows(["a  b"], [], NO_TOKENS.ids, NO_TOKENS.offsets, []) == ([None], set(), set())
+    assert pieces.rows([""], [], NO_TOKENS.ids, NO_TOKENS.offsets, []) == ([None], set(), set())
+    assert pieces.rows([], [], NO_TOKENS.ids, NO_TOKENS.offsets, []) == ([], set(), set())

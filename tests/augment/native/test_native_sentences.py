@@ -22,13 +22,13 @@ def _fresh(sentence: ParsedSentence) -> ParsedSentence:
     return dataclasses.replace(sentence)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "lower"])
 def test_methods_of_a_word_are_those_in_python(name, sentences, plain_sentence):
     several = 0
     for sentence in map(_fresh, sentences):
         plain = plain_sentence(sentence)
         found, expected = (
-            [getattr(kind, name)(i) for i in range(len(sentence))] for kind in (sentence, plain)
+            [outcome(getattr(kind, name), i) for i in range(len(sentence) + 1)] for kind in (sentence, plain)
         )
         assert found == expected, sentence
         several += len(set(map(repr, found))) > 1

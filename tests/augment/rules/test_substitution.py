@@ -13,7 +13,6 @@ from parse_builder import draws, outcomes, parse, tagged
 from augment.core.errors import AugmentationError
 from augment.rules import senses as lexical_senses
 from augment.rules.substitution import (
-    ENTRIES,
     antonym_adjectives,
     antonyms,
     hypernyms,
@@ -21,6 +20,7 @@ from augment.rules.substitution import (
     synonyms_wordnet,
     wordnet_substitution,
 )
+from augment.spec.catalogue import CATALOGUE
 from augment.text.word_forms import indefinite_article
 from augment.text.wordnet import WordNet, wordnet
 
@@ -267,7 +267,8 @@ def test_entries_say_what_they_need(monkeypatch):
     def missing():
         raise AugmentationError("no WordNet found")
 
-    assert all(entry.require is not None and "wordnet" in entry.needs for entry in ENTRIES)
+    entries = [entry for entry in CATALOGUE.values() if entry.function.__module__ == hypernyms.__module__]
+    assert len(entries) == 6 and all(entry.require and "wordnet" in entry.needs for entry in entries)
     lexical_senses.substitutes.cache_clear()
     monkeypatch.setattr(lexical_senses, "wordnet", missing)
     with pytest.raises(AugmentationError, match="no WordNet"):

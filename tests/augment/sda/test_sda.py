@@ -7,7 +7,7 @@ import pytest
 from parse_builder import outcomes, parse
 from sda_sentences import LABELS, SENTENCES, SOUND, sentence
 
-from augment.sda.entries import ENTRIES, dn, mv, neg, pi
+from augment.sda.entries import dn, mv, neg, pi
 from augment.text.draws import Draws
 
 
@@ -251,4 +251,4 @@ def test_text_without_words():
     empty = dataclasses.replace(
         sentence("word"), **dict.fromkeys(("starts", "ends", "tags", "pos", "lemmas", "heads", "deps"), ())
     )
-    assert [entry.function(empty, Draws(0)) for entry in ENTRIES] == [None] * 4
+    assert [rule(empty, Draws(0)) for rule in (pi, mv, dn, neg)] == [None] * 4

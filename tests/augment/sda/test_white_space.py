@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from augment.sda.entries import ENTRIES
+from augment.sda.entries import dn, mv, neg, pi
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.parsing import parse_texts
@@ -87,5 +87,5 @@ def test_white_space_in_any_place_of_any_parse(tmp_path):
             while sentence.heads[word] != word:
                 word, steps = sentence.heads[word], steps + 1
                 assert steps <= len(sentence), sentence
-        for entry in ENTRIES:
-            entry.function(sentence, Draws(0))
+        for rule in (pi, mv, dn, neg):
+            rule(sentence, Draws(0))

@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 
-from augment.spec import digest as rules
+from augment.spec import resources as rules
 
 
 def test_every_module_and_word_list_counts_and_nothing_else(tmp_path, monkeypatch):

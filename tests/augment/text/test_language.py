@@ -13,11 +13,11 @@ CHINESE = ["今天天气很好。", "他没有来。"]
 @pytest.mark.parametrize(
     ("texts", "language", "said"),
     [
-        (CHINESE, "en", r"'p' is for 'en', and 100% of what it is given .* \(Chinese: '今天天气很好。'\)"),
+        (CHINESE, "en", r"'p' is for 'en', and 100% of it .* \(Chinese: '今天天气很好。'\)"),
         (
             ENGLISH,
             "zh",
-            r"'p' is for 'zh', and 100% of what it is given .* \(Latin: 'The old dog ran home.'\)",
+            r"'p' is for 'zh', and 100% of it .* \(Latin: 'The old dog ran home.'\)",
         ),
         (["Привет, мир"], "en", "Cyrillic: 'Привет, мир'"),
         (CHINESE, "ru", "Chinese"),

@@ -249,7 +249,7 @@ def test_wordnet_sources(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", "[1]", "JSON list"),
+        ("a.json", "[1]", "no JSON object"),
         ("a.json", '{"a": "b"}', "not a list of words"),
         ("a.json", "{", "cannot be read"),
         ("a.json", '{"a": ' + "[" * 50_000, "cannot be read"),
@@ -274,7 +274,7 @@ def test_where_tables_are_looked_for(tmp_path, monkeypatch):
     assert find_synonyms() == table
     monkeypatch.delenv("CLEAR_DATA")
     monkeypatch.setattr(Path, "exists", lambda self: False)
-    with pytest.raises(AugmentationError, match="CLEAR_DATA"):
+    with pytest.raises(AugmentationError, match="no synonym table found"):
         find_synonyms()
 
 

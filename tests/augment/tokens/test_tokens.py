@@ -321,7 +321,7 @@ def test_mask_and_punctuation_leave_the_rest():
 def test_punctuation_needs_marks():
     bare = dataclasses.replace(VOCABULARY, punctuation=np.zeros(0, np.int32))
     batch = Ragged.from_sequences([[CLS, 20, SEP]])
-    with pytest.raises(AugmentationError, match=r"none of \. , ! \? ; :"):
+    with pytest.raises(AugmentationError, match="writes punctuation marks"):
         rules.punctuation(batch, keys_for(batch), bare)
 
 

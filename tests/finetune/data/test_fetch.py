@@ -228,7 +228,7 @@ def test_without_network_the_message_says_what_to_do(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("answer", ["refused", "none"])
 def test_a_hub_that_does_not_answer_is_said_soon(tmp_path, monkeypatch, answer):
-    monkeypatch.setattr("augment.core.hub.SECONDS", 0.2)
+    monkeypatch.setattr("augment.core.pretrained.SECONDS", 0.2)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(
         datasets, "load_dataset", lambda *_, **__: pytest.fail("its libraries would try on and on")

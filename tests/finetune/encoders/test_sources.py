@@ -101,8 +101,8 @@ def broken(request, folders, tmp_path):
     else:
         (folder / "tokenizer.json").write_text("{}")
     word = {
-        "truncated": "damaged or incomplete",
-        "empty": "damaged or incomplete",
+        "truncated": "damaged",
+        "empty": "damaged",
         "pickled": "pickled weights alone",
         "pickled and broken": "pickled weights alone",
     }.get(request.param, "model")
