@@ -180,7 +180,7 @@ class _Supervised:
     def evaluate(self, name: str, examples: Examples) -> TaskResult:
         scheme, setting, extra = TASKS[name].scheme, self.setting, dict[str, float]()
         parts = [examples.splits[part] for part in ("all", "train", "dev", "test") if part in examples.splits]
-        labels, sizes = np.concatenate([part.labels for part in parts]), [len(part) for part in parts]
+        labels, sizes = np.concatenate([part.labels for part in parts]), tuple(map(len, parts))
         features = self.table.pairs(parts) if scheme == "snli" else self.table.features(parts)
         if scheme == "relatedness":
             return self._relatedness(features, labels, sizes, parts[-1])
