@@ -107,7 +107,7 @@ def test_the_next_call_takes_it_up_again_after_the_others(tmp_path, monkeypatch)
     assert content["units"] == {} and list(content["ended"]) == ["sts STS-B, SICK-R"]
 
     ready.touch()
-    said = evaluate(*words, "--budget", "10m")
+    said = evaluate(*words, "--budget", "2h")
     assert said.index("[1/2] intents SNIPS") < said.index("[2/2] sts STS-B, SICK-R")
     content = json.loads((tmp_path / "out" / "eval.json").read_text())
     assert set(content["units"]) == {"sts STS-B, SICK-R", "intents SNIPS"} and content["ended"] == {}
