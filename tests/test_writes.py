@@ -135,7 +135,7 @@ TRIED_BY = {
     "pretrain/test_command_faults.py": "pretrain.mine.__main__ augment.convert_weights",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",
     "finetune/test_result_faults.py": "finetune.baselines finetune.encoders.kept_vectors "
-    "finetune.results finetune.search.index pretrain.sweep.table",
+    "finetune.results pretrain.sweep.table",
 }
 TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",

@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from finetune.encoders.models import EmbeddingModel, Function, open_model
 from finetune.geometry import plots
 from finetune.report.figures import curve_names, learning_curve
 from finetune.report.sources import System, collect
-from finetune.search.index import Hit, build_index
+from finetune.search.index import Hit, SentenceIndex
 from pretrain import inspect
 from pretrain.cache.views import trains_on
 from pretrain.config.recipe import load_config
@@ -167,7 +166,7 @@ def search(
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
     found = {
-        name: build_index(model, corpus, _say).nearest(model.encode_query(asked), FOUND)
+        name: SentenceIndex(model.encode_document(corpus), corpus).nearest(model.encode_query(asked), FOUND)
         for name, model in models.items()
     }
     return len(corpus), [
@@ -182,10 +181,6 @@ def _print_retrieval(found: dict[str, Retrieval], count: int) -> None:
         figures = (f"{100 * getattr(one, name):17.1f}%" for one in found.values())
         print(f"    {label:34}" + "".join(figures))
     print(f"    {'cosine of different texts':34}" + "".join(f"{one.cosine:18.2f}" for one in found.values()))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterator[str]:
