@@ -3,13 +3,13 @@
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from finetune.report.published import Source
 from finetune.report.sources import Subject, System
 from finetune.results import Evaluation, sample_std
 
 HIGHER, LOWER = "↑", "↓"
+Source = tuple[str, str, str]
+"""Where a figure comes from: (evaluation, task, score); score "" means the task's headline."""
 
 
 @dataclass
@@ -218,24 +218,3 @@ def add_evaluation_notes(table: Table, rows: Sequence[View], names: set[str]) ->
                     said.setdefault(text, {})[row.label] = None
     for text, labels in said.items():
         table.note(f"{', '.join(labels)}: {text}" if len(labels) < len(table.ours) else text)
-
-
-def as_json(table: Table) -> dict[str, Any]:
-    """Return a table as plain data, figures at full precision."""
-    return {
-        "key": table.key,
-        "title": table.title,
-        "caption": table.caption,
-        "columns": table.columns,
-        "notes": table.notes,
-        "blocks": [
-            {
-                "heading": block.heading,
-                "reference": block.reference,
-                "rows": [
-                    {"label": row.label, "cells": [vars(cell) for cell in row.cells]} for row in block.rows
-                ],
-            }
-            for block in table.blocks
-        ],
-    }

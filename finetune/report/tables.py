@@ -1,6 +1,11 @@
 """The report's tables as data: our figures beside the papers', geometry, recipes that differ, and cost."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from finetune.report.cells import (
     HIGHER,
@@ -8,6 +13,7 @@ from finetune.report.cells import (
     Block,
     Cell,
     Row,
+    Source,
     Table,
     View,
     add_evaluation_notes,
@@ -15,7 +21,6 @@ from finetune.report.cells import (
     mark_best,
     our_rows,
 )
-from finetune.report.published import TABLES, ReferenceTable
 from finetune.report.sources import Subject, System, differences
 from pretrain.telemetry.formats import format_count, format_seconds
 
@@ -23,14 +28,13 @@ GEOMETRY = (  # title, task, score ("" for the headline), better, digits
     ("alignment", "alignment", "", LOWER, 3),
     ("uniformity", "uniformity", "", LOWER, 3),
     ("average cosine", "isotropy", "average_cosine", LOWER, 3),
-    ("partition ratio", "isotropy", "partition_ratio_unit", HIGHER, 3),
-    ("IsoScore", "isotropy", "isoscore", HIGHER, 3),
     ("effective rank", "isotropy", "effective_rank", HIGHER, 1),
     ("entailment nearer (%)", "nli", "", HIGHER, 1),
 )
 AUGMENTATION = (
     ("changed (%)", "changed", 1),
     ("tokens changed (%)", "tokens_changed", 1),
+    ("Jaccard", "jaccard", 2),
     ("cosine", "cosine", 3),
     ("COND-HM", "cond_hm", 1),
     ("SVG", "svg", 2),
@@ -40,6 +44,61 @@ AUGMENTATION = (
     ("of the view", "perplexity_view", 1),
     ("change", "perplexity_change", 1),
 )
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table of the papers (published.yaml). Higher is better in all of them.
+
+    sources: where our figure of each column comes from, in order of preference; none: the average over the
+    other columns. blocks: published rows, by the paper that they are from.
+    """
+
+    key: str
+    title: str
+    protocol: str
+    digits: int
+    columns: list[str]
+    sources: list[list[Source]]
+    blocks: list[Block]
+
+    @property
+    def average(self) -> int | None:
+        """The column that is the mean of the others."""
+        return next((place for place, sources in enumerate(self.sources) if not sources), None)
+
+
+def _published(entry: dict[str, Any]) -> PublishedTable:
+    names = [entry[key] for key in ("key", "title", "protocol", "digits")]
+    sources = [[_source(text) for text in texts] for texts in entry["columns"].values()]
+    blocks = [
+        Block(source, [_published_row(line, entry["digits"]) for line in text.splitlines()], reference=True)
+        for source, text in entry["figures"].items()
+    ]
+    return PublishedTable(*names, list(entry["columns"]), sources, blocks)
+
+
+def _source(text: str) -> Source:
+    evaluation, task, *score = text.split()
+    return evaluation, task, "".join(score)
+
+
+def _published_row(line: str, digits: int) -> Row:
+    name, cells = line.split("|")
+    parts = [cell.partition("±") for cell in cells.split()]
+    return Row(
+        name.strip(),
+        [
+            Cell(None if figure == "-" else float(figure), float(spread) if spread else None, 0, digits)
+            for figure, _, spread in parts
+        ],
+    )
+
+
+PUBLISHED = [
+    _published(entry)
+    for entry in yaml.safe_load(Path(__file__).with_name("published.yaml").read_text("utf-8"))
+]
 
 
 def rows_of(systems: Sequence[System]) -> list[View]:
@@ -61,30 +120,17 @@ def paper_tables(rows: Sequence[View]) -> tuple[list[Table], set[tuple[str, str]
 
     The tasks are pairs (evaluation, task)."""
     used: set[tuple[str, str]] = set()
-    return [_paper_table(reference, rows, used) for reference in TABLES], used
+    return [_paper_table(published, rows, used) for published in PUBLISHED], used
 
 
-def _paper_table(reference: ReferenceTable, rows: Sequence[View], used: set[tuple[str, str]]) -> Table:
-    columns = reference.columns
-    table = Table(reference.key, reference.title, reference.protocol, [one.title for one in columns], [])
-    ours = our_rows(table, rows, [one.sources for one in columns], average=reference.average, used=used)
+def _paper_table(published: PublishedTable, rows: Sequence[View], used: set[tuple[str, str]]) -> Table:
+    table = Table(published.key, published.title, published.protocol, published.columns, [])
+    ours = our_rows(table, rows, published.sources, average=published.average, used=used)
     if ours:
         table.blocks.append(Block("ours", ours))
-        mark_best(ours, [HIGHER] * len(columns))
-        add_evaluation_notes(table, rows, {source[0] for column in columns for source in column.sources})
-    for source in dict.fromkeys(row.source for row in reference.rows):
-        published = [
-            Row(
-                line.name,
-                [
-                    Cell(figure, std, 0, reference.digits)
-                    for figure, std in zip(line.figures, line.spreads, strict=True)
-                ],
-            )
-            for line in reference.rows
-            if line.source == source
-        ]
-        table.blocks.append(Block(source, published, reference=True))
+        mark_best(ours, [HIGHER] * len(published.columns))
+        add_evaluation_notes(table, rows, {name for sources in published.sources for name, _, _ in sources})
+    table.blocks += published.blocks
     return table
 
 
@@ -119,7 +165,7 @@ def geometry_tables(rows: Sequence[View]) -> list[Table]:
         task for row in measured for task in _geometry_tasks(row) if task.startswith("neighbourhood/")
     )
     columns = [*GEOMETRY, *((f"{t.split('/', 1)[1]}, cosine purity (%)", t, "", HIGHER, 1) for t in hoods)]
-    caption = "↑ higher is better, ↓ lower is better; the partition ratio is that of unit vectors"
+    caption = "↑ higher is better, ↓ lower is better"
     table = Table("geometry", "Measures", caption, [f"{c[0]}\u00a0{c[3]}" for c in columns], [])
     sources = [[("geometry", task, score)] for _, task, score, _, _ in columns]
     ours = our_rows(table, measured, sources, [column[4] for column in columns])
@@ -156,7 +202,7 @@ def _augmentation_table(number: int, row: View) -> Table | None:
     return table
 
 
-def cost_table(systems: Sequence[System]) -> Table | None:
+def cost_table(systems: Sequence[System]) -> Table:
     """Return steps, tokens, time and speed of every run, and the time that its evaluations took."""
     columns = ["seed", "steps", "tokens", "training time", "tokens/s", "peak memory (GB)", "evaluations"]
     caption = "tokens count every view that the encoder read; tokens/s: tokens over training time"
@@ -178,7 +224,7 @@ def cost_table(systems: Sequence[System]) -> Table | None:
                     table.note(f"{member.name} has no report/summary.json: unfinished, {state}")
                 )
     table.blocks.append(Block("ours", lines))
-    return table if lines else None
+    return table
 
 
 def _cost(member: Subject) -> list[str]:
