@@ -108,9 +108,10 @@ def _searcher(name: str, pooling: str, precision: str, sentences: list[str], spl
     source = name if names_function(name) else resolve(name)
     identity = source if isinstance(source, str) else source.identity
     model = open_model(source, pooling, precision=precision)
-    place = model.run if model.run is not None else Path("results") / Path(model.name).name
-    # nothing says when a function has changed
-    kept = model if model.source is None else keeping(model, place / "search", identity)
+    kept = model
+    if model.source is not None and model.kept is None:  # nothing says when a function has changed
+        place = model.run if model.run is not None else Path("results") / Path(model.name).name
+        kept = keeping(model, place / "search", identity)
     index = SentenceIndex(kept.encode_document(sentences), sentences)
     _note_cut(model, sentences, split)
     return Searcher(model.name, model.encode_query, index)
