@@ -92,7 +92,7 @@ def draw_lines(panels: Mapping[str, Sequence[Line]], **settings: Any) -> Figure:
     figure, axes = new_panels(len(panels))
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for line in lines:
-            shape = {"color": line.colour, "linestyle": line.style, "label": line.label}
+            shape: dict[str, Any] = {"color": line.colour, "linestyle": line.style, "label": line.label}
             if len(line.xs):
                 shape |= {"marker": line.marker, "linewidth": 1.1, "capsize": 2}
                 axis.errorbar(line.xs, line.ys, yerr=line.spread, **shape)

@@ -181,11 +181,16 @@ def measure_neighbourhoods(
     for name, (texts, labels) in sets.items():
         top = [k for k in TOP if k < len(texts)]
         found = measures.neighbourhood(model.encode(texts), labels, top)
-        scores = {}
+        scores: dict[str, float] = {}
         for k, purity, distance in zip(top, found.purity, found.distance, strict=True):
             scores |= {f"cosine_purity@{k}": 100 * purity, f"cosine_distance@{k}": distance}
         headline = f"cosine_purity@{10 if 10 in top else top[-1]}"
-        details = {"cosine": vars(found), "set": name, "points": len(texts), "classes": len(set(labels))}
+        details: dict[str, Any] = {
+            "cosine": vars(found),
+            "set": name,
+            "points": len(texts),
+            "classes": len(set(labels)),
+        }
         evaluation.add(f"neighbourhood/{name}", headline, scores, **details)
 
 
@@ -219,7 +224,7 @@ def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: E
     }
     drawn = {"entailment": histogram(near), "contradiction": histogram(far)}
     drawn["ratio"] = histogram(ratios, highest=RATIOS)
-    details = {"triplets": len(triplets), "file": file, **drawn}
+    details: dict[str, Any] = {"triplets": len(triplets), "file": file, **drawn}
     evaluation.add("nli", "cosine_entailment_nearer", scores, **details)
     evaluation.notes.append(
         f"nli: {len(triplets):,} triplets of {file}; VaSCL sampled 20,000 premises of SNLI and MNLI"

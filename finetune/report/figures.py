@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from finetune.figures.drawing import Line, colour, draw_lines
-from finetune.report.cells import View
+from finetune.report.cells import SystemRow
 from finetune.report.sources import Subject, System
 from finetune.results import Evaluation
 from pretrain.telemetry.formats import flatten
@@ -75,7 +75,7 @@ def draw_curves(systems: Sequence[System], names: Sequence[str] | None = None) -
     return figures
 
 
-def geometry_rows(rows: Sequence[View]) -> list[tuple[str, Evaluation]]:
+def geometry_rows(rows: Sequence[SystemRow]) -> list[tuple[str, Evaluation]]:
     """Return (label, evaluation) of the first member of every row that has a geometry."""
     found: dict[str, Evaluation] = {}
     for row in rows:

@@ -1,7 +1,7 @@
 """The report's tables as data: our figures beside the papers', geometry, recipes that differ, and cost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from finetune.report.cells import (
     Cell,
     Row,
     Source,
+    SystemRow,
     Table,
-    View,
     add_evaluation_notes,
     evaluations_of,
     mark_best,
@@ -46,36 +46,18 @@ AUGMENTATION = (
 )
 
 
-@dataclass(frozen=True)
-class PublishedTable:
-    """A table of the papers (published.yaml). Higher is better in all of them.
-
-    sources: where our figure of each column comes from, in order of preference; none: the average over the
-    other columns. blocks: published rows, by the paper that they are from.
-    """
-
-    key: str
-    title: str
-    protocol: str
-    digits: int
-    columns: list[str]
-    sources: list[list[Source]]
-    blocks: list[Block]
-
-    @property
-    def average(self) -> int | None:
-        """The column that is the mean of the others."""
-        return next((place for place, sources in enumerate(self.sources) if not sources), None)
+Sources = list[list[Source]]
+"""Where our figure of each column comes from, in order of preference; none: the mean of other columns."""
 
 
-def _published(entry: dict[str, Any]) -> PublishedTable:
-    names = [entry[key] for key in ("key", "title", "protocol", "digits")]
-    sources = [[_source(text) for text in texts] for texts in entry["columns"].values()]
+def _published(entry: dict[str, Any]) -> tuple[Table, Sources]:
+    """Return a table of published.yaml with the papers' rows, and its sources. Higher is better in all."""
     blocks = [
         Block(source, [_published_row(line, entry["digits"]) for line in text.splitlines()], reference=True)
         for source, text in entry["figures"].items()
     ]
-    return PublishedTable(*names, list(entry["columns"]), sources, blocks)
+    sources = [[_source(text) for text in texts] for texts in entry["columns"].values()]
+    return Table(entry["key"], entry["title"], entry["protocol"], list(entry["columns"]), blocks), sources
 
 
 def _source(text: str) -> Source:
@@ -101,7 +83,7 @@ PUBLISHED = [
 ]
 
 
-def rows_of(systems: Sequence[System]) -> list[View]:
+def rows_of(systems: Sequence[System]) -> list[SystemRow]:
     """Return one row a system and pooling; the pooling is named where a system was evaluated with several."""
     rows = []
     for system in systems:
@@ -110,31 +92,36 @@ def rows_of(systems: Sequence[System]) -> list[View]:
         )
         for pooling in poolings:
             rows.append(
-                View(f"{system.label}, {pooling}" if len(poolings) > 1 else system.label, system, pooling)
+                SystemRow(
+                    f"{system.label}, {pooling}" if len(poolings) > 1 else system.label, system, pooling
+                )
             )
     return rows
 
 
-def paper_tables(rows: Sequence[View]) -> tuple[list[Table], set[tuple[str, str]]]:
+def paper_tables(rows: Sequence[SystemRow]) -> tuple[list[Table], set[tuple[str, str]]]:
     """Return every paper's table with our rows that have a figure for it, and the tasks used.
 
     The tasks are pairs (evaluation, task)."""
     used: set[tuple[str, str]] = set()
-    return [_paper_table(published, rows, used) for published in PUBLISHED], used
+    return [_paper_table(table, sources, rows, used) for table, sources in PUBLISHED], used
 
 
-def _paper_table(published: PublishedTable, rows: Sequence[View], used: set[tuple[str, str]]) -> Table:
-    table = Table(published.key, published.title, published.protocol, published.columns, [])
-    ours = our_rows(table, rows, published.sources, average=published.average, used=used)
+def _paper_table(
+    published: Table, sources: Sources, rows: Sequence[SystemRow], used: set[tuple[str, str]]
+) -> Table:
+    table = replace(published, blocks=[], notes=[])
+    average = next((place for place, one in enumerate(sources) if not one), None)
+    ours = our_rows(table, rows, sources, average=average, used=used)
     if ours:
         table.blocks.append(Block("ours", ours))
-        mark_best(ours, [HIGHER] * len(published.columns))
-        add_evaluation_notes(table, rows, {name for sources in published.sources for name, _, _ in sources})
+        mark_best(ours, [HIGHER] * len(sources))
+        add_evaluation_notes(table, rows, {name for one in sources for name, _, _ in one})
     table.blocks += published.blocks
     return table
 
 
-def other_tables(rows: Sequence[View], used: set[tuple[str, str]]) -> list[Table]:
+def other_tables(rows: Sequence[SystemRow], used: set[tuple[str, str]]) -> list[Table]:
     """Return a table an evaluation for the tasks that no paper's table has.
 
     Geometry has tables of its own.
@@ -156,7 +143,7 @@ def other_tables(rows: Sequence[View], used: set[tuple[str, str]]) -> list[Table
     return tables
 
 
-def geometry_tables(rows: Sequence[View]) -> list[Table]:
+def geometry_tables(rows: Sequence[SystemRow]) -> list[Table]:
     """Return a table of the general measures, a row a model, and one a model of its augmentations."""
     measured = [row for row in rows if _geometry_tasks(row)]
     if not measured:
@@ -176,12 +163,12 @@ def geometry_tables(rows: Sequence[View]) -> list[Table]:
     return [*([table] if ours else []), *filter(None, seen)]
 
 
-def _geometry_tasks(row: View) -> list[str]:
+def _geometry_tasks(row: SystemRow) -> list[str]:
     """Return the tasks of a row's geometry, over its members; none where it has not been measured."""
     return [task for one in evaluations_of(row) if one.evaluation == "geometry" for task in one.tasks]
 
 
-def _augmentation_table(number: int, row: View) -> Table | None:
+def _augmentation_table(number: int, row: SystemRow) -> Table | None:
     names = dict.fromkeys(name for name in _geometry_tasks(row) if name.startswith("augmentation/"))
     if not names:
         return None

@@ -29,7 +29,8 @@ class SentenceIndex:
         """Return for each query, float32[Q, d], the nearest sentences, the nearest first."""
         queries, total = unit(queries), len(self._sentences)
         count = min(count, total)
-        cosines, places = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        cosines: np.ndarray = np.empty((len(queries), 0), np.float32)
+        places: np.ndarray = np.empty((len(queries), 0), np.int64)
         block = max(count, _COSINES_AT_ONCE // max(1, len(queries)))
         for first in range(0, total, block):
             found = queries @ self._vectors[first : first + block].T
