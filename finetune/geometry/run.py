@@ -29,7 +29,7 @@ from finetune.intents import sets as intents
 from finetune.results import Evaluation, TaskResult
 from finetune.sts.tasks import StsFiles
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably
+from pretrain.common.files import make_folder, remove_tree, replace_durably
 from pretrain.telemetry import monitors
 
 TOP = (1, 2, 5, 10, 20, 50, 100)
@@ -377,21 +377,19 @@ def write_projector(
     folder: Path,
 ) -> None:
     """Write the sample for TensorBoard's projector (`tensorboard --logdir FOLDER`), labelled by text."""
+    from torch.utils.tensorboard import SummaryWriter
+
     by_name = {view.name: view for view in made}
-    header = ["text", "augmentation", "sentence"]
-    rows = [header] + [
-        [augmented.text_of(by_name[name], n) if name in by_name else augmented.sentences[n], name, str(n)]
+    texts = [
+        augmented.text_of(by_name[name], n) if name in by_name else augmented.sentences[n]
         for name, n in zip(names, which, strict=True)
     ]
-    tables = {
-        "tensors.tsv": [[f"{value:.7g}" for value in row] for row in vectors],
-        "metadata.tsv": [[" ".join(cell.split()) or "-" for cell in row] for row in rows],
-    }
-    make_folder(folder)
-    for file, table in tables.items():
-        replace_durably(folder / file, "".join("\t".join(row) + "\n" for row in table).encode())
-    config = 'tensor_name: "sentences" tensor_path: "tensors.tsv" metadata_path: "metadata.tsv"'
-    replace_durably(folder / "projector_config.pbtxt", f"embeddings {{ {config} }}\n".encode())
+    rows = [[" ".join(text.split()) or "-", *more] for text, *more in zip(texts, names, which)]
+    remove_tree(folder)
+    with SummaryWriter(str(folder)) as writer:
+        writer.add_embedding(
+            vectors, rows, tag="sentences", metadata_header=["text", "augmentation", "sentence"]
+        )
 
 
 READERS: dict[str, Callable[[Options], Any]] = {

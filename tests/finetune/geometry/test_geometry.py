@@ -69,8 +69,12 @@ def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tm
     names = {path.name for path in (tmp_path / "geometry-mean").iterdir()}
     assert {"pca.png", "tsne.png", "nli_distances.png", "alignment_uniformity.png"} <= names
     assert "neighbourhood_stackoverflow.png" in names
-    tensors = (tmp_path / "geometry-mean" / "projector" / "tensors.tsv").read_text().splitlines()
-    assert len(tensors) == sum(map(len, points["pca"].values()))
+    (tensors,) = (tmp_path / "geometry-mean" / "projector").rglob("tensors.tsv")
+    count = sum(map(len, points["pca"].values()))
+    assert len(tensors.read_text().splitlines()) == count
+    labels = tensors.with_name("metadata.tsv").read_text().splitlines()
+    assert labels[0] == "text\taugmentation\tsentence" and len(labels) == count + 1
+    assert "reorder" in (tmp_path / "geometry-mean" / "samples.md").read_text()
 
 
 def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path, monkeypatch):
