@@ -29,7 +29,7 @@ GREY = "#9aa4ad"
 INK = "#010203"
 """Stands for the colour of the text around an inlined figure."""
 WIDTH, HEIGHT = 3.4, 2.7  # of one panel of several, in inches
-ACROSS = 4  # panels in a row, at most
+ACROSS = 4  # panels in a row, at most, where a figure says nothing else
 _INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 
 # for every figure of these commands: small, for a column of some 400 px; no frame on top and right
@@ -84,12 +84,14 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def draw_lines(panels: Mapping[str, Sequence[Line]], **settings: Any) -> Figure:
+def draw_lines(panels: Mapping[str, Sequence[Line]], across: int = ACROSS, **settings: Any) -> Figure:
     """Draw a panel a title, and its lines; one legend names the lines of all panels.
 
-    settings: of every panel's axes, as `Axes.set` takes them.
+    Args:
+        across: most panels in a row.
+        settings: of every panel's axes, as `Axes.set` takes them.
     """
-    figure, axes = new_panels(len(panels))
+    figure, axes = new_panels(len(panels), across=across)
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for line in lines:
             shape: dict[str, Any] = {"color": line.colour, "linestyle": line.style, "label": line.label}
@@ -133,12 +135,12 @@ def draw_dots(
     return figure
 
 
-def new_panels(count: int, height: float = HEIGHT) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels, and these."""
-    columns = min(count, ACROSS)
+def new_panels(count: int, height: float = HEIGHT, across: int = ACROSS) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many panels, at most `across` in a row, and these."""
+    columns = min(count, across)
     rows = -(-count // columns)
-    size = (4.6, max(3.2, height)) if count == 1 else (WIDTH * columns, height * rows)
-    figure = Figure(figsize=size)
+    width = 4.6 if columns == 1 else WIDTH * columns
+    figure = Figure(figsize=(width, max(3.2, height) if count == 1 else height * rows))
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[count:]:
         axis.set_visible(False)

@@ -78,7 +78,7 @@ def neighbourhood(tasks: Sequence[tuple[str, TaskResult]], name: str) -> Figure:
         purity.append(Line(label, curve["top"], [100 * v for v in curve["purity"]], colour(number)))
         distance.append(Line(label, curve["top"], curve["distance"], colour(number)))
     panels = {f"{name}: same class, %": purity, f"{name}: mean 1 − cosine": distance}
-    return draw_lines(panels, xlabel="K nearest", xscale="log", ylim=(0, None))
+    return draw_lines(panels, 1, xlabel="K nearest", xscale="log", ylim=(0, None))
 
 
 def nli_distances(models: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
@@ -92,7 +92,7 @@ def nli_distances(models: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
             distances.append(density(details[kind], f"{label}, {kind}", colour(number), style))
         ratios.append(density(details["ratio"], "", colour(number)))
     panels = {"1 − cosine to the premise": distances, "entailed over contradicting": ratios}
-    return draw_lines(panels, ylabel="density", ylim=(0, None))
+    return draw_lines(panels, 1, ylabel="density", ylim=(0, None))
 
 
 def augmentations(models: Named, measure: str) -> Figure | None:
