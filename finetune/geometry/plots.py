@@ -104,7 +104,7 @@ def augmentations(models: Named, measure: str) -> Figure | None:
         if name.startswith("augmentation/") and task.scores.get(measure) is not None
     ]
     names = list(dict.fromkeys(name for _, name, _ in values))
-    apart = 0.8 / len(models)
+    apart = 0.8 / max(1, len(models))
     dots = [
         Dot(names.index(name) + apart * (n - (len(models) - 1) / 2), value, value, value, colour(n))
         for n, name, value in values
