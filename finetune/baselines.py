@@ -15,12 +15,13 @@ their mean is 0 and their covariance the identity.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from augment.core.pretrained import pretrained
+from augment.core.ragged import Ragged
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.encoders.padded import NO_CODE, SAFE_WEIGHTS, open_sentence_transformer
 from finetune.encoders.source import OWN_MODULES, ModelSource, names_function, resolve
@@ -29,9 +30,6 @@ from finetune.flags import Model, Pooling
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, library_errors, make_folder, put_in_place, remove_tree
-
-if TYPE_CHECKING:
-    from scipy import sparse
 
 
 def lsa_vectors(
@@ -44,27 +42,26 @@ def lsa_vectors(
             shuffled).
         dimensions: kept of the singular value decomposition (randomized, `seed`).
 
-    tf is the count; idf is 1 + ln((1 + N) / (1 + df)), scikit-learn's smooth one; rows have length 1, as
-    there. Special tokens count nothing.
+    tf is the count; idf is 1 + ln((1 + N) / (1 + df)), scikit-learn's smooth one; rows have length 1.
+    Special tokens count nothing.
     """
     from scipy import sparse
-    from scipy.sparse import linalg
     from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfTransformer
 
-    counts, special = _counts(Path(data), sentences)
+    tokenizer, rows = _sequences(Path(data), sentences)
+    ones = np.where(np.isin(rows.ids, tokenizer.all_special_ids), np.float32(0), np.float32(1))
+    counts = sparse.csr_matrix((ones, rows.ids, rows.offsets), shape=(len(rows), len(tokenizer)))
+    counts.sum_duplicates()
+    counts.eliminate_zeros()
     if dimensions >= min(counts.shape):
         raise UserError(
             f"--dimensions {dimensions}: must be below {min(counts.shape)}, the smaller side of sentences "
             "x tokens"
         )
-    frequency = np.bincount(counts.indices, minlength=counts.shape[1])
-    idf = 1 + np.log((1 + counts.shape[0]) / (1 + frequency))
-    idf[special] = 0
-    weighted = counts.multiply(idf).tocsr()
-    norms = linalg.norm(weighted, axis=1)
-    weighted = sparse.diags(1 / np.where(norms == 0, 1, norms)) @ weighted
-    right = TruncatedSVD(dimensions, random_state=seed).fit(weighted).components_
-    return (idf[:, None] * right.T).astype(np.float32)
+    weights = TfidfTransformer().fit(counts)
+    right = TruncatedSVD(dimensions, random_state=seed).fit(weights.transform(counts)).components_
+    return (weights.idf_[:, None] * right.T).astype(np.float32)
 
 
 def averaged_vectors(source: ModelSource) -> np.ndarray:
@@ -221,47 +218,24 @@ def source_sentences(source: str, count: int) -> list[str]:
     """
     if not Path(source).is_dir():
         return spaced(read_sentences(Path(source), "source"), count)
-    from transformers import AutoTokenizer
-
-    from pretrain.data.shards import ShardReader
-
-    reader = ShardReader(source)
-    tokenizer = pretrained(AutoTokenizer, reader.tokenizer_path)
-    found: list[str] = []
-    for chunk in range(reader.num_chunks):
-        rows = reader.read(chunk).sequences
-        found += tokenizer.batch_decode(
-            [rows[n].tolist() for n in range(len(rows))], skip_special_tokens=True
-        )
-        if len(found) >= count:
-            break
-    return found[:count]
+    tokenizer, rows = _sequences(Path(source), count)
+    return tokenizer.batch_decode([rows[n].tolist() for n in range(len(rows))], skip_special_tokens=True)
 
 
-def _counts(data: Path, sentences: int) -> tuple[sparse.csr_matrix, list[int]]:
-    """Return token counts [sentences, V] of the training split, and the ids of special tokens."""
-    from scipy import sparse
+def _sequences(data: Path, count: int) -> tuple[Any, Ragged]:
+    """Return the tokenizer of prepared data, and the first sequences of its training split."""
     from transformers import AutoTokenizer
 
     from pretrain.data.shards import ShardReader
 
     reader = ShardReader(data)
-    tokenizer = pretrained(AutoTokenizer, reader.tokenizer_path)
-    tokens, lengths = [], []
+    parts: list[Ragged] = []
     for chunk in range(reader.num_chunks):
-        ragged = reader.read(chunk).sequences
-        tokens.append(ragged.ids)
-        lengths.append(np.diff(ragged.offsets))
-        if sum(map(len, lengths)) >= sentences:
+        parts.append(reader.read(chunk).sequences)
+        if sum(map(len, parts)) >= count:
             break
-    size = np.concatenate(lengths)[:sentences]
-    ids = np.concatenate(tokens)[: size.sum()]
-    rows = np.repeat(np.arange(len(size)), size)
-    matrix = sparse.csr_matrix(
-        (np.ones(len(ids), np.float32), (rows, ids)), shape=(len(size), len(tokenizer))
-    )
-    matrix.sum_duplicates()
-    return matrix, list(tokenizer.all_special_ids)
+    rows = Ragged.concatenate(parts)
+    return pretrained(AutoTokenizer, reader.tokenizer_path), rows.take(np.arange(min(count, len(rows))))
 
 
 Dimensions = Annotated[int, Field(ge=2)]

@@ -235,7 +235,7 @@ def _sts(init: str, out: Path, pooling: str, eval_data: str) -> dict[str, Any]:
 
     The mean alone where all seven tasks are there; nothing where none is.
     """
-    from finetune.compare.differences import AVERAGE, model_pairs, sts_differences
+    from finetune.compare.examples import AVERAGE, example_differences, sts_evaluation
     from finetune.sts.scores import StsEvaluator
     from pretrain.export.sentence_transformers import read_modules
 
@@ -244,9 +244,10 @@ def _sts(init: str, out: Path, pooling: str, eval_data: str) -> dict[str, Any]:
         return {}
     own = read_modules(export_of(init)) is not None  # it brings its pooling
     models = {"start": load(init, pooling="" if own else pooling), "adapted": load(out)}
-    found = sts_differences({name: model_pairs(model, evaluator) for name, model in models.items()})
-    tasks: Iterable[str] = [AVERAGE] if AVERAGE in found["start"] else found["start"]
-    return {task: (found["start"][task], found["adapted"][task]) for task in tasks}
+    evaluations = {name: {"sts": sts_evaluation(model, evaluator)} for name, model in models.items()}
+    found = example_differences(evaluations)["sts"]
+    tasks: Iterable[str] = [AVERAGE] if AVERAGE in found else found
+    return {task: (found[task]["start"], found[task]["adapted"]) for task in tasks}
 
 
 def _difference(difference: float, interval: Any) -> str:

@@ -48,7 +48,7 @@ from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
-from pretrain.telemetry.trackers.outside import require_trackers
+from pretrain.telemetry.trackers import require_trackers
 from pretrain.trainer import ExtraMetrics, Trainer
 from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder

@@ -130,21 +130,19 @@ TRIED_BY = {
     "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.output pretrain.prepare.run "
     "pretrain.prepare.stages.merge",
     "pretrain/remote/test_mirror_faults.py": "pretrain.remote.mirror",
-    "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run pretrain.telemetry.board",
+    "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run",
     "pretrain/test_command_faults.py": "pretrain.mine.__main__ augment.convert_weights",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",
     "finetune/test_result_faults.py": "finetune.baselines finetune.encoders.kept_vectors "
-    "finetune.results finetune.search.index pretrain.sweep.table",
+    "finetune.results pretrain.sweep.table",
 }
 TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",
     "pretrain.verify.seen": "one file, of either kind",
-    "pretrain.telemetry.trackers.wandb": "one rename of each folder",
+    "pretrain.telemetry.trackers": "one rename of each folder",
     "pretrain.export.quantization": "into a hidden folder, which pretrain.export.folder names",
-    "finetune.augmentation_quality.__main__": "each file is read by itself",
-    "finetune.compare.__main__": "each file is read by itself",
-    "finetune.geometry.projector": "each file is read by itself",
-    "finetune.report.__main__": "each file is read by itself",
+    "finetune.geometry.run": "each file is read by itself",
+    "finetune.report.page": "each file is read by itself",
 }
 """What one operation of `pretrain.common.files` holds together, which has its tests, and why it is enough."""
 _ONE_FILE = {"replace", "replace_durably", "write_atomically"}

@@ -2,21 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from finetune.answers import Answers
 from finetune.compare.resampling import resampled
+from finetune.encoders.models import EmbeddingModel
 from finetune.nanobeir import THIRTEEN
 from finetune.report.cells import Block, Cell, Row, Table
 from finetune.report.sources import Subject
 from finetune.results import Evaluation, TaskResult, figure_text
 from finetune.senteval.tasks import TRANSFER
+from finetune.sts.scores import PairScores, StsEvaluator
+from finetune.sts.tasks import SEVEN_TASKS
 from finetune.tuning.tasks import TABLE_1
 from pretrain.common.errors import UserError
 from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, interval, interval_text, unpaired_error
 
+AVERAGE = "7 tasks"
 AVERAGES = {
+    AVERAGE: SEVEN_TASKS,
     "average of 7 transfer": TRANSFER,
     "average of 8": TABLE_1,
     "average of 13": THIRTEEN,
@@ -35,6 +42,40 @@ class Compared:
     value: float | None
     difference: Interval | None = None
     reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """The difference as tables print it, or why there is none."""
+        if self.difference is None:
+            return f"no interval: {self.reason}"
+        return interval_text(self.difference.mean, self.difference.low, self.difference.high)
+
+    def plain(self) -> dict[str, Any]:
+        """Return all of it as JSON."""
+        apart = self.difference
+        interval = {} if apart is None else {"difference": apart.mean, "low": apart.low, "high": apart.high}
+        reason = {"reason": self.reason} if self.reason else {}
+        return {"metric": self.metric, "value": self.value, **interval, **reason}
+
+
+def sts_evaluation(model: EmbeddingModel, evaluator: StsEvaluator, tasks: Sequence[str] = ()) -> Evaluation:
+    """Return a model's figures of STS with every pair's cosine, of tasks; none: of all that are available.
+
+    `AVERAGE` is among them where all seven tasks are.
+    """
+    pairs = PairScores()
+
+    def encode(texts: list[str]) -> dict[str, np.ndarray]:
+        return {model.pooling: model.encode(texts)}
+
+    (scores,) = evaluator.evaluate_poolings(encode, evaluator.choose(tasks or None), pairs).values()
+    found = Evaluation.of("sts", model, "cosine, Spearman, all pairs")
+    for task, one in scores.items():
+        answers = Answers.of(pairs[f"{task}/{model.pooling}"], pairs[f"{task}/gold"], "spearman", task)
+        found.add(task, "spearman", {"spearman": one["spearman_all"]}, answers=answers)
+    if all(task in scores for task in SEVEN_TASKS):
+        found.add(AVERAGE, "mean", {"mean": fmean(scores[task]["spearman_all"] for task in SEVEN_TASKS)})
+    return found
 
 
 OfTask = dict[str, Compared]
@@ -214,26 +255,17 @@ def _table(name: str, of_tasks: Mapping[str, OfTask], protocols: Mapping[str, st
         cells = [Cell(of_models[first].value)]
         for model in others:
             one = of_models.get(model)
-            cells += [Cell(one.value), _difference(one, model, table)] if one else [Cell(), Cell()]
+            cells.append(Cell(one.value if one else None))
+            if one is None or one.difference is not None:
+                cells.append(Cell(text=one.text if one else ""))
+            else:
+                cells.append(Cell(text="–", notes=[table.note(f"{model}: {one.reason}")]))
         rows.append(Row(f"{task} ({of_models[first].metric})", cells))
     table.blocks.append(Block("", rows))
     for model in others:
         if protocols[model] != protocols[first]:
             table.note(f"{model} was evaluated differently: {protocols[model]}; {first}: {protocols[first]}")
     return table
-
-
-def _difference(one: Compared, model: str, table: Table) -> Cell:
-    if one.difference is None:
-        return Cell(text="–", notes=[table.note(f"{model}: {one.reason}")])
-    return Cell(text=difference_text(one))
-
-
-def difference_text(one: Compared) -> str:
-    """Return a difference as tables print it, or why there is none."""
-    if one.difference is None:
-        return f"no interval: {one.reason}"
-    return interval_text(one.difference.mean, one.difference.low, one.difference.high)
 
 
 def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
@@ -246,7 +278,7 @@ def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
             rows = {task: of_models[model] for task, of_models in of_tasks.items() if model in of_models}
             width = max(map(len, rows))
             lines += [
-                f"  {task.ljust(width)}  {figure_text(one.value):>6}  {difference_text(one)}"
+                f"  {task.ljust(width)}  {figure_text(one.value):>6}  {one.text}"
                 for task, one in rows.items()
             ]
     return lines

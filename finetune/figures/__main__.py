@@ -10,7 +10,6 @@ numbers of their own to NAME.md beside it. A figure whose rows have not been eva
     cases         pairs with a negation: their ranks, and the weight of every word (SDA, figure 4)
     overlap       how many words the two sentences of a pair share (SDA, section 6.3)
     differences   every row less the baseline, with its interval
-    effects       what each level of a design's factors adds, with its interval
 """
 
 import json
@@ -63,35 +62,26 @@ def _drawn(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[
     Raises:
         NotThere: what it shows has not been evaluated.
     """
-    from finetune.figures import experiments, tables
-    from finetune.geometry import plots
+    from finetune.figures import tables
+    from finetune.figures.drawing import to_png
 
     kind = figure["kind"]
-    with plots.style():
-        if kind == "overlap":
-            from finetune.figures.overlap import overlap_table
+    text = None
+    if kind == "overlap":
+        from finetune.figures.cases import overlap_table
 
-            return None, overlap_table(data).encode()
-        if kind == "cases":
-            from finetune.figures.cases import cases
+        return None, overlap_table(data).encode()
+    if kind == "cases":
+        from finetune.figures.cases import cases
 
-            picture, text = cases(content, figure, data)
-        elif kind == "correlations":
-            picture, text = tables.correlations(content, figure)
-        else:
-            drawer = {
-                "lines": tables.lines,
-                "dots": tables.dots,
-                "nli": tables.nli,
-                "differences": experiments.differences,
-                "effects": experiments.effects,
-            }[kind]
-            picture, text = drawer(content, figure), None
-        if figure["title"]:
-            picture.suptitle(figure["title"])
-        png = plots.to_png(picture)
-        plots.plt.close(picture)
-    return png, None if text is None else text.encode()
+        picture, text = cases(content, figure, data)
+    elif kind == "correlations":
+        picture, text = tables.correlations(content, figure)
+    else:
+        picture = tables.DRAWERS[kind](content, figure)
+    if figure["title"]:
+        picture.suptitle(figure["title"])
+    return to_png(picture), None if text is None else text.encode()
 
 
 if __name__ == "__main__":

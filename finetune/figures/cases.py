@@ -8,17 +8,19 @@ task's pairs that are less similar, by the gold scores and by each model's cosin
 
 import re
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
+from scipy.stats import rankdata
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.figures.drawing import NotThere
+from finetune.figures.drawing import NotThere, new_panels
 from finetune.files import data_root, spaced
-from finetune.geometry import plots
 from finetune.sts.scores import task_cosines
-from finetune.sts.tasks import Pairs, StsFiles
+from finetune.sts.tasks import SEVEN_TASKS, Pairs, StsFiles
 
 NEGATION = re.compile(r"\b(no|not|nobody|nothing|none|never|neither|nor|without|\w+n't)\b", re.IGNORECASE)
 _WIDTH = 9.0  # of the picture, in inches
@@ -54,9 +56,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
     >>> ranks(np.array([3.0, 1.0, 2.0, 2.0])).tolist()
     [87.5, 12.5, 50.0, 50.0]
     """
-    ordered = np.sort(values)
-    below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-    return 100 * (below + up_to) / 2 / len(values)
+    return 100 * (rankdata(values) - 0.5) / len(values)
 
 
 def words_of(model: EmbeddingModel, sentences: list[str]) -> list[Words]:
@@ -81,21 +81,11 @@ def words_of(model: EmbeddingModel, sentences: list[str]) -> list[Words]:
         with torch.no_grad():
             attention = lm(**encoded, output_attentions=True).attentions[-1][0].mean(0)  # [T, T]
         of_tokens = (attention[0] if model.pooling == "cls" else attention.mean(0)).double().numpy()
-        words: list[str] = []
-        weights: list[float] = []
-        last = None
-        for token, word in enumerate(encoded.word_ids(0)):
-            if word is None:
-                continue
-            start, end = encoded.token_to_chars(0, token)
-            if word == last:
-                words[-1] += sentence[start:end]
-                weights[-1] += float(of_tokens[token])
-            else:
-                words.append(sentence[start:end])
-                weights.append(float(of_tokens[token]))
-            last = word
-        found.append(Words(words, np.array(weights) / sum(weights)))
+        tokens = [token for token, word in enumerate(encoded.word_ids(0)) if word is not None]
+        numbers = [encoded.word_ids(0)[token] for token in tokens]
+        weights = np.bincount(numbers, of_tokens[tokens])
+        spans = [encoded.word_to_chars(0, word) for word in range(len(weights))]
+        found.append(Words([sentence[start:end] for start, end in spans], weights / weights.sum()))
     return found
 
 
@@ -139,7 +129,8 @@ def cases(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[F
 
 def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[Words]]]) -> Figure:
     count = len(sentences) * len(of_models)
-    figure, axis = plots.plt.subplots(figsize=(_WIDTH, 0.26 * count + 0.3))
+    figure, (axis,) = new_panels(1)
+    figure.set_size_inches(_WIDTH, 0.26 * count + 0.3)
     row = 0.0
     for number in range(len(sentences)):
         for name, _, words in of_models:
@@ -148,7 +139,7 @@ def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[
             highest = words[number].weights.max()
             for word, weight in zip(words[number].words, words[number].weights):
                 box = {"boxstyle": "square,pad=0.15", "linewidth": 0}
-                box["facecolor"] = plots.plt.get_cmap("Reds")(0.75 * weight / highest)
+                box["facecolor"] = colormaps["Reds"](0.75 * weight / highest)
                 axis.text(place, row, word, fontsize=6, va="center", family="monospace", bbox=box)
                 place += len(word) + 1.4
             row += 1
@@ -156,3 +147,43 @@ def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[
     axis.set(xlim=(0, _LETTERS), ylim=(row, -1))
     axis.axis("off")
     return figure
+
+
+# -- overlap of words: why some benchmarks punish shared words (SDA, section 6.3) -----------------------
+
+PUBLISHED_OVERLAPS = {"SICK-R": 57.24, "the other six": 47.39}
+
+
+def jaccard(first: str, second: str) -> float:
+    """Return the share of two sentences' distinct words, in lower case, that both have; 0 without any.
+
+    >>> jaccard("A man eats.", "a dog eats")
+    0.5
+    """
+    one, other = (set(re.findall(r"\w+", sentence.lower())) for sentence in (first, second))
+    return len(one & other) / len(one | other) if one | other else 0.0
+
+
+def overlaps(data: str) -> dict[str, float]:
+    """Return the mean overlap (%) of the pairs of each of the seven tasks, and of all but SICK-R's.
+
+    Raises:
+        UserError: the benchmarks are not there.
+    """
+    files = StsFiles(data_root(data))
+    of_task = {
+        task: [jaccard(*pair) for part in files.load(task) for pair in zip(part.first, part.second)]
+        for task in SEVEN_TASKS
+    }
+    means = {task: 100 * fmean(values) for task, values in of_task.items()}
+    others = [value for task, values in of_task.items() if task != "SICK-R" for value in values]
+    return means | {"the other six": 100 * fmean(others)}
+
+
+def overlap_table(data: str) -> str:
+    """Return the overlaps in Markdown, beside SDA's."""
+    lines = ["Mean Jaccard similarity of a pair's words, %", "", "| pairs of | ours | SDA |", "|---|---|---|"]
+    for task, value in overlaps(data).items():
+        published = f"{PUBLISHED_OVERLAPS[task]:.2f}" if task in PUBLISHED_OVERLAPS else ""
+        lines.append(f"| {task} | {value:.2f} | {published} |")
+    return "\n".join(lines) + "\n"

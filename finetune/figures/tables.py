@@ -1,22 +1,50 @@
-"""Draw what the rows of a sweep's table are: lines, dots, correlations, distances."""
+"""Draw what the rows of a sweep's table are: lines, dots, correlations, distances, differences."""
 
-from itertools import cycle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from finetune.figures.drawing import GREY, HEIGHT, NotThere, columns_of, panels, rows_with
-from finetune.geometry import plots
+from finetune.figures.drawing import (
+    COLOURS,
+    GREY,
+    Dot,
+    Line,
+    NotThere,
+    colour,
+    draw_dots,
+    draw_lines,
+    new_panels,
+)
+from finetune.geometry.plots import nli_distances
 from finetune.results import Evaluation, read
 from pretrain.common.errors import UserError
+from pretrain.telemetry.intervals import can_be_told
 
 Content = dict[str, Any]
 TOLD = 0.05
 """Correlations with a larger p are printed in grey."""
+
+
+def rows_with(content: Content, *keys: str) -> list[dict[str, Any]]:
+    """Return the rows with figures whose `at` has all these keys."""
+    return [row for row in content["rows"] if row.get("mean") and all(key in row["at"] for key in keys)]
+
+
+def columns_of(content: Content, figure: dict[str, Any]) -> list[str]:
+    """Return the figure's columns: those it names, or the file's own, that some row has.
+
+    Raises:
+        NotThere: no row has any.
+    """
+    wanted = figure["columns"] or content["own_columns"]
+    found = [title for title in wanted if any(title in row.get("mean", {}) for row in content["rows"])]
+    if not found:
+        raise NotThere(f"no row has a figure for {', '.join(wanted)} yet")
+    return found
 
 
 def lines(content: Content, figure: dict[str, Any]) -> Figure:
@@ -28,54 +56,51 @@ def lines(content: Content, figure: dict[str, Any]) -> Figure:
     Raises:
         NotThere: no row has figures.
     """
+    key = figure["x"]
     if figure["panels"]:
-        return _lines_over_columns(content, figure)
-    columns, key = columns_of(content, figure), figure["x"]
+        panels = {name: _over_columns(content, places) for name, places in figure["panels"].items()}
+        if not any(panels.values()):
+            raise NotThere("no row has a figure for its columns yet")
+        return draw_lines(panels, xlabel=key)
+    columns = columns_of(content, figure)
     systems: dict[str, list[dict[str, Any]]] = {}
     for row in rows_with(content, "line", key):
         systems.setdefault(row["at"]["line"], []).append(row)
-    levels = [row for row in rows_with(content, "line") if not set(row["at"]) - {"line"}]
     if not systems:
         raise NotThere(f"no row with `at: {{{key}}}` has figures")
-    drawn, axes = panels(len(columns))
-    for axis, title in zip(axes, columns):
-        for number, (name, rows) in enumerate(systems.items()):
-            there = sorted((row for row in rows if title in row["mean"]), key=lambda row: row["at"][key])
-            _line(axis, name, number, [row["at"][key] for row in there], there, title)
-        for number, row in enumerate(row for row in levels if title in row["mean"]):
-            style = ("--", ":", "-.")[number % 3]
-            axis.axhline(row["mean"][title], color=GREY, linestyle=style, label=row["at"]["line"])
-        axis.set(title=title, xlabel=key)
-    _one_legend(drawn, axes)
-    return drawn
+    levels = [row for row in rows_with(content, "line") if not set(row["at"]) - {"line"}]
+    panels = {
+        title: [
+            *(_line(number, key, rows, title) for number, rows in enumerate(systems.values())),
+            *(_level(number, row, title) for number, row in enumerate(levels)),
+        ]
+        for title in columns
+    }
+    return draw_lines(
+        {title: [line for line in drawn if line.ys] for title, drawn in panels.items()}, xlabel=key
+    )
 
 
-def _lines_over_columns(content: Content, figure: dict[str, Any]) -> Figure:
-    drawn, axes = panels(len(figure["panels"]))
-    count = 0
-    for axis, (name, places) in zip(axes, figure["panels"].items()):
-        for number, row in enumerate(rows_with(content, "line")):
-            there = [(float(x), title) for x, title in places.items() if title in row["mean"]]
-            if there:
-                count += 1
-                xs, titles = zip(*sorted(there))
-                ys = [row["mean"][title] for title in titles]
-                colour = plots.COLOURS[number % len(plots.COLOURS)]
-                axis.plot(xs, ys, marker=".", color=colour, label=row["name"])
-        axis.set(title=name, xlabel=figure["x"])
-    if not count:
-        raise NotThere("no row has a figure for its columns yet")
-    _one_legend(drawn, axes)
-    return drawn
+def _line(number: int, key: str, rows: list[dict[str, Any]], title: str) -> Line:
+    there = sorted((row for row in rows if title in row["mean"]), key=lambda row: row["at"][key])
+    xs, ys = [row["at"][key] for row in there], [row["mean"][title] for row in there]
+    spread = [row["std"].get(title, 0.0) for row in there]
+    return Line(rows[0]["at"]["line"], xs, ys, colour(number), spread=spread)
 
 
-def _line(axis: Axes, name: str, number: int, xs: list, rows: list[dict[str, Any]], title: str) -> None:
-    if not rows:
-        return
-    colour = plots.COLOURS[number % len(plots.COLOURS)]
-    spread = [row["std"].get(title, 0.0) for row in rows]
-    ys = [row["mean"][title] for row in rows]
-    axis.errorbar(xs, ys, yerr=spread, color=colour, marker=".", capsize=2, linewidth=1.1, label=name)
+def _level(number: int, row: dict[str, Any], title: str) -> Line:
+    ys = [row["mean"][title]] if title in row["mean"] else []
+    return Line(row["at"]["line"], [], ys, GREY, ("--", ":", "-.")[number % 3])
+
+
+def _over_columns(content: Content, places: dict[str, str]) -> list[Line]:
+    found = []
+    for number, row in enumerate(rows_with(content, "line")):
+        there = sorted((float(x), row["mean"][title]) for x, title in places.items() if title in row["mean"])
+        if there:
+            xs, ys = zip(*there)
+            found.append(Line(row["name"], xs, ys, colour(number)))
+    return found
 
 
 def dots(content: Content, figure: dict[str, Any]) -> Figure:
@@ -92,23 +117,44 @@ def dots(content: Content, figure: dict[str, Any]) -> Figure:
         raise NotThere(f"no row with `at: {{{by}, {split}}}` has figures")
     names = list(dict.fromkeys(row["at"][by] for row in rows))
     kinds = list(dict.fromkeys(row["at"][split] for row in rows))
-    drawn, axes = panels(len(columns), max(HEIGHT, 0.9 + 0.2 * len(names)))
-    for axis, title in zip(axes, columns):
-        for number, kind in enumerate(kinds):
-            colour = plots.COLOURS[number]
-            for row in (row for row in rows if row["at"][split] == kind and title in row["mean"]):
-                found = (row.get("difference") or {}).get("columns", {}).get(title)
-                face = "white" if found is not None and not found["told"] else colour
-                place, spread = names.index(row["at"][by]), row["std"].get(title, 0.0)
-                axis.errorbar(
-                    row["mean"][title], place, xerr=spread, color=colour, marker="o", markersize=4, mfc=face
-                )
-            axis.plot([], [], color=colour, marker="o", linestyle="", label=str(kind))
-        axis.set_yticks(range(len(names)), names if axis in axes[::4] else [""] * len(names))
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.set_title(title)
-    _one_legend(drawn, axes)
-    return drawn
+
+    def dot(row: dict[str, Any], title: str) -> Dot:
+        value, spread = row["mean"][title], row["std"].get(title, 0.0)
+        apart = (row.get("difference") or {}).get("columns", {}).get(title)
+        place, shade = names.index(row["at"][by]), colour(kinds.index(row["at"][split]))
+        unsure = apart is not None and not apart["told"]
+        return Dot(place, value, value - spread, value + spread, shade, unsure)
+
+    panels = {title: [dot(row, title) for row in rows if title in row["mean"]] for title in columns}
+    return draw_dots(panels, names, {str(kind): colour(number) for number, kind in enumerate(kinds)})
+
+
+def differences(content: Content, figure: dict[str, Any]) -> Figure:
+    """Draw a panel a column, and in it every row's difference to the baseline with its interval.
+
+    Grey: the interval holds 0.
+
+    Raises:
+        NotThere: no row has a difference.
+    """
+    rows = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
+    panels = {
+        title: [
+            _interval(place, row["difference"]["columns"][title])
+            for place, row in enumerate(rows)
+            if title in row["difference"]["columns"]
+        ]
+        for title in columns_of(content, figure)
+    }
+    panels = {title: found for title, found in panels.items() if found}
+    if not panels:
+        raise NotThere("no row has a difference to the baseline yet")
+    return draw_dots(panels, [row["name"] for row in rows], {}, f"less {content['baseline']}", zero=True)
+
+
+def _interval(place: int, found: dict[str, float]) -> Dot:
+    mean, low, high = found["mean"], found["low"], found["high"]
+    return Dot(place, mean, low, high, COLOURS[0] if can_be_told(mean, low, high) else GREY)
 
 
 def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]:
@@ -143,7 +189,8 @@ def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]
             result = stats.pearsonr(complete[one], complete[other])
             found[one, other] = (float(result.statistic), float(result.pvalue))
     size = 1.6 + 0.42 * len(names)
-    drawn, axis = plots.plt.subplots(figsize=(size + 1, size))
+    drawn, (axis,) = new_panels(1)
+    drawn.set_size_inches(size + 1, size)
     matrix = np.array([[found[one, other][0] for other in names] for one in names])
     axis.imshow(matrix, cmap="RdBu", vmin=-1, vmax=1)
     for down, one in enumerate(names):
@@ -162,9 +209,9 @@ def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]
 
 
 def nli(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw premises' distances to hypotheses, and of the entailed over the contradicting, a line a model.
+    """Draw premises' distances to hypotheses, a line a model: of the first seed's run of every row.
 
-    Of the first seed's run of every row (`finetune.geometry --measure nli`).
+    They are of `finetune.geometry --measure nli`.
 
     Raises:
         NotThere: no row has been measured.
@@ -176,20 +223,7 @@ def nli(content: Content, figure: dict[str, Any]) -> Figure:
                 models.append((row["name"], found.tasks["nli"].details))
     if not models:
         raise NotThere("no model has geometry-nli yet (clearly sweep FILE --evaluations geometry-nli)")
-    drawn, (left, right) = panels(2)
-    colours = cycle(plots.COLOURS)
-    for name, details in models:
-        colour = next(colours)
-        plots.density(left, details["entailment"], colour, "-", f"{name}, entailment")
-        plots.density(left, details["contradiction"], colour, "--", f"{name}, contradiction")
-        plots.density(right, details["ratio"], colour, "-", "")
-    left.set(xlabel="1 − cosine to the premise", ylabel="density")
-    right.set(xlabel="distance, entailed over contradicting", ylabel="density")
-    right.axvline(1, color=GREY, linewidth=0.8)
-    for axis in (left, right):
-        axis.set_ylim(bottom=0)
-    _one_legend(drawn, [left])
-    return drawn
+    return nli_distances(models)
 
 
 def evaluation_of(run: dict[str, Any], name: str) -> Evaluation | None:
@@ -201,12 +235,10 @@ def evaluation_of(run: dict[str, Any], name: str) -> Evaluation | None:
         return None
 
 
-def _one_legend(figure: Figure, axes: list[Axes]) -> None:
-    known: dict[str, Any] = {}
-    for axis in axes:
-        handles, labels = axis.get_legend_handles_labels()
-        known |= dict(zip(labels, handles))
-    if len(known) > 1:
-        figure.legend(
-            known.values(), known.keys(), loc="outside lower center", ncols=min(3, len(figure.axes))
-        )
+DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure]] = {
+    "lines": lines,
+    "dots": dots,
+    "nli": nli,
+    "differences": differences,
+}
+"""Kind of a figure -> what draws it from a table's content."""

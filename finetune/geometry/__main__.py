@@ -4,8 +4,8 @@
     neighbourhood purity of and distance to the top K, on StackOverflow (VaSCL, figure 2a) or another set
     nli           premise-entailment against premise-contradiction distances (VaSCL, figure 2b)
     isomorphism   of premises, entailed and contradicting hypotheses (AugCSE, table 15)
-    augmentation  per augmentation: similarity, pseudo-perplexity, isomorphism (AugCSE, appendix A.13 and
-                  A.14); PCA and t-SNE
+    augmentation  per augmentation: rate of change, similarity, overlap of words, pseudo-perplexity,
+                  isomorphism (AugCSE, appendix A.13 and A.14); samples to read; PCA and t-SNE
 
 Numbers go to RUN/report/geometry-POOLING.json (results/NAME/ for models that are no run), figures and
 TensorBoard projector files into the folder geometry-POOLING/ beside it. `python -m finetune.report` draws
@@ -17,8 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from augment.spec.grammar import needs_text
-from augment.text.parsing import find_parser, parse_texts
+from augment.spec.grammar import parse
 from finetune.encoders.models import open_model
 from finetune.files import known_name
 from finetune.flags import EvalData, Pooling
@@ -51,7 +50,8 @@ def geometry(
         models: runs, exports, Hugging Face or sentence-transformers folders or names, file.py:function.
         measure: some of sts, neighbourhood, nli, isomorphism, augmentation, by commas; default: all that
             have data but isomorphism.
-        aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; default: all of tokens.
+        aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; all: every one that needs
+            no model of its own; default: those of tokens.
         text_file: sentences to augment, one a line (.gz too); default: those of STS-B.
         sentences: number of sentences, or triplets of isomorphism, taken evenly. The Gromov-Hausdorff
             distance as coded takes at most 2,000 of them.
@@ -65,23 +65,27 @@ def geometry(
         out: folder for results; default: RUN/report or results/MODEL. Several models get a folder each.
     """
     from finetune.geometry import run
+    from finetune.geometry.augmentations import every_specification
 
     for name in measure:
         known_name(name, MEASURES, "measure", plain=str)
-    sets = [name.upper() if name.upper() in intents.SETS else name for name in neighbours]
-    specifications = [one.strip() for one in aug.split(";") if one.strip()]
-    # every mistake is found here, before any work
-    of_text = [one for one in specifications if needs_text(one)]
-    inputs, missing = run.read_inputs(
-        eval_data, measure or USUAL, bool(measure), sets, text_file, sentences, seed
+    options = run.Options(
+        eval_data,
+        [name.upper() if name.upper() in intents.SETS else name for name in neighbours],
+        text_file,
+        sentences,
+        every_specification() if aug == "all" else [one.strip() for one in aug.split(";") if one.strip()],
+        parser,
+        synonyms,
+        seed,
     )
-    if of_text and "augmentation" in inputs:
-        chosen, source_of_text, _ = inputs["augmentation"]
-        inputs["augmentation"] = chosen, source_of_text, list(parse_texts(chosen, find_parser(parser)))
+    for specification in options.aug:
+        parse(specification)  # every mistake is found before any work
+    inputs, missing = run.read_inputs(options, measure or USUAL, bool(measure))
     for source in models:
         model = open_model(source, pooling)
         folder = folder_for(model, Path(out) / folder_name(source) if out and len(models) > 1 else out)
-        evaluation = run.measure_model(model, inputs, specifications, seed, folder, label, synonyms)
+        evaluation = run.measure_model(model, inputs, options, folder, label)
         evaluation.notes += missing
         path = write(evaluation, folder)
         print(table(evaluation))

@@ -1,14 +1,14 @@
 """Measure what augmentations do to sentences as an encoder sees them.
 
-AugCSE's similarity, perplexity and isomorphism; VaSCL's figure 4b.
+AugCSE's similarity, perplexity and isomorphism; VaSCL's figure 4b; SDA's overlap of words (section 6.3).
 
 Each augmentation of the catalogue is compared on the sentences that it changes, as AugCSE's appendix A.14
 does: the share it changes is given beside. A model that runs packed gets the augmented tokens themselves; any
 other gets them as text. Augmentations of text need the sentences' parses.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoTokenizer
 
 from augment.core.errors import AugmentationError
-from augment.core.identity import equal_sequences
+from augment.core.identity import equal_sequences, normalise
 from augment.core.keys import sequence_keys
 from augment.core.pretrained import pretrained
 from augment.core.ragged import Ragged
@@ -34,7 +34,6 @@ from augment.text.parsed import Parses
 from augment.tokens.synonyms import SynonymTable
 from finetune.encoders.embed import POOLER, embed_sentences
 from finetune.encoders.models import EmbeddingModel
-from finetune.files import spaced
 from finetune.geometry import measures
 from pretrain.common.errors import UserError
 from pretrain.data.masking import Masked, mask_tokens
@@ -42,7 +41,6 @@ from pretrain.data.microbatches import count_micro_batches, cut_and_pack
 from pretrain.data.worker import clip
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.modules import evaluation_mode
-from pretrain.model.precision import DTYPES
 
 COMPOSITION = "del-span,reorder"
 MASK_RATE = 0.15
@@ -52,33 +50,24 @@ LOGIT_TOKENS = 4096
 """Tokens of one pass that makes logits: 15% of them by a vocabulary of 50,000 are 120 MB."""
 LONGEST = 1 << 20
 """Tokens of a text for a model that says no limit."""
+SAMPLES = 5
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff"
+_WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[-'’][^\W{_HAN}]+)*")
 
 
 @dataclass(frozen=True)
-class Rewriting:
+class View:
     """One augmentation of N sentences.
 
     rows: Ragged of N, their tokens. changed: bool[N], where the tokens are others, or, of an augmentation of
     text, where it wrote another text. texts: sentence number -> text, of those that an augmentation of text
-    has changed and none of tokens.
+    has changed and none of tokens. vectors: float32[N, d], the original's own where nothing changed.
     """
 
     name: str
     rows: Ragged
     changed: np.ndarray
     texts: dict[int, str]
-
-
-@dataclass(frozen=True)
-class View:
-    """Hold one augmentation of N sentences.
-
-    changed: bool[N]; vectors: float32[N, d], the original's own where nothing changed.
-    """
-
-    name: str
-    rows: Ragged
-    changed: np.ndarray
     vectors: np.ndarray
 
 
@@ -87,14 +76,25 @@ def default_specifications() -> list[str]:
     return [*(entry.name for entry in CATALOGUE.values() if entry.kind == "token"), COMPOSITION]
 
 
+def every_specification() -> list[str]:
+    """Return every augmentation without a model of its own, at its defaults and in each variant."""
+    found = []
+    for entry in CATALOGUE.values():
+        if not any(need.startswith("model:") for need in entry.needs):
+            choices = [choice for p in entry.parameters if p.name == "variant" for choice in p.choices]
+            variants = [f":variant={choice}" for choice in choices] or [""]
+            found += [str(parse(entry.name + variant)) for variant in variants]
+    return found
+
+
 class AugmentedSentences:
     """N sentences, their vectors and their augmentations, by one model.
 
-    Attributes: sentences; originals (Ragged); vectors float32[N, d]; has_mlm_head, and if not,
-    why_no_perplexity; notes, what must be said beside the figures; encoder (None for a model that does not
-    run packed), tokenizer, vocabulary.
-    parses: of the N sentences, for augmentations of text. precision: of the model's products, a name of
-    `pretrain.model.precision`. synonyms: table or WordNet of the augmentation subs; "": as in training.
+    Attributes: sentences; originals (Ragged); vectors float32[N, d]; why_no_perplexity, "" where the model
+    has a masked-language head; notes, what must be said beside the figures; encoder (None for a model that
+    does not run packed), tokenizer, vocabulary.
+    parses: of the N sentences, for augmentations of text. synonyms: table or WordNet of the augmentation
+    subs; "": as in training.
     """
 
     def __init__(
@@ -103,11 +103,9 @@ class AugmentedSentences:
         sentences: Sequence[str],
         seed: int = 0,
         parses: Parses | None = None,
-        precision: str = "fp32",
         synonyms: str = "",
     ):
         self.sentences, self.seed, self.notes, self.parses = list(sentences), seed, [], parses
-        self.precision = DTYPES[precision]
         self.encoder = model.encoder if model.pooling != POOLER else None
         self.tokenizer = model.tokenizer or _own_tokenizer(model)
         if self.tokenizer is None:
@@ -127,15 +125,14 @@ class AugmentedSentences:
             ends = (self.vocabulary.cls_id, self.vocabulary.sep_id)
             self._text_encoder = TextEncoder(self.tokenizer.backend_tokenizer, *ends, longest or LONGEST)
         self.why_no_perplexity = _why_no_perplexity(model, self.encoder)
-        self.has_mlm_head = not self.why_no_perplexity
 
     @cached_property
     def vectors(self) -> np.ndarray:
         """Of the originals: float32[N, d]."""
         return self.embed(self.originals, self.sentences)
 
-    def rewrite(self, specification: str) -> Rewriting:
-        """Rewrite the sentences by an augmentation, with the keys of training with this seed in epoch 0.
+    def view(self, specification: str) -> View:
+        """Augment the sentences, with the keys of training with this seed in epoch 0; embed what changes.
 
         Raises:
             AugmentationError: an unknown specification, or one that needs [DEL], synonyms, a parse or a model
@@ -148,72 +145,59 @@ class AugmentedSentences:
         keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")
         if pipeline.needs_text and not pipeline.works_on_tokens:
             assert self.parses is not None  # without them `build` raises
-            return self.rewritten(pipeline.name, pipeline.texts(keys, self.parses))
+            return self.view_of_texts(pipeline.name, pipeline.texts(keys, self.parses))
         rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
-        return Rewriting(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
+        return self._view(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
 
-    def rewritten(self, name: str, texts: dict[int, str]) -> Rewriting:
-        """Give some sentences new texts: sentence number -> text."""
-        if not texts:
-            return Rewriting(name, self.originals, np.zeros(len(self.originals), dtype=bool), {})
-        which = np.array(sorted(texts))
-        order = np.arange(len(self.originals))
-        order[which] = len(order) + np.arange(len(which))
-        assert self._text_encoder is not None  # as there are texts
-        made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
-        changed = np.isin(np.arange(len(order)), which)
-        return Rewriting(name, Ragged.concatenate([self.originals, made]).take(order), changed, texts)
+    def view_of_texts(self, name: str, texts: dict[int, str]) -> View:
+        """Return a view in which some sentences have new texts: sentence number -> text.
 
-    def view(self, specification: str) -> View:
-        """Apply `rewrite`, and embed the sentences that it changes. Raises the same."""
-        found = self.rewrite(specification)
-        vectors = self.vectors.copy()
-        which = np.flatnonzero(found.changed)
+        One that differs in white space and forms of quotes alone is not changed.
+        """
+        texts = {n: text for n, text in texts.items() if normalise(text) != normalise(self.sentences[n])}
+        rows, changed = self.originals, np.zeros(len(self.originals), dtype=bool)
+        if texts:
+            assert self._text_encoder is not None
+            which = np.array(sorted(texts))
+            order = np.arange(len(rows))
+            order[which] = len(order) + np.arange(len(which))
+            made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
+            rows, changed[which] = Ragged.concatenate([rows, made]).take(order), True
+        return self._view(name, rows, changed, texts)
+
+    def _view(self, name: str, rows: Ragged, changed: np.ndarray, texts: dict[int, str]) -> View:
+        view = View(name, rows, changed, texts, self.vectors.copy())
+        which = np.flatnonzero(changed)
         if len(which):
-            vectors[which] = self.vectors_of(found, which)
-        return View(found.name, found.rows, found.changed, vectors)
-
-    def vectors_of(self, rewriting: Rewriting, which: np.ndarray) -> np.ndarray:
-        """Embed the sentences numbered by `which` (int64[K]) as an augmentation wrote them: float32[K, d]."""
-        texts = [] if self.encoder is not None else [self.text_of(rewriting, n) for n in which.tolist()]
-        return self.embed(rewriting.rows.take(which), texts)
+            written = [] if self.encoder is not None else [self.text_of(view, n) for n in which.tolist()]
+            view.vectors[which] = self.embed(rows.take(which), written)
+        return view
 
     def text(self, row: np.ndarray) -> str:
         """Return a row of tokens as text, without [CLS] and [SEP]."""
         return self.tokenizer.decode(row[1:-1].tolist()).strip()
 
-    def text_of(self, rewriting: Rewriting, number: int) -> str:
+    def text_of(self, view: View, number: int) -> str:
         """Return a sentence as an augmentation wrote it: its text, or else its tokens decoded."""
-        return rewriting.texts[number] if number in rewriting.texts else self.text(rewriting.rows[number])
+        return view.texts[number] if number in view.texts else self.text(view.rows[number])
+
+    def pair(self, view: View, number: int) -> tuple[str, str]:
+        """Return a sentence before and after, without special tokens where tokens were changed."""
+        if number in view.texts:
+            return self.sentences[number], view.texts[number]
+        rows = self.originals[number], view.rows[number]
+        before, after = (row[~self.vocabulary.special[row]].tolist() for row in rows)
+        return self.tokenizer.decode(before), self.tokenizer.decode(after)
 
     def embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
         """Return vectors of K sentences, float32[K, d].
 
         They are of the tokens, or, for a model that does not run packed, of the texts.
         """
-        with self.autocast():
-            if self.encoder is None:
-                return self._model.encode(texts)
-            numbers = list(map(str, range(len(rows))))
-            return embed_sentences(self.encoder, _GivenTokens(rows), numbers, self._model.pooling)
-
-    def autocast(self) -> AbstractContextManager:
-        """Return the autocast context of everything that the model computes."""
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        if self.precision is torch.float32:
-            return torch.autocast(device, enabled=False)
-        return torch.autocast(device, dtype=self.precision)
-
-    def losses_of(self, masked: Masked) -> np.ndarray:
-        """Return the cross-entropy (nats) of every hidden token, float64[P], in the order of `positions`.
-
-        Raises:
-            UserError: the model has no trained masked-language head.
-        """
-        if not self.has_mlm_head:
-            raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")
-        with self.autocast():
-            return _losses(self.encoder, masked)
+        if self.encoder is None:
+            return self._model.encode(texts)
+        numbers = list(map(str, range(len(rows))))
+        return embed_sentences(self.encoder, _GivenTokens(rows), numbers, self._model.pooling)
 
     @cached_property
     def original_losses(self) -> np.ndarray:
@@ -230,15 +214,26 @@ class AugmentedSentences:
         Raises:
             UserError: the model has no trained masked-language head.
         """
+        if self.encoder is None or self.why_no_perplexity:
+            raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")
         sums = np.zeros((len(rows), 2))
         ids = np.arange(len(rows), dtype=np.uint64)
         for number in range(MASK_ROUNDS):
             keys = sequence_keys(self.seed, number, ids, 0, "mask")
             masked = mask_tokens(rows, keys, self.vocabulary, rate=MASK_RATE, mask=1.0, random=0.0)
             owners = rows.rows()[masked.positions]
-            np.add.at(sums[:, 0], owners, self.losses_of(masked))
+            np.add.at(sums[:, 0], owners, _losses(self.encoder, masked))
             np.add.at(sums[:, 1], owners, 1)
         return sums
+
+
+def jaccard(first: str, second: str) -> float:
+    """Return words that both texts have / words that either has, 0..1; 1 for two texts without words.
+
+    In lower case, punctuation aside; words of Chinese are its characters.
+    """
+    a, b = ({word.lower() for word in _WORD.findall(text)} for text in (first, second))
+    return len(a & b) / len(a | b) if a or b else 1.0
 
 
 def pseudo_perplexity(losses: np.ndarray) -> float:
@@ -249,7 +244,7 @@ def pseudo_perplexity(losses: np.ndarray) -> float:
 
 @torch.inference_mode()
 def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
-    """Compute `AugmentedSentences.losses_of` by an encoder, in passes of `LOGIT_TOKENS`."""
+    """Return the cross-entropy (nats) of every hidden token, float64[P], in passes of `LOGIT_TOKENS`."""
     device = next(encoder.parameters()).device
     lengths = masked.batch.lengths
     budget = max(LOGIT_TOKENS, int(lengths.max(initial=1)))
@@ -267,14 +262,13 @@ def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
     return found
 
 
-def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) -> dict[str, float]:
+def compare(sentences: AugmentedSentences, view: View) -> dict[str, float]:
     """Compare one augmentation with the originals, over the sentences that it changes.
 
-    changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); cosine and its standard
-    deviation; econd_original, econd_view, cond_hm; svg and svg_compared; gromov_hausdorff, and as iso-study's
-    code has it (over AS_CODED_LIMIT of them, evenly spaced, where there are more); with a
-    masked-language head: perplexity_original, perplexity_view, perplexity_change (view - original). Only
-    `changed` where fewer than two sentences change.
+    changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); jaccard, of their words;
+    cosine and its standard deviation; the figures of `measures.compare_clouds`; with a masked-language head
+    perplexity_original, perplexity_view, perplexity_change (view - original). Only `changed` where fewer than
+    two sentences change.
     """
     which = np.flatnonzero(view.changed)
     figures = {"changed": 100 * float(view.changed.mean())}
@@ -283,54 +277,48 @@ def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) ->
     before, after = sentences.vectors[which], view.vectors[which]
     cosines = 1 - measures.pair_distances(before, after)
     share = np.mean([change(sentences.originals[n], view.rows[n]) for n in which.tolist()])
-    spectra = measures.compare_spectra(before, after)
     figures |= {
         "tokens_changed": 100 * float(share),
+        "jaccard": float(np.mean([jaccard(*sentences.pair(view, n)) for n in which.tolist()])),
         "cosine": float(cosines.mean()),
         "cosine_std": float(cosines.std()),
-        "econd_original": spectra.conditions[0],
-        "econd_view": spectra.conditions[1],
-        "cond_hm": spectra.cond_hm,
-        "svg": spectra.gap.value,
-        "svg_compared": spectra.gap.compared,
-        "gromov_hausdorff": measures.gromov_hausdorff(before, after),
+        **measures.compare_clouds(before, after),
     }
-    if as_coded:
-        some = spaced(range(len(which)), measures.AS_CODED_LIMIT)
-        figures["gromov_hausdorff_as_coded"] = measures.gromov_hausdorff(
-            before[some], after[some], as_coded=True
-        )
-    if sentences.has_mlm_head:
+    if not sentences.why_no_perplexity:
         old = pseudo_perplexity(sentences.original_losses[which])
         new = pseudo_perplexity(sentences.masked_losses(view.rows.take(which)))
         figures |= {"perplexity_original": old, "perplexity_view": new, "perplexity_change": new - old}
     return figures
 
 
-def views(
-    sentences: AugmentedSentences,
-    specifications: Sequence[str],
-    required: bool,
-    progress: Callable[[str], None] | None = None,
-) -> list[View]:
-    """Make all views; one that this tokenizer or machine cannot have is an error if `required`, else a note.
+def views(sentences: AugmentedSentences, specifications: Sequence[str], required: bool) -> Iterator[View]:
+    """Yield all views; one that this tokenizer or machine cannot have is an error if `required`, else a note.
 
     Raises:
         AugmentationError: a specification is wrong, or, if `required`, cannot be had.
     """
-    for specification in specifications:  # before any work
-        parse(specification)
-    made = []
     for specification in specifications:
-        if progress is not None:
-            progress(specification)
         try:
-            made.append(sentences.view(specification))
+            yield sentences.view(specification)
         except AugmentationError as error:
+            parse(specification)  # a wrong one is an error in any case
             if required:
                 raise
             sentences.notes.append(f"without {specification}: {error}")
-    return made
+
+
+def samples(sentences: AugmentedSentences, made: Sequence[View]) -> str:
+    """Return the first sentences that each augmentation changes, before and after, as Markdown."""
+    parts = []
+    for view in made:
+        chosen = np.flatnonzero(view.changed)[:SAMPLES].tolist()
+        pairs = [(sentences.sentences[n], sentences.text_of(view, n)) for n in chosen]
+        lines = "\n\n".join(f"- {before}\n+ {after}" for before, after in pairs)
+        steps = parse(view.name).augmentations
+        meaning = ", ".join(dict.fromkeys(step.entry.meaning for step in steps))
+        share = 100 * view.changed.mean()
+        parts.append(f"## `{view.name}`\n\n{meaning}; {share:.1f}% changed\n\n```diff\n{lines}\n```\n")
+    return "\n".join(parts)
 
 
 class _GivenTokens:

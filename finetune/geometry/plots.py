@@ -1,44 +1,29 @@
 """Draw the papers' geometry figures from result files, for one model or several side by side.
 
-Figures are written as SVG or PNG.
-
 alignment_uniformity   SimCSE (Gao et al. 2021), figure 3
 neighbourhood_*        VaSCL (Zhang et al. 2022), figure 2a
-nli_*                  VaSCL, figure 2b
-augmentation_*         AugCSE (Tang et al. 2022), figure 6's columns as bars; VaSCL, figure 4b
+nli_distances          VaSCL, figure 2b
+augmentation_*         AugCSE (Tang et al. 2022), figure 6's columns; VaSCL, figure 4b
 pca, tsne              AugCSE, figures 2 and 4: coloured by augmentation
 """
 
-import io
-import re
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.figure import Figure
 
-from finetune.results import Evaluation, TaskResult
-
-COLOURS = (
-    "#4e79a7",
-    "#f28e2b",
-    "#59a14f",
-    "#e15759",
-    "#b07aa1",
-    "#76b7b2",
-    "#9c755f",
-    "#ff9da7",
-    "#8cd17d",
-    "#d4a6c8",
+from finetune.figures.drawing import (
+    GREY,
+    Dot,
+    Line,
+    add_legend,
+    colour,
+    density,
+    draw_dots,
+    draw_lines,
+    new_panels,
 )
-"""Tableau's, without the yellow: all are legible on white and on near-black."""
-_INK = "#010203"
-"""Stands for the colour of the text around an inlined figure."""
+from finetune.results import Evaluation, TaskResult
 
 Named = Sequence[tuple[str, Evaluation]]
 """(label, evaluation "geometry"), one per model."""
@@ -52,229 +37,99 @@ AUGMENTATION_MEASURES = {
 }
 
 
-@contextmanager
-def style():
-    """Set up small figures for a column of some 400 px; no frame on top and right."""
-    settings = {
-        "figure.figsize": (4.6, 3.2),
-        "figure.constrained_layout.use": True,
-        "font.size": 9,
-        "axes.titlesize": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.fontsize": 8,
-        "legend.frameon": False,
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "axes.prop_cycle": plt.cycler(color=COLOURS),
-        **dict.fromkeys(
-            ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK
-        ),
-    }
-    with plt.rc_context(settings):
-        yield
-
-
-def to_svg(figure: Figure, name: str) -> str:
-    """Return the figure as an <svg> element for a page, and close the figure.
-
-    Transparent, in the page's text colour, with ids of its own.
-    """
-    file = io.StringIO()
-    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
-    plt.close(figure)
-    text = file.getvalue()
-    text = text[text.index("<svg") :].replace(_INK, "currentColor")
-    prefix = re.sub(r"\W+", "-", name)
-    # matplotlib names groups figure_1, axes_1 ... in every figure; a page may have each id once.
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
-    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
-    text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{prefix}-\1"', text)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    return re.sub(
-        r'(<svg[^>]*?) width="[^"]+" height="[^"]+"|(<svg[^>]*?) height="[^"]+"', r"\1\2", text, count=1
-    ).strip()
-
-
-def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:
-    """Return the figure as a PNG on white; the figure stays open."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dots_per_inch, facecolor="white")
-    return file.getvalue()
-
-
-def alignment_uniformity(models: Named) -> Figure | None:
-    """Draw one point a model: lower left is better on both."""
+def all_figures(models: Named) -> dict[str, Figure]:
+    """Return every figure that the models have data for, by its name."""
+    figures: dict[str, Figure] = {}
     points = [
-        (label, result.tasks["uniformity"].value, result.tasks["alignment"].value)
-        for label, result in models
+        Line(label, [result.tasks["uniformity"].value], [result.tasks["alignment"].value], colour(number), "")
+        for number, (label, result) in enumerate(models)
         if {"uniformity", "alignment"} <= set(result.tasks)
     ]
-    if not points:
-        return None
-    figure, axis = plt.subplots()
-    for number, (label, x, y) in enumerate(points):
-        axis.scatter([x], [y], color=COLOURS[number % len(COLOURS)], label=label, zorder=3)
-    axis.set(xlabel="uniformity (lower: more spread)", ylabel="alignment (lower: closer)")
-    axis.set(title="alignment and uniformity, STS-B")
-    axis.margins(0.25)
-    _legend(axis, len(points))
-    return figure
-
-
-def neighbourhood(models: Named, what: str, name: str) -> Figure:
-    """Plot by K, in the set `name`, "purity" (share of true positives in the top K) or mean "distance"."""
-    found = _with(models, f"neighbourhood/{name}")
-    figure, axis = plt.subplots()
-    for number, (label, task) in enumerate(found):
-        curve = task.details["cosine"]
-        values = [100 * v for v in curve[what]] if what == "purity" else curve[what]
-        axis.plot(curve["top"], values, marker=".", color=COLOURS[number % len(COLOURS)], label=label)
-    if what == "purity":
-        axis.set(xlabel="K", ylabel="%", title=f"of the same class among the top K, {name}")
-    else:
-        axis.set(xlabel="K", ylabel="1 − cosine", title=f"mean distance to the top K, {name}")
-    axis.set_xscale("log")
-    axis.set_ylim(bottom=0)
-    _legend(axis, len(found))
-    return figure
-
-
-def nli_distances(models: Named) -> Figure | None:
-    """Draw distributions of premise-hypothesis distances, contradiction dashed."""
-    found = _with(models, "nli")
-    if not found:
-        return None
-    figure, axis = plt.subplots()
-    for number, (label, task) in enumerate(found):
-        for key, line in (("entailment", "-"), ("contradiction", "--")):
-            density(axis, task.details[key], COLOURS[number % len(COLOURS)], line, f"{label}, {key}")
-    axis.set(
-        xlabel="1 − cosine to the premise", ylabel="density", title="entailed and contradicting hypotheses"
-    )
-    axis.set_ylim(bottom=0)
-    _legend(axis, 2 * len(found))
-    return figure
-
-
-def nli_difference(models: Named) -> Figure | None:
-    """Draw the distribution of how much farther the contradicting hypothesis lies than the entailed one."""
-    found = _with(models, "nli")
-    if not found:
-        return None
-    figure, axis = plt.subplots()
-    for number, (label, task) in enumerate(found):
-        density(axis, task.details["difference"], COLOURS[number % len(COLOURS)], "-", label)
-    axis.set(
-        xlabel="1 − cosine: contradiction − entailment",
-        ylabel="density",
-        title="right of 0: entailment is nearer",
-    )
-    axis.axvline(0, color=_INK, linewidth=0.8)
-    axis.set_ylim(bottom=0)
-    _legend(axis, len(found))
-    return figure
-
-
-def augmentations(models: Named, measure: str) -> Figure | None:
-    """Draw a measure of `AUGMENTATION_MEASURES` as bars: a group an augmentation, a bar a model."""
-    names = _augmentations(models, measure)
-    if not names:
-        return None
-    figure, axis = plt.subplots(figsize=(4.6, 0.9 + len(names) * max(0.32, 0.17 * len(models))))
-    height = 0.8 / len(models)
-    for number, (label, result) in enumerate(models):
-        places, values = [], []
-        for row, name in enumerate(names):
-            task = result.tasks.get(f"augmentation/{name}")
-            if task is not None and task.scores.get(measure) is not None:
-                places.append(row + (number - (len(models) - 1) / 2) * height)
-                values.append(task.scores[measure])
-        axis.barh(places, values, height, color=COLOURS[number % len(COLOURS)], label=label)
-    axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
-    axis.set(title=AUGMENTATION_MEASURES[measure])
-    if len(models) > 1:
-        figure.legend(loc="outside lower center", ncols=2)
-    return figure
-
-
-def scatter(label: str, result: Evaluation, method: str) -> Figure | None:
-    """Draw "pca" or "tsne" of a sample of originals and their views, coloured by augmentation."""
-    task = result.tasks.get("projection")
-    if task is None or not task.details.get(method):
-        return None
-    figure, axis = plt.subplots(figsize=(4.6, 4.2))
-    for number, (name, cloud) in enumerate(task.details[method].items()):
-        x, y = zip(*cloud, strict=True)
-        # Not the ink: a raster image keeps its colours on a dark page.
-        colour = "#8a8f94" if name == "original" else COLOURS[(number - 1) % len(COLOURS)]
-        axis.scatter(x, y, s=5, color=colour, alpha=0.75, linewidths=0, label=name, rasterized=True)
-    title = {"pca": "PCA", "tsne": "t-SNE"}[method]
-    if method == "pca":
-        shares = task.details["pca_variance"]
-        axis.set(xlabel=f"{100 * shares[0]:.0f}% of the variance", ylabel=f"{100 * shares[1]:.0f}%")
-    else:
-        axis.set(xticks=[], yticks=[])
-    axis.set_title(f"{title}: {label}")
-    figure.legend(loc="outside lower center", ncols=3, markerscale=2.5, handletextpad=0.2, columnspacing=0.8)
-    return figure
-
-
-def all_figures(models: Named) -> dict[str, Callable[[], Figure | None]]:
-    """Map a name to a function that draws it, or gives None without data; draw inside `style()`."""
-    figures: dict[str, Callable[[], Figure | None]] = {
-        "alignment_uniformity": partial(alignment_uniformity, models),
-        "nli_distances": partial(nli_distances, models),
-        "nli_difference": partial(nli_difference, models),
-    }
-    tasks = dict.fromkeys(
-        task for _, result in models for task in result.tasks if task.startswith("neighbourhood/")
-    )
-    for task in tasks:
-        for what in ("purity", "distance"):
-            name = task.removeprefix("neighbourhood/")
-            figures[f"neighbourhood_{what}_{name}"] = partial(neighbourhood, models, what, name)
+    if points:
+        figures["alignment_uniformity"] = draw_lines(
+            {"alignment and uniformity, STS-B": points},
+            xlabel="uniformity (lower: more spread)",
+            ylabel="alignment (lower: closer)",
+            xmargin=0.25,
+            ymargin=0.25,
+        )
+    if nli := _with(models, "nli"):
+        figures["nli_distances"] = nli_distances([(label, task.details) for label, task in nli])
+    for name in dict.fromkeys(task for _, result in models for task in result.tasks):
+        if name.startswith("neighbourhood/"):
+            of_set = name.removeprefix("neighbourhood/")
+            figures[f"neighbourhood_{of_set}"] = neighbourhood(_with(models, name), of_set)
     for measure in AUGMENTATION_MEASURES:
-        figures[f"augmentation_{measure}"] = partial(augmentations, models, measure)
+        if drawn := augmentations(models, measure):
+            figures[f"augmentation_{measure}"] = drawn
     for number, (label, result) in enumerate(models):
-        for method in ("pca", "tsne"):
-            name = method if len(models) == 1 else f"{method}_{number + 1}"
-            figures[name] = partial(scatter, label, result, method)
+        if "projection" in result.tasks:
+            for method in ("pca", "tsne"):
+                name = method if len(models) == 1 else f"{method}_{number + 1}"
+                figures[name] = projection(label, result.tasks["projection"].details, method)
     return figures
 
 
-def histogram(values: np.ndarray, bins: int = 60, highest: float | None = None) -> dict[str, list[float]]:
-    """Return density and bin edges, rounded, for a result file; from 0 to `highest`, where that is given."""
-    span = None if highest is None else (0.0, highest)
-    heights, edges = np.histogram(values, bins=bins, range=span, density=True)
-    return {"density": [round(float(v), 5) for v in heights], "edges": [round(float(v), 5) for v in edges]}
+def neighbourhood(tasks: Sequence[tuple[str, TaskResult]], name: str) -> Figure:
+    """Plot by K the share (%) of the point's own class among the K nearest, and the mean distance to them."""
+    purity, distance = [], []
+    for number, (label, task) in enumerate(tasks):
+        curve = task.details["cosine"]
+        purity.append(Line(label, curve["top"], [100 * v for v in curve["purity"]], colour(number)))
+        distance.append(Line(label, curve["top"], curve["distance"], colour(number)))
+    panels = {f"{name}: same class, %": purity, f"{name}: mean 1 − cosine": distance}
+    return draw_lines(panels, 1, xlabel="K nearest", xscale="log", ylim=(0, None))
 
 
-def density(axis, content: dict[str, list[float]], colour: str, line: str, label: str) -> None:
-    """Draw a `histogram` as a curve."""
-    edges = np.asarray(content["edges"])
-    axis.plot(
-        (edges[1:] + edges[:-1]) / 2, content["density"], line, color=colour, label=label, linewidth=1.3
-    )
+def nli_distances(models: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
+    """Draw premises' distances to hypotheses, and of the entailed over the contradicting.
+
+    models: (label, details of the task "nli").
+    """
+    distances, ratios = [], [Line("", [1, 1], [0, 1], GREY, marker="")]
+    for number, (label, details) in enumerate(models):
+        for kind, style in (("entailment", "-"), ("contradiction", "--")):
+            distances.append(density(details[kind], f"{label}, {kind}", colour(number), style))
+        ratios.append(density(details["ratio"], "", colour(number)))
+    panels = {"1 − cosine to the premise": distances, "entailed over contradicting": ratios}
+    return draw_lines(panels, 1, ylabel="density", ylim=(0, None))
+
+
+def augmentations(models: Named, measure: str) -> Figure | None:
+    """Draw a measure of `AUGMENTATION_MEASURES`: a row an augmentation, a dot a model."""
+    values = [
+        (number, name.removeprefix("augmentation/"), task.scores[measure])
+        for number, (_, result) in enumerate(models)
+        for name, task in result.tasks.items()
+        if name.startswith("augmentation/") and task.scores.get(measure) is not None
+    ]
+    names = list(dict.fromkeys(name for _, name, _ in values))
+    apart = 0.8 / max(1, len(models))
+    dots = [
+        Dot(names.index(name) + apart * (n - (len(models) - 1) / 2), value, value, value, colour(n))
+        for n, name, value in values
+    ]
+    legend = {label: colour(number) for number, (label, _) in enumerate(models)}
+    return draw_dots({AUGMENTATION_MEASURES[measure]: dots}, names, legend) if names else None
+
+
+def projection(label: str, details: Mapping[str, Any], method: str) -> Figure:
+    """Draw "pca" or "tsne" of a sample of originals and their views, coloured by augmentation."""
+    figure, (axis,) = new_panels(1, 4.2)
+    for number, (name, cloud) in enumerate(details[method].items()):
+        x, y = zip(*cloud, strict=True)
+        of_name = GREY if name == "original" else colour(number - 1)
+        axis.scatter(x, y, s=5, color=of_name, alpha=0.75, linewidths=0, label=name, rasterized=True)
+    if method == "pca":
+        shares = details["pca_variance"]
+        axis.set(xlabel=f"{100 * shares[0]:.0f}% of the variance", ylabel=f"{100 * shares[1]:.0f}%")
+    else:
+        axis.set(xticks=[], yticks=[])
+    axis.set_title(f"{'PCA' if method == 'pca' else 't-SNE'}: {label}")
+    add_legend(figure, ncols=3, markerscale=2.5)
+    return figure
 
 
 def _with(models: Named, task: str) -> list[tuple[str, TaskResult]]:
     """Return (label, the model's task) of the models that have it."""
     return [(label, result.tasks[task]) for label, result in models if task in result.tasks]
-
-
-def _augmentations(models: Named, measure: str) -> list[str]:
-    names: dict[str, None] = {}
-    for _, result in models:
-        for name, task in result.tasks.items():
-            if name.startswith("augmentation/") and task.scores.get(measure) is not None:
-                names[name.removeprefix("augmentation/")] = None
-    return list(names)
-
-
-def _legend(axis, entries: int) -> None:
-    if entries > 1:
-        axis.legend(fontsize=7 if entries > 6 else 8)

@@ -1,28 +1,36 @@
-"""Measure and draw the geometry of one model's vectors; `read_inputs` finds what there is to measure on."""
+"""Measure and draw the geometry of one model's vectors."""
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from augment.text.parsed import ParsedSentence
+from augment.spec.grammar import needs_text
+from augment.text.parsing import find_parser, parse_texts
+from finetune import nli_distance
 from finetune.encoders.models import EmbeddingModel
+from finetune.figures.drawing import histogram, to_png
 from finetune.files import csv_columns, data_root, find, read_sentences, spaced
 from finetune.geometry import measures, plots
-from finetune.geometry.augmentations import AugmentedSentences, View, compare, default_specifications, views
-from finetune.geometry.isomorphism import measure_isomorphism, read_sets
-from finetune.geometry.projector import write_projector
+from finetune.geometry.augmentations import (
+    AugmentedSentences,
+    View,
+    compare,
+    default_specifications,
+    samples,
+    views,
+)
 from finetune.intents import sets as intents
-from finetune.nli_distance import read_triplets, triplets_file
 from finetune.results import Evaluation, TaskResult
 from finetune.sts.tasks import StsFiles
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably
-from pretrain.telemetry.monitors import effective_rank
+from pretrain.common.files import make_folder, remove_tree, replace_durably
+from pretrain.telemetry import monitors
 
 TOP = (1, 2, 5, 10, 20, 50, 100)
 NLI_SAMPLE = 20_000
@@ -32,62 +40,86 @@ PLOTTED = 150
 """Sentences of the scatter plots, each with all its views."""
 ISOTROPY_SOURCES = {
     "average_cosine": "Ethayarajh 2019",
-    "partition_ratio": "Mu and Viswanath 2018, vectors as they are",
-    "partition_ratio_unit": "the same on unit vectors",
-    "isoscore": "Rudman et al. 2022",
     "effective_rank": "Roy and Vetterli 2007, centred unit vectors",
 }
+CLOUDS = {"A-E": (0, 1), "A-C": (0, 2), "E-C": (1, 2)}
+"""A: anchors (premises); E: entailed hypotheses; C: contradicting ones."""
 PROTOCOL = (
     "alignment and uniformity as Wang and Isola (alpha 2, t 2) on STS-B dev and test; neighbours by cosine "
     "over all points; "
     "isomorphism of raw vectors' spectra, bottleneck distance in dimension 0 of normalised, centred, "
     "normalised vectors"
 )
+Triplets = list[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command's flags say, by their names."""
+
+    eval_data: str = ""
+    neighbours: Sequence[str] = ()
+    text_file: str = ""
+    sentences: int = 1000
+    aug: Sequence[str] = ()
+    parser: str = ""
+    synonyms: str = ""
+    seed: int = 0
+
+
+def read_inputs(options: Options, wanted: Sequence[str], required: bool) -> tuple[dict[str, Any], list[str]]:
+    """Read (data by measure, notes on what is missing).
+
+    Before any model: a damaged file should not cost the loading.
+    """
+    inputs, missing = {}, []
+    for name in wanted:
+        try:
+            inputs[name] = READERS[name](options)
+        except UserError as error:
+            if required:
+                raise
+            missing.append(f"without {name}: {error}")
+            print(f"note: {missing[-1]}", file=sys.stderr)
+    if not inputs:
+        raise UserError("nothing to measure: " + "; ".join(missing))
+    return inputs, missing
 
 
 def measure_model(
-    model: EmbeddingModel,
-    inputs: dict,
-    aug: Sequence[str],
-    seed: int,
-    folder: Path,
-    label: str = "",
-    synonyms: str = "",
+    model: EmbeddingModel, inputs: Mapping[str, Any], options: Options, folder: Path, label: str = ""
 ) -> Evaluation:
     """Take all measures that `inputs` has data for; write figures and projector files below `folder`.
 
-    label: behind the evaluation's name. synonyms: of the augmentation subs; "": the default ones.
+    label: behind the evaluation's name.
     """
     started = time.perf_counter()
     evaluation = Evaluation.of(f"geometry-{label}" if label else "geometry", model, PROTOCOL)
     where = figure_folder(folder, evaluation)
     make_folder(where)
-    if "sts" in inputs:
-        _say(model, "alignment, uniformity, isotropy")
-        measure_sts(model, inputs["sts"], evaluation)
-    for name, (texts, labels) in inputs.get("neighbourhood", {}).items():
-        _say(model, f"neighbourhoods in {name}")
-        measure_neighbourhood(model, name, texts, labels, evaluation)
-    if "nli" in inputs:
-        _say(model, "premises, entailments, contradictions")
-        triplets, file = inputs["nli"]
-        measure_nli(model, triplets, file, evaluation)
-    if "isomorphism" in inputs:
-        _say(model, "isomorphism of anchors, entailed and contradicting sentences")
-        measure_isomorphism(model, inputs["isomorphism"], evaluation)
-    if "augmentation" in inputs:
-        sentences, source, parses = inputs["augmentation"]
-        measure_augmentations(model, sentences, source, parses, aug, seed, evaluation, where, synonyms)
+    for name, data in inputs.items():
+        print(f"{model.name}: {name}", file=sys.stderr, flush=True)
+        if name == "augmentation":
+            measure_augmentations(model, data, options, evaluation, where)
+        else:
+            MEASURES[name](model, data, evaluation)
     evaluation.seconds = time.perf_counter() - started
-    with plots.style():
-        for name, draw in plots.all_figures(
-            [(model.name.rstrip("/").rsplit("/", 1)[-1], evaluation)]
-        ).items():
-            figure = draw()
-            if figure is not None:
-                replace_durably(where / f"{name}.png", plots.to_png(figure))
-                plots.plt.close(figure)
+    for name, figure in plots.all_figures([(model.name.rstrip("/").rsplit("/", 1)[-1], evaluation)]).items():
+        replace_durably(where / f"{name}.png", to_png(figure))
     return evaluation
+
+
+def figure_folder(folder: Path, evaluation: Evaluation) -> Path:
+    """Return the folder of a geometry evaluation's figures: beside its JSON, under the same name."""
+    return folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}"
+
+
+# -- alignment, uniformity, isotropy -----------------------------------
+
+
+def read_sts(options: Options) -> list:
+    files = StsFiles(data_root(options.eval_data))
+    return [*files.load("STS-B"), *files.load("STS-B-dev")]
 
 
 def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) -> None:
@@ -97,171 +129,206 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
     gold = np.concatenate([part.gold for part in pairs])
     distinct = list(dict.fromkeys([*first, *second]))
     place = {sentence: number for number, sentence in enumerate(distinct)}
-    vectors = model.encode(distinct)
-    u, v = vectors[[place[s] for s in first]], vectors[[place[s] for s in second]]
-    above, at_least = gold > 4, gold >= 4
+    above = gold > 4
     if not above.any():
-        raise UserError(
-            "no STS-B pair has a score above 4: there are no positives to align; the files are not STS-B's"
-        )
-    close, closer = measures.alignment(u[at_least], v[at_least]), measures.alignment(u[above], v[above])
-    counts = int(above.sum()), int(at_least.sum())
-    scores = {"alignment": closer, "alignment_4_and_above": close}
-    evaluation.add("alignment", "alignment", scores, pairs=counts[0], pairs_4_and_above=counts[1])
-    spread = measures.uniformity(vectors)
-    evaluation.add("uniformity", "uniformity", {"uniformity": spread}, sentences=len(distinct))
+        raise UserError("no STS-B pair has a score above 4: the files are not STS-B's")
+    vectors = model.encode(distinct)
+    unit = torch.from_numpy(measures.unit(vectors))
+    sides = (unit[[place[s] for s in np.array(side)[above]]] for side in (first, second))
+    close = {"alignment": monitors.alignment(*sides).item()}
+    evaluation.add("alignment", "alignment", close, pairs=int(above.sum()))
+    spread = {"uniformity": measures.uniformity(vectors)}
+    evaluation.add("uniformity", "uniformity", spread, sentences=len(distinct))
     isotropy = {
-        "average_cosine": measures.average_cosine(vectors),
-        "partition_ratio": measures.partition_ratio(vectors),
-        "partition_ratio_unit": measures.partition_ratio(measures.unit(vectors)),
-        "effective_rank": effective_rank(torch.from_numpy(measures.unit(vectors))).item(),
+        "average_cosine": monitors.negative_cosine(unit, unit).item(),
+        "effective_rank": monitors.effective_rank(unit).item(),
     }
-    if len(vectors) > vectors.shape[1] > 1:
-        isotropy["isoscore"] = measures.isoscore(vectors)
-    else:
-        evaluation.notes.append(f"no IsoScore: {len(vectors)} sentences for {vectors.shape[1]} dimensions")
     evaluation.add("isotropy", "average_cosine", isotropy, sources=ISOTROPY_SOURCES)
 
 
-def measure_neighbourhood(
-    model: EmbeddingModel, name: str, texts: Sequence[str], labels: Sequence[str], evaluation: Evaluation
+# -- neighbourhoods ----------------------------------------------------
+
+
+def read_neighbourhoods(options: Options) -> dict[str, tuple[list[str], list[str]]]:
+    return {name: _read_labelled(name, options.eval_data) for name in options.neighbours}
+
+
+def _read_labelled(name: str, data: str) -> tuple[list[str], list[str]]:
+    """Read texts and labels of an intent set, training and test alike, or of a file in clustering/."""
+    if name in intents.SETS:
+        found = intents.read(name, data)
+        numbers = [*found.labels, *found.test_labels]
+        # a test example whose class has no training example comes without the class's name
+        rows = [
+            (text, found.classes[number])
+            for text, number in zip([*found.texts, *found.test_texts], numbers)
+            if number >= 0
+        ]
+    else:
+        path = find(data, "clustering", f"{name}.csv")
+        columns = csv_columns(path, "text", "label")
+        rows = [(text.strip(), label) for text, label in columns if text.strip() and label]
+        if len(rows) < 3:
+            raise UserError(f"{path}: {len(rows)} rows with text and label; neighbourhoods need at least 3")
+    texts, labels = zip(*rows)
+    return list(texts), list(labels)
+
+
+def measure_neighbourhoods(
+    model: EmbeddingModel, sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], evaluation: Evaluation
 ) -> None:
-    """Measure purity (x 100) and distance by top K, by cosine and by Euclidean distance.
-
-    The headline is cosine's purity at 10.
-    """
-    vectors = model.encode(texts)
-    top = [k for k in TOP if k < len(texts)]
-    found = {kind: measures.neighbourhood(vectors, labels, top, kind) for kind in measures.DISTANCES}
-    scores = {}
-    for kind, result in found.items():
-        for k, purity, distance in zip(result.top, result.purity, result.distance, strict=True):
-            scores[f"{kind}_purity@{k}"], scores[f"{kind}_distance@{k}"] = 100 * purity, distance
-    headline = f"cosine_purity@{10 if 10 in top else top[-1]}"
-    details: dict[str, Any] = {
-        kind: {"top": r.top, "purity": r.purity, "distance": r.distance} for kind, r in found.items()
-    }
-    details |= {"set": name, "points": len(texts), "classes": len(set(labels))}
-    evaluation.add(f"neighbourhood/{name}", headline, scores, **details)
+    """Measure purity (x 100) of and distance to the top K, by cosine. The headline is purity at 10."""
+    for name, (texts, labels) in sets.items():
+        top = [k for k in TOP if k < len(texts)]
+        found = measures.neighbourhood(model.encode(texts), labels, top)
+        scores: dict[str, float] = {}
+        for k, purity, distance in zip(top, found.purity, found.distance, strict=True):
+            scores |= {f"cosine_purity@{k}": 100 * purity, f"cosine_distance@{k}": distance}
+        headline = f"cosine_purity@{10 if 10 in top else top[-1]}"
+        details: dict[str, Any] = {
+            "cosine": vars(found),
+            "set": name,
+            "points": len(texts),
+            "classes": len(set(labels)),
+        }
+        evaluation.add(f"neighbourhood/{name}", headline, scores, **details)
 
 
-def measure_nli(
-    model: EmbeddingModel, triplets: Sequence[tuple[str, str, str]], file: str, evaluation: Evaluation
-) -> None:
+# -- premises, entailments, contradictions -----------------------------
+
+
+def read_nli(options: Options) -> tuple[Triplets, str]:
+    """Read (premise, entailed, contradicting), at most `NLI_SAMPLE` of them, and the file's name."""
+    file = nli_distance.triplets_file(options.eval_data)
+    rows = nli_distance.read_triplets(file)
+    if len(rows) > NLI_SAMPLE:
+        chosen = np.random.default_rng(options.seed).choice(len(rows), NLI_SAMPLE, replace=False)
+        rows = [rows[n] for n in np.sort(chosen)]
+    return rows, file.name
+
+
+def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: Evaluation) -> None:
     """Measure the distances premise-entailment and premise-contradiction.
 
     The headline is how often (%) entailment is nearer.
     """
-    sides = [model.encode([triplet[side] for triplet in triplets]) for side in range(3)]
-    scores: dict[str, float] = {}
-    details: dict[str, Any] = {"triplets": len(triplets), "file": file}
-    for kind in measures.DISTANCES:
-        near, far = (measures.pair_distances(sides[0], side, kind) for side in sides[1:])
-        ratios = near[far > 0] / far[far > 0]
-        scores |= {
-            f"{kind}_entailment_nearer": 100 * float((near < far).mean()),
-            f"{kind}_entailment": float(near.mean()),
-            f"{kind}_contradiction": float(far.mean()),
-            f"{kind}_ratio_median": float(np.median(ratios)) if len(ratios) else float("nan"),
-        }
-        if kind == "cosine":
-            details |= {
-                "entailment": plots.histogram(near),
-                "contradiction": plots.histogram(far),
-                "difference": plots.histogram(far - near),
-                "ratio": plots.histogram(ratios, highest=RATIOS),
-            }
+    triplets, file = data
+    premises, entailed, contradicting = (model.encode(side) for side in zip(*triplets))
+    near, far = (measures.pair_distances(premises, side) for side in (entailed, contradicting))
+    ratios = near[far > 0] / far[far > 0]
+    scores = {
+        "cosine_entailment_nearer": 100 * float((near < far).mean()),
+        "cosine_entailment": float(near.mean()),
+        "cosine_contradiction": float(far.mean()),
+        "cosine_ratio_median": float(np.median(ratios)) if len(ratios) else float("nan"),
+    }
+    drawn = {"entailment": histogram(near), "contradiction": histogram(far)}
+    drawn["ratio"] = histogram(ratios, highest=RATIOS)
+    details: dict[str, Any] = {"triplets": len(triplets), "file": file, **drawn}
     evaluation.add("nli", "cosine_entailment_nearer", scores, **details)
     evaluation.notes.append(
         f"nli: {len(triplets):,} triplets of {file}; VaSCL sampled 20,000 premises of SNLI and MNLI"
     )
 
 
+def read_isomorphism(options: Options) -> dict[str, tuple[Triplets, str]]:
+    """Return set -> (so many triplets, taken evenly; where they are from).
+
+    The paper does not say how many it took.
+
+    Raises:
+        UserError: neither NLI nor ANLI is there.
+    """
+
+    def nli() -> tuple[Triplets, str]:
+        file = nli_distance.triplets_file(options.eval_data)
+        return nli_distance.read_triplets(file), file.name
+
+    def anli() -> tuple[Triplets, str]:
+        found = nli_distance.load("ANLI", options.eval_data)
+        rows = zip(found.premises, found.entailed, found.others, found.contradicts)
+        return [(premise, near, far) for premise, near, far, contradicts in rows if contradicts], (
+            found.remark or "round 1, train"
+        )
+
+    sets, missing = {}, []
+    for name, read in (("NLI", nli), ("ANLI", anli)):
+        try:
+            triplets, source = read()
+            sets[name] = spaced(triplets, options.sentences), source
+        except UserError as error:
+            missing.append(str(error))
+    if not sets:
+        raise UserError("; ".join(missing))
+    return sets
+
+
+def measure_isomorphism(
+    model: EmbeddingModel, sets: Mapping[str, tuple[Triplets, str]], evaluation: Evaluation
+) -> None:
+    """Add a task for every set and pair of clouds: COND-HM (the headline), SVG, Gromov-Hausdorff."""
+    for name, (triplets, source) in sets.items():
+        clouds = [model.encode(side) for side in zip(*triplets)]
+        for pair, (first, second) in CLOUDS.items():
+            scores = measures.compare_clouds(clouds[first], clouds[second])
+            evaluation.add(f"isomorphism/{name} {pair}", "cond_hm", scores, triplets=len(triplets))
+        evaluation.notes.append(f"isomorphism: {len(triplets):,} triplets of {name}: {source}")
+
+
+# -- augmentations -----------------------------------------------------
+
+
+def read_augmentation(options: Options) -> tuple[list[str], str, list | None]:
+    """Return sentences, where they are from, and their parses where an augmentation reads them."""
+    if options.text_file:
+        source = Path(options.text_file).name
+        texts = read_sentences(Path(options.text_file), "text-file")
+    else:
+        source = "STS-B dev and test"
+        sides = [side for part in read_sts(options) for side in (part.first, part.second)]
+        texts = list(dict.fromkeys(text for side in sides for text in side))
+    texts = spaced(texts, options.sentences)
+    if any(needs_text(one) for one in options.aug):
+        return texts, source, list(parse_texts(texts, find_parser(options.parser)))
+    return texts, source, None
+
+
 def measure_augmentations(
     model: EmbeddingModel,
-    sentences: Sequence[str],
-    source: str,
-    parses: Sequence[ParsedSentence] | None,
-    aug: Sequence[str],
-    seed: int,
+    data: tuple[list[str], str, list | None],
+    options: Options,
     evaluation: Evaluation,
     where: Path,
-    synonyms: str = "",
 ) -> None:
-    """Measure every augmentation, and the projections; write the projector's files.
-
-    parses: of the sentences, for augmentations of text.
-    """
-    augmented = AugmentedSentences(model, sentences, seed, parses, synonyms=synonyms)
-    if not augmented.has_mlm_head:
+    """Measure every augmentation, and the projections; write samples and the projector's files."""
+    sentences, source, parses = data
+    augmented = AugmentedSentences(model, sentences, options.seed, parses, synonyms=options.synonyms)
+    if augmented.why_no_perplexity:
         evaluation.notes.append(f"no pseudo-perplexity: {augmented.why_no_perplexity}")
-    made = views(
-        augmented,
-        aug or default_specifications(),
-        bool(aug),
-        lambda name: _say(model, f"augmentation {name}"),
-    )
+    made = []
+    for view in views(augmented, options.aug or default_specifications(), bool(options.aug)):
+        print(f"{model.name}: augmentation {view.name}", file=sys.stderr, flush=True)
+        made.append(view)
+        scores, count = compare(augmented, view), int(view.changed.sum())
+        if count > measures.AS_CODED_LIMIT:
+            evaluation.notes.append(
+                f"gromov_hausdorff_as_coded of {view.name}: over {measures.AS_CODED_LIMIT:,} of the "
+                "sentences that change, evenly spaced"
+            )
+        if "cosine" not in scores:
+            evaluation.notes.append(f"{view.name} changes {count} of {len(sentences)} sentences: too few")
+        metric = "cosine" if "cosine" in scores else "changed"
+        spread = scores.get("cosine_std")
+        evaluation.add(f"augmentation/{view.name}", metric, scores, spread, sentences=count)
     evaluation.notes += augmented.notes
     evaluation.notes.append(
         f"augmentations: {len(sentences):,} sentences of {source}; figures over those that change"
     )
-    if any(view.changed.sum() > measures.AS_CODED_LIMIT for view in made):
-        evaluation.notes.append(
-            f"gromov_hausdorff_as_coded: over {measures.AS_CODED_LIMIT:,} of the sentences that change, "
-            "evenly spaced, since it holds their distances at once"
-        )
-    for view in made:
-        scores = compare(augmented, view)
-        if "cosine" not in scores:
-            evaluation.notes.append(
-                f"{view.name} changes {view.changed.sum()} of {len(view.changed)} sentences: too few"
-            )
-        metric = "cosine" if "cosine" in scores else "changed"
-        spread, count = scores.get("cosine_std"), int(view.changed.sum())
-        evaluation.add(f"augmentation/{view.name}", metric, scores, spread, sentences=count)
     if made:
-        _say(model, "PCA, t-SNE, projector files")
-        evaluation.tasks["projection"] = project(augmented, made, seed)
-        project_files(augmented, made, seed, where / "projector")
-
-
-def project(augmented: AugmentedSentences, made: Sequence[View], seed: int) -> TaskResult:
-    """Project a sample of originals and all their views by PCA and t-SNE (scikit-learn).
-
-    The headline is PCA's share of variance (%).
-    """
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-
-    names, which, vectors = _sampled(augmented, made, seed)
-    if len(vectors) < 4:
-        raise UserError(f"{len(vectors)} sentences and views are too few to project; give more --sentences")
-    pca = PCA(2, random_state=seed).fit(vectors)
-    tsne = TSNE(2, perplexity=min(30.0, (len(vectors) - 1) / 3), init="pca", random_state=seed).fit_transform(
-        vectors
-    )
-    points = {"pca": pca.transform(vectors), "tsne": tsne}
-    details: dict = {
-        "sentences": len(set(which)),
-        "pca_variance": [float(v) for v in pca.explained_variance_ratio_],
-    }
-    for method, cloud in points.items():
-        details[method] = {}
-        for name, (x, y) in zip(names, cloud, strict=True):
-            details[method].setdefault(name, []).append([round(float(x), 4), round(float(y), 4)])
-    share = 100 * float(pca.explained_variance_ratio_.sum())
-    return TaskResult("pca_variance", share, {"pca_variance": share}, details=details)
-
-
-def project_files(augmented: AugmentedSentences, made: Sequence[View], seed: int, folder: Path) -> None:
-    """Write the same sample for TensorBoard's projector, coloured by augmentation, labelled by text."""
-    names, which, vectors = _sampled(augmented, made, seed)
-    rows = {view.name: view.rows for view in made}
-    texts = [
-        augmented.sentences[n] if name == "original" else augmented.text(rows[name][n])
-        for name, n in zip(names, which)
-    ]
-    write_projector(folder, "sentences", vectors, {"text": texts, "augmentation": names, "sentence": which})
+        replace_durably(where / "samples.md", samples(augmented, made).encode())
+        sample = _sampled(augmented, made, options.seed)
+        evaluation.tasks["projection"] = project(*sample, options.seed)
+        write_projector(augmented, made, *sample, where / "projector")
 
 
 def _sampled(
@@ -279,85 +346,63 @@ def _sampled(
     return names, which, np.concatenate(vectors)
 
 
-def figure_folder(folder: Path, evaluation: Evaluation) -> Path:
-    """Return the folder of a geometry evaluation's figures: beside its JSON, under the same name."""
-    return folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}"
+def project(names: Sequence[str], which: Sequence[int], vectors: np.ndarray, seed: int) -> TaskResult:
+    """Project a sample of originals and all their views by PCA and t-SNE (scikit-learn).
 
-
-# -- inputs ------------------------------------------------------------
-
-
-def read_inputs(
-    data: str, wanted: Sequence[str], required: bool, sets: Sequence[str], text: str, count: int, seed: int
-) -> tuple[dict, list[str]]:
-    """Read (data by measure, notes on what is missing).
-
-    Before any model: a damaged file should not cost the loading.
+    The headline is PCA's share of variance (%).
     """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
 
-    def sts() -> list:
-        root = data_root(data)
-        evaluator = StsFiles(root)
-        return [*evaluator.load("STS-B"), *evaluator.load("STS-B-dev")]
-
-    def sentences() -> tuple[list[str], str, None]:
-        if text:
-            return spaced(read_sentences(Path(text), "text-file"), count), Path(text).name, None
-        found = dict.fromkeys(s for part in sts() for side in (part.first, part.second) for s in side)
-        return spaced(list(found), count), "STS-B dev and test", None
-
-    readers = {
-        "sts": sts,
-        "neighbourhood": lambda: {name: _read_labelled(name, data) for name in sets},
-        "nli": lambda: _read_triplets(data, seed),
-        "isomorphism": lambda: read_sets(data, count),
-        "augmentation": sentences,
-    }
-    inputs, missing = {}, []
-    for name in wanted:
-        try:
-            inputs[name] = readers[name]()
-        except UserError as error:
-            if required:
-                raise
-            missing.append(f"without {name}: {error}")
-            print(f"note: {missing[-1]}", file=sys.stderr)
-    if not inputs:
-        raise UserError("nothing to measure: " + "; ".join(missing))
-    return inputs, missing
+    if len(vectors) < 4:
+        raise UserError(f"{len(vectors)} sentences and views are too few to project; give more --sentences")
+    pca = PCA(2, random_state=seed).fit(vectors)
+    tsne = TSNE(2, perplexity=min(30.0, (len(vectors) - 1) / 3), init="pca", random_state=seed)
+    variance = [float(v) for v in pca.explained_variance_ratio_]
+    details: dict = {"sentences": len(set(which)), "pca_variance": variance}
+    for method, cloud in (("pca", pca.transform(vectors)), ("tsne", tsne.fit_transform(vectors))):
+        details[method] = {}
+        for name, (x, y) in zip(names, cloud, strict=True):
+            details[method].setdefault(name, []).append([round(float(x), 4), round(float(y), 4)])
+    share = 100 * float(pca.explained_variance_ratio_.sum())
+    return TaskResult("pca_variance", share, {"pca_variance": share}, details=details)
 
 
-def _read_labelled(name: str, data: str) -> tuple[list[str], list[str]]:
-    """Read texts and labels of an intent set, training and test alike, or of a file in clustering/."""
-    if name not in intents.SETS:
-        return _read_clustering(find(data, "clustering", f"{name}.csv"))
-    found = intents.read(name, data)
-    # A test example whose class has no training example comes without the class's name.
-    known = [(text, number) for text, number in zip(found.test_texts, found.test_labels) if number >= 0]
-    labels = [found.classes[number] for number in (*found.labels, *(number for _, number in known))]
-    return found.texts + [text for text, _ in known], labels
+def write_projector(
+    augmented: AugmentedSentences,
+    made: Sequence[View],
+    names: Sequence[str],
+    which: Sequence[int],
+    vectors: np.ndarray,
+    folder: Path,
+) -> None:
+    """Write the sample for TensorBoard's projector (`tensorboard --logdir FOLDER`), labelled by text."""
+    from torch.utils.tensorboard import SummaryWriter
 
-
-def _read_clustering(path: Path) -> tuple[list[str], list[str]]:
-    """Read texts and labels of a csv file with the columns text and label; rows without text are left out."""
-    rows = [
-        (text.strip(), label) for text, label in csv_columns(path, "text", "label") if text.strip() and label
+    by_name = {view.name: view for view in made}
+    texts = [
+        augmented.text_of(by_name[name], n) if name in by_name else augmented.sentences[n]
+        for name, n in zip(names, which, strict=True)
     ]
-    if len(rows) < 3:
-        raise UserError(f"{path}: {len(rows)} rows with text and label; neighbourhoods need at least 3")
-    return [text for text, _ in rows], [label for _, label in rows]
+    rows = [[" ".join(text.split()) or "-", *more] for text, *more in zip(texts, names, which)]
+    remove_tree(folder)
+    with SummaryWriter(str(folder)) as writer:
+        writer.add_embedding(
+            vectors, rows, tag="sentences", metadata_header=["text", "augmentation", "sentence"]
+        )
 
 
-def _read_triplets(data: str, seed: int) -> tuple[list[tuple[str, str, str]], str]:
-    """Read (premise, entailed, contradicting), at most `NLI_SAMPLE` of them, and the file's name."""
-    file = triplets_file(data)
-    rows = read_triplets(file)
-    if len(rows) > NLI_SAMPLE:
-        rows = [
-            rows[n] for n in np.sort(np.random.default_rng(seed).choice(len(rows), NLI_SAMPLE, replace=False))
-        ]
-    return rows, file.name
-
-
-def _say(model: EmbeddingModel, what: str) -> None:
-    print(f"{model.name}: {what}", file=sys.stderr, flush=True)
+READERS: dict[str, Callable[[Options], Any]] = {
+    "sts": read_sts,
+    "neighbourhood": read_neighbourhoods,
+    "nli": read_nli,
+    "augmentation": read_augmentation,
+    "isomorphism": read_isomorphism,
+}
+MEASURES: dict[str, Callable[[EmbeddingModel, Any, Evaluation], None]] = {
+    "sts": measure_sts,
+    "neighbourhood": measure_neighbourhoods,
+    "nli": measure_nli,
+    "isomorphism": measure_isomorphism,
+}
+"""What each measure reads, and what it adds to an evaluation; `measure_augmentations` writes files too."""

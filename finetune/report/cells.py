@@ -3,13 +3,13 @@
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from finetune.report.published import Source
 from finetune.report.sources import Subject, System
 from finetune.results import Evaluation, sample_std
 
 HIGHER, LOWER = "↑", "↓"
+Source = tuple[str, str, str]
+"""Where a figure comes from: (evaluation, task, score); score "" means the task's headline."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class View:
+class SystemRow:
     """A system by one pooling: a row of the tables."""
 
     label: str
@@ -88,7 +88,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Found:
+class MemberFigure:
     """One member's figure."""
 
     value: float
@@ -98,7 +98,7 @@ class Found:
 
 def our_rows(
     table: Table,
-    views: Sequence[View],
+    views: Sequence[SystemRow],
     columns: Sequence[Sequence[Source]],
     digits: Sequence[int] | None = None,
     average: int | None = None,
@@ -129,17 +129,17 @@ def our_rows(
     return rows
 
 
-def _mean(figures: Sequence[Found | None]) -> Found | None:
+def _mean(figures: Sequence[MemberFigure | None]) -> MemberFigure | None:
     """Return the mean of figures that were rounded first, as the papers do; None if one is absent."""
     present = [figure for figure in figures if figure is not None]
     if len(present) < len(figures):
         return None
     weak = next((one.evaluation for one in present if not one.evaluation.complete), None)
     mean = statistics.fmean(round(figure.value, 2) for figure in present)
-    return Found(mean, None, weak or present[0].evaluation)
+    return MemberFigure(mean, None, weak or present[0].evaluation)
 
 
-def evaluations_of(row: View) -> Iterator[Evaluation]:
+def evaluations_of(row: SystemRow) -> Iterator[Evaluation]:
     """Yield the evaluations of a row's members with its pooling."""
     for member in row.system.members:
         for (_, pooling), evaluation in member.evaluations.items():
@@ -152,7 +152,7 @@ def _find(
     pooling: str,
     sources: Sequence[Source],
     used: set[tuple[str, str]] | None = None,
-) -> Found | None:
+) -> MemberFigure | None:
     """Return the first source's figure that the member has."""
     for name, task, score in sources:
         evaluation = member.evaluations.get((name, pooling))
@@ -164,11 +164,11 @@ def _find(
         if value is not None:
             if used is not None:
                 used.add((name, task))
-            return Found(float(value), result.std if headline else None, evaluation)
+            return MemberFigure(float(value), result.std if headline else None, evaluation)
     return None
 
 
-def _cell(table: Table, row: View, found: Sequence[Found | None], digits: int = 2) -> Cell:
+def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], digits: int = 2) -> Cell:
     """Return one row's figures over its members as mean and standard deviation.
 
     A note says which members have none.
@@ -205,7 +205,7 @@ def mark_best(rows: Sequence[Row], better: Sequence[str]) -> None:
             cell.best = len(winners) < len(printed)
 
 
-def add_evaluation_notes(table: Table, rows: Sequence[View], names: set[str]) -> None:
+def add_evaluation_notes(table: Table, rows: Sequence[SystemRow], names: set[str]) -> None:
     """Add the notes of complete evaluations under the table, once for all rows.
 
     Those of incomplete ones are in the cells' own notes.
@@ -218,24 +218,3 @@ def add_evaluation_notes(table: Table, rows: Sequence[View], names: set[str]) ->
                     said.setdefault(text, {})[row.label] = None
     for text, labels in said.items():
         table.note(f"{', '.join(labels)}: {text}" if len(labels) < len(table.ours) else text)
-
-
-def as_json(table: Table) -> dict[str, Any]:
-    """Return a table as plain data, figures at full precision."""
-    return {
-        "key": table.key,
-        "title": table.title,
-        "caption": table.caption,
-        "columns": table.columns,
-        "notes": table.notes,
-        "blocks": [
-            {
-                "heading": block.heading,
-                "reference": block.reference,
-                "rows": [
-                    {"label": row.label, "cells": [vars(cell) for cell in row.cells]} for row in block.rows
-                ],
-            }
-            for block in table.blocks
-        ],
-    }

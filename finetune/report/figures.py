@@ -1,11 +1,11 @@
 """The report's figures: learning curves of runs, and the geometry of models, side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from finetune.geometry import plots
-from finetune.report.cells import View
+from finetune.figures.drawing import Line, colour, draw_lines
+from finetune.report.cells import SystemRow
 from finetune.report.sources import Subject, System
 from finetune.results import Evaluation
 from pretrain.telemetry.formats import flatten
@@ -22,7 +22,7 @@ CURVES = {
     "alignment": "alignment of views",
     "uniformity": "uniformity",
     "effective_rank": "effective rank",
-    "length_r2": "R² of the length from the vector",
+    "length_variance": "share of the variance that the length explains",
     "discriminator_accuracy": "augmentations that AugCSE's discriminator tells (share)",
     "gradient_norm": "gradient norm",
     "tokens_per_second": "tokens per second",
@@ -61,58 +61,25 @@ def curve_names(systems: Sequence[System]) -> list[str]:
     return [key for key in [*CURVES, *others] if counts.get(key, 0) > 1]
 
 
-def learning_curve(systems: Sequence[System], name: str) -> Figure:
-    """Draw one line a run, one colour a system, the same in every figure made of the same systems."""
-    figure, axis = plots.plt.subplots()
-    for number, system in enumerate(systems):
-        for place, member in enumerate(system.members):
-            steps, values = curve(member, name)
-            if steps:
-                colour = plots.COLOURS[number % len(plots.COLOURS)]
-                marker = "." if len(steps) < 15 else None
-                axis.plot(
-                    steps,
-                    values,
-                    color=colour,
-                    label=None if place else system.label,
-                    linewidth=1.1,
-                    marker=marker,
-                )
-    axis.set(xlabel="step", title=CURVES.get(name, name))
-    if len(axis.get_legend_handles_labels()[0]) > 1:
-        axis.legend()
-    return figure
+def draw_curves(systems: Sequence[System], names: Sequence[str] | None = None) -> dict[str, Figure]:
+    """Draw a figure a curve of `names` (None: all that the runs have), a line a run, a colour a system."""
+    figures = {}
+    for name in curve_names(systems) if names is None else names:
+        lines = [
+            Line(system.label, *points, colour(number), marker="." if len(points[0]) < 15 else "")
+            for number, system in enumerate(systems)
+            for member in system.members
+            if (points := curve(member, name))[0]
+        ]
+        figures[name.replace("/", "_")] = draw_lines({CURVES.get(name, name): lines}, xlabel="step")
+    return figures
 
 
-def draw_curves(systems: Sequence[System]) -> Iterator[tuple[str, Figure]]:
-    """Yield (name of a file and of an element, figure) for every curve that the runs have."""
-    for name in curve_names(systems):
-        yield name.replace("/", "_"), learning_curve(systems, name)
-
-
-def geometry_rows(rows: Sequence[View]) -> list[tuple[str, Evaluation]]:
+def geometry_rows(rows: Sequence[SystemRow]) -> list[tuple[str, Evaluation]]:
     """Return (label, evaluation) of the first member of every row that has a geometry."""
-    found = []
+    found: dict[str, Evaluation] = {}
     for row in rows:
         for member in row.system.members:
             if ("geometry", row.pooling) in member.evaluations:
-                found.append((row.label, member.evaluations["geometry", row.pooling]))
-                break
-    return found
-
-
-def draw(systems: Sequence[System], rows: Sequence[View]) -> dict[str, dict[str, tuple[str, bytes]]]:
-    """Return section -> figure's name -> (svg element, png): "curves" and "geometry"."""
-    sections: dict[str, dict[str, tuple[str, bytes]]] = {"curves": {}, "geometry": {}}
-    with plots.style():
-        runs = [system for system in systems if any(member.metrics for member in system.members)]
-        for key, figure in draw_curves(runs):
-            sections["curves"][key] = (plots.to_png(figure), plots.to_svg(figure, f"curve-{key}"))[::-1]
-        models = geometry_rows(rows)
-        for name, make in plots.all_figures(models).items() if models else ():
-            drawn = make()
-            if drawn is not None:
-                sections["geometry"][name] = (plots.to_png(drawn), plots.to_svg(drawn, f"geometry-{name}"))[
-                    ::-1
-                ]
-    return sections
+                found.setdefault(row.label, member.evaluations["geometry", row.pooling])
+    return list(found.items())

@@ -1,43 +1,75 @@
-"""The report's page: one HTML file without any request to anywhere, and the same as Markdown."""
+"""Write a page on systems side by side: an HTML file without any request to anywhere, and JSON."""
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
 from finetune.report.cells import Cell, Table
+from finetune.report.sources import System
+from finetune.report.tables import (
+    config_table,
+    cost_table,
+    geometry_tables,
+    other_tables,
+    paper_tables,
+    rows_of,
+)
+from pretrain.common.files import make_folder, replace_durably, to_json
 
 
-def page(
+def write_page(
+    place: Path,
     title: str,
     introduction: Sequence[str],
-    tables: Mapping[str, Sequence[Table]],
-    empty: Sequence[Table],
-    figures: Mapping[str, Mapping[str, str]],
-) -> str:
-    """Return the HTML document, made from page.html.jinja and page.css.
+    systems: Sequence[System],
+    content: Mapping[str, Any],
+    differences: Sequence[Table] = (),
+) -> None:
+    """Write PLACE.html and PLACE.json.
 
     Args:
         introduction: paragraphs, plain text.
-        tables: section title -> tables; sections without tables and figures are left out.
-        empty: papers' tables for which there is no figure of ours, folded at the end.
-        figures: section title -> figure's name -> svg element.
+        content: what the JSON file holds beside the tables.
+        differences: tables that come first.
     """
+    from finetune.figures.drawing import to_svg
+    from finetune.geometry.plots import all_figures
+    from finetune.report.figures import draw_curves, geometry_rows
+
+    rows = rows_of(systems)
+    papers, used = paper_tables(rows)
+    configuration = config_table(systems)
+    tables: dict[str, list[Table]] = {
+        "Differences": list(differences),
+        "Results": [*(table for table in papers if table.ours), *other_tables(rows, used)],
+        "Learning curves": [],
+        "Geometry": geometry_tables(rows),
+        "Configuration": [configuration] if configuration else [],
+        "Cost": [cost_table(systems)],
+    }
+    drawn = {"Learning curves": draw_curves(systems), "Geometry": all_figures(geometry_rows(rows))}
+    figures = {
+        section: {name: to_svg(figure, f"{_anchor(section)}-{name}") for name, figure in named.items()}
+        for section, named in drawn.items()
+    }
     environment = Environment(loader=PackageLoader("finetune.report", ""), autoescape=True)
     environment.filters |= {"anchor": _anchor, "is_prose": _is_prose}
-    return environment.get_template("page.html.jinja").render(
+    html = environment.get_template("page.html.jinja").render(
         title=title,
         introduction=introduction,
-        sections=_sections(tables, figures),
+        sections=[name for name in tables if tables[name] or figures.get(name)],
         tables=tables,
-        empty=empty,
+        empty=[table for table in papers if not table.ours],
         figures=figures,
     )
-
-
-def _sections(tables: Mapping[str, Sequence[Table]], figures: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the titles of the sections that have tables or figures."""
-    return [name for name in dict.fromkeys([*tables, *figures]) if tables.get(name) or figures.get(name)]
+    named = {section: [asdict(table) for table in of_section] for section, of_section in tables.items()}
+    make_folder(place.parent)
+    replace_durably(place.with_suffix(".html"), html.encode())
+    replace_durably(place.with_suffix(".json"), to_json({**content, "tables": named}))
 
 
 def _is_prose(cell: Cell) -> bool:
@@ -47,44 +79,3 @@ def _is_prose(cell: Cell) -> bool:
 
 def _anchor(name: str) -> str:
     return re.sub(r"\W+", "-", name.lower()).strip("-")
-
-
-def markdown(
-    title: str,
-    introduction: Sequence[str],
-    tables: Mapping[str, Sequence[Table]],
-    empty: Sequence[Table],
-    figures: Mapping[str, Mapping[str, str]],
-) -> str:
-    """Return the report as Markdown; figures: section -> name -> path of a PNG, relative to the file."""
-    lines = [f"# {title}", "", *introduction]
-    for name in _sections(tables, figures):
-        lines += ["", f"## {name}"]
-        for table in tables.get(name, ()):
-            lines += _markdown_table(table)
-        lines += [""] * bool(figures.get(name))
-        lines += [f"![{key}]({path})" for key, path in figures.get(name, {}).items()]
-    if empty:
-        lines += ["", f"Without a figure of ours: {', '.join(table.title for table in empty)}."]
-    return "\n".join(lines) + "\n"
-
-
-def _markdown_table(table: Table) -> list[str]:
-    lines = ["", f"### {table.title}", "", table.caption, ""]
-    lines += [_line(["", *table.columns]), _line(["---"] * (len(table.columns) + 1))]
-    for block in table.blocks:
-        if block.reference:
-            lines.append(_line([f"*{block.heading}*", *[""] * len(table.columns)]))
-        for row in block.rows:
-            cells = []
-            for cell in row.cells:
-                text = f"**{cell}**" if cell.best else str(cell)
-                cells.append(f"{text} <sup>{cell.marks}</sup>" if cell.marks and text else text)
-            lines.append(_line([row.label if not block.reference else f"*{row.label}*", *cells]))
-    if table.notes:
-        lines += ["", *(f"{number}. {note}" for number, note in enumerate(table.notes, start=1))]
-    return lines
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

@@ -10,7 +10,7 @@ from typing import Any
 from finetune.results import Evaluation, folder_name, read
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common.errors import UserError
-from pretrain.config.validation import read_yaml
+from pretrain.config.validation import leaves, read_yaml
 from pretrain.telemetry.metrics_file import read_metrics
 
 SEEDLESS = frozenset({"name", "folder", "train.seed"})
@@ -62,8 +62,7 @@ def collect(sources: Sequence[str]) -> list[Subject]:
         if not subjects:
             raise UserError(
                 f"{source}: no run and no results there. A run has config.yaml; results are the JSON files "
-                "that evaluations such "
-                "as `python -m finetune.sts MODEL` write to RUN/report or results/NAME"
+                "that evaluations write to RUN/report or results/NAME"
             )
         for subject in subjects:
             found.setdefault(subject.path.resolve(), subject)
@@ -111,7 +110,11 @@ def _open(source: str) -> Iterable[Subject]:
 def _run(folder: Path) -> Subject:
     recipe = read_yaml(folder / "config.yaml")
     subject = Subject(
-        folder, folder.resolve().name, True, dict(flat(recipe)), list(read_metrics(folder / "metrics.jsonl"))
+        folder,
+        folder.resolve().name,
+        True,
+        dict(leaves(recipe)),
+        list(read_metrics(folder / "metrics.jsonl")),
     )
     summary = folder / "report" / "summary.json"
     if summary.is_file():
@@ -176,15 +179,6 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, OSError) as error:
         raise UserError(f"{path} is not readable as JSON ({error}); remove it, or make it again") from error
-
-
-def flat(recipe: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Flatten a nested recipe, as ("train.lr", 0.001); lists stay values."""
-    for key, value in recipe.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def group(subjects: Sequence[Subject]) -> list[System]:

@@ -1,6 +1,11 @@
 """The report's tables as data: our figures beside the papers', geometry, recipes that differ, and cost."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from finetune.report.cells import (
     HIGHER,
@@ -8,14 +13,14 @@ from finetune.report.cells import (
     Block,
     Cell,
     Row,
+    Source,
+    SystemRow,
     Table,
-    View,
     add_evaluation_notes,
     evaluations_of,
     mark_best,
     our_rows,
 )
-from finetune.report.published import TABLES, ReferenceTable
 from finetune.report.sources import Subject, System, differences
 from pretrain.telemetry.formats import format_count, format_seconds
 
@@ -23,14 +28,13 @@ GEOMETRY = (  # title, task, score ("" for the headline), better, digits
     ("alignment", "alignment", "", LOWER, 3),
     ("uniformity", "uniformity", "", LOWER, 3),
     ("average cosine", "isotropy", "average_cosine", LOWER, 3),
-    ("partition ratio", "isotropy", "partition_ratio_unit", HIGHER, 3),
-    ("IsoScore", "isotropy", "isoscore", HIGHER, 3),
     ("effective rank", "isotropy", "effective_rank", HIGHER, 1),
     ("entailment nearer (%)", "nli", "", HIGHER, 1),
 )
 AUGMENTATION = (
     ("changed (%)", "changed", 1),
     ("tokens changed (%)", "tokens_changed", 1),
+    ("Jaccard", "jaccard", 2),
     ("cosine", "cosine", 3),
     ("COND-HM", "cond_hm", 1),
     ("SVG", "svg", 2),
@@ -42,7 +46,44 @@ AUGMENTATION = (
 )
 
 
-def rows_of(systems: Sequence[System]) -> list[View]:
+Sources = list[list[Source]]
+"""Where our figure of each column comes from, in order of preference; none: the mean of other columns."""
+
+
+def _published(entry: dict[str, Any]) -> tuple[Table, Sources]:
+    """Return a table of published.yaml with the papers' rows, and its sources. Higher is better in all."""
+    blocks = [
+        Block(source, [_published_row(line, entry["digits"]) for line in text.splitlines()], reference=True)
+        for source, text in entry["figures"].items()
+    ]
+    sources = [[_source(text) for text in texts] for texts in entry["columns"].values()]
+    return Table(entry["key"], entry["title"], entry["protocol"], list(entry["columns"]), blocks), sources
+
+
+def _source(text: str) -> Source:
+    evaluation, task, *score = text.split()
+    return evaluation, task, "".join(score)
+
+
+def _published_row(line: str, digits: int) -> Row:
+    name, cells = line.split("|")
+    parts = [cell.partition("±") for cell in cells.split()]
+    return Row(
+        name.strip(),
+        [
+            Cell(None if figure == "-" else float(figure), float(spread) if spread else None, 0, digits)
+            for figure, _, spread in parts
+        ],
+    )
+
+
+PUBLISHED = [
+    _published(entry)
+    for entry in yaml.safe_load(Path(__file__).with_name("published.yaml").read_text("utf-8"))
+]
+
+
+def rows_of(systems: Sequence[System]) -> list[SystemRow]:
     """Return one row a system and pooling; the pooling is named where a system was evaluated with several."""
     rows = []
     for system in systems:
@@ -51,44 +92,36 @@ def rows_of(systems: Sequence[System]) -> list[View]:
         )
         for pooling in poolings:
             rows.append(
-                View(f"{system.label}, {pooling}" if len(poolings) > 1 else system.label, system, pooling)
+                SystemRow(
+                    f"{system.label}, {pooling}" if len(poolings) > 1 else system.label, system, pooling
+                )
             )
     return rows
 
 
-def paper_tables(rows: Sequence[View]) -> tuple[list[Table], set[tuple[str, str]]]:
+def paper_tables(rows: Sequence[SystemRow]) -> tuple[list[Table], set[tuple[str, str]]]:
     """Return every paper's table with our rows that have a figure for it, and the tasks used.
 
     The tasks are pairs (evaluation, task)."""
     used: set[tuple[str, str]] = set()
-    return [_paper_table(reference, rows, used) for reference in TABLES], used
+    return [_paper_table(table, sources, rows, used) for table, sources in PUBLISHED], used
 
 
-def _paper_table(reference: ReferenceTable, rows: Sequence[View], used: set[tuple[str, str]]) -> Table:
-    columns = reference.columns
-    table = Table(reference.key, reference.title, reference.protocol, [one.title for one in columns], [])
-    ours = our_rows(table, rows, [one.sources for one in columns], average=reference.average, used=used)
+def _paper_table(
+    published: Table, sources: Sources, rows: Sequence[SystemRow], used: set[tuple[str, str]]
+) -> Table:
+    table = replace(published, blocks=[], notes=[])
+    average = next((place for place, one in enumerate(sources) if not one), None)
+    ours = our_rows(table, rows, sources, average=average, used=used)
     if ours:
         table.blocks.append(Block("ours", ours))
-        mark_best(ours, [HIGHER] * len(columns))
-        add_evaluation_notes(table, rows, {source[0] for column in columns for source in column.sources})
-    for source in dict.fromkeys(row.source for row in reference.rows):
-        published = [
-            Row(
-                line.name,
-                [
-                    Cell(figure, std, 0, reference.digits)
-                    for figure, std in zip(line.figures, line.spreads, strict=True)
-                ],
-            )
-            for line in reference.rows
-            if line.source == source
-        ]
-        table.blocks.append(Block(source, published, reference=True))
+        mark_best(ours, [HIGHER] * len(sources))
+        add_evaluation_notes(table, rows, {name for one in sources for name, _, _ in one})
+    table.blocks += published.blocks
     return table
 
 
-def other_tables(rows: Sequence[View], used: set[tuple[str, str]]) -> list[Table]:
+def other_tables(rows: Sequence[SystemRow], used: set[tuple[str, str]]) -> list[Table]:
     """Return a table an evaluation for the tasks that no paper's table has.
 
     Geometry has tables of its own.
@@ -110,7 +143,7 @@ def other_tables(rows: Sequence[View], used: set[tuple[str, str]]) -> list[Table
     return tables
 
 
-def geometry_tables(rows: Sequence[View]) -> list[Table]:
+def geometry_tables(rows: Sequence[SystemRow]) -> list[Table]:
     """Return a table of the general measures, a row a model, and one a model of its augmentations."""
     measured = [row for row in rows if _geometry_tasks(row)]
     if not measured:
@@ -119,7 +152,7 @@ def geometry_tables(rows: Sequence[View]) -> list[Table]:
         task for row in measured for task in _geometry_tasks(row) if task.startswith("neighbourhood/")
     )
     columns = [*GEOMETRY, *((f"{t.split('/', 1)[1]}, cosine purity (%)", t, "", HIGHER, 1) for t in hoods)]
-    caption = "↑ higher is better, ↓ lower is better; the partition ratio is that of unit vectors"
+    caption = "↑ higher is better, ↓ lower is better"
     table = Table("geometry", "Measures", caption, [f"{c[0]}\u00a0{c[3]}" for c in columns], [])
     sources = [[("geometry", task, score)] for _, task, score, _, _ in columns]
     ours = our_rows(table, measured, sources, [column[4] for column in columns])
@@ -130,12 +163,12 @@ def geometry_tables(rows: Sequence[View]) -> list[Table]:
     return [*([table] if ours else []), *filter(None, seen)]
 
 
-def _geometry_tasks(row: View) -> list[str]:
+def _geometry_tasks(row: SystemRow) -> list[str]:
     """Return the tasks of a row's geometry, over its members; none where it has not been measured."""
     return [task for one in evaluations_of(row) if one.evaluation == "geometry" for task in one.tasks]
 
 
-def _augmentation_table(number: int, row: View) -> Table | None:
+def _augmentation_table(number: int, row: SystemRow) -> Table | None:
     names = dict.fromkeys(name for name in _geometry_tasks(row) if name.startswith("augmentation/"))
     if not names:
         return None
@@ -156,7 +189,7 @@ def _augmentation_table(number: int, row: View) -> Table | None:
     return table
 
 
-def cost_table(systems: Sequence[System]) -> Table | None:
+def cost_table(systems: Sequence[System]) -> Table:
     """Return steps, tokens, time and speed of every run, and the time that its evaluations took."""
     columns = ["seed", "steps", "tokens", "training time", "tokens/s", "peak memory (GB)", "evaluations"]
     caption = "tokens count every view that the encoder read; tokens/s: tokens over training time"
@@ -178,7 +211,7 @@ def cost_table(systems: Sequence[System]) -> Table | None:
                     table.note(f"{member.name} has no report/summary.json: unfinished, {state}")
                 )
     table.blocks.append(Block("ours", lines))
-    return table if lines else None
+    return table
 
 
 def _cost(member: Subject) -> list[str]:

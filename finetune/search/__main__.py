@@ -4,12 +4,11 @@
     clearly search runs/demo --text 'my/*.jsonl' --split "a storm at sea"          # documents, by sentences
     clearly search runs/demo --text corpus.txt --queries queries.txt --out found.jsonl
     clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
-    clearly search runs/demo --text corpus.txt --quantize int8 "a storm at sea"    # a quarter of the memory
     clearly search runs/demo --text corpus.txt --serve                              # a page at localhost:8421
 
 A text is sentences, one a line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
 split into sentences as there. Its vectors are kept in RUN/search (or results/MODEL/search), so
-that a second search of the same text by the same weights encodes the query alone.
+that a second search by the same weights encodes the query and new sentences alone.
 """
 
 import json
@@ -18,18 +17,24 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import read_queries
+from finetune.encoders.models import EmbeddingModel, keeping, open_model
+from finetune.encoders.source import names_function, resolve
+from finetune.files import is_file_of_lines, read_queries, read_sentences
 from finetune.flags import Model, Pooling, VectorPrecision
-from finetune.search.index import Hit, SentenceIndex, open_index
+from finetune.search.index import Hit, SentenceIndex
 from finetune.search.server import Searcher, listen, serve_until_interrupted
-from finetune.search.stored import Storage
-from finetune.search.texts import read_lines, read_split
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
+from pretrain.common.typed_values import typed
+from pretrain.config.data import Source, data_config
+from pretrain.data.manifest import MANIFEST
+from pretrain.prepare.sentences import sentences_of
+from pretrain.prepare.sources.documents import Faults, documents
+from pretrain.prepare.sources.planning import plan_tasks
 
 PORT = 8421
+_MOST_NAMED = 20  # of what cannot be read
 
 
 def search(
@@ -43,7 +48,6 @@ def search(
     beside: str = "",
     pooling: Pooling = "",
     precision: VectorPrecision = "fp32",
-    quantize: Storage = "none",
     out: cli.OutFile | None = None,
     serve: bool = False,
     port: cli.Natural = PORT,
@@ -58,8 +62,6 @@ def search(
         top: how many sentences to show.
         queries: a file with a query a line, in place of one.
         beside: another model, whose sentences are shown too.
-        quantize: store vectors as int8, a byte a channel; or binary, a bit: what bits find is compared again
-            with the query's own vector.
         out: write what was found here as JSON, a query a line.
         serve: answer queries on a page, until Ctrl-C.
         port: of the page, on this machine only; 0: a free one.
@@ -67,10 +69,9 @@ def search(
     asked = _asked(query, queries, serve)
     if serve:
         listen(port).server_close()  # a port that is taken is said before anything is encoded
-    sentences = read_split(text, _say) if split else read_lines(text)
-    opened = [open_model(name, pooling, precision=precision) for name in filter(None, [model, beside])]
+    sentences = read_split(text) if split else read_lines(text)
     searchers = [
-        Searcher(one.name, one.encode_query, _index(one, sentences, quantize, split)) for one in opened
+        _searcher(name, pooling, precision, sentences, split) for name in filter(None, [model, beside])
     ]
     if serve:
         serve_until_interrupted(
@@ -102,16 +103,27 @@ def _asked(query: str, queries: Path | None, serve: bool) -> list[str]:
     return [query] if queries is None else read_queries(queries)
 
 
-def _index(model: EmbeddingModel, sentences: list[str], quantize: Storage, split: bool) -> SentenceIndex:
-    place = model.run if model.run is not None else Path("results") / Path(model.name).name
-    index = open_index(model, sentences, place / "search", _say, quantize)
-    if index.cut:
+def _searcher(name: str, pooling: str, precision: str, sentences: list[str], split: bool) -> Searcher:
+    """Open a model, and read or encode the vectors of the sentences."""
+    source = name if names_function(name) else resolve(name)
+    identity = source if isinstance(source, str) else source.identity
+    model = open_model(source, pooling, precision=precision)
+    kept = model
+    if model.source is not None and model.kept is None:  # nothing says when a function has changed
+        place = model.run if model.run is not None else Path("results") / Path(model.name).name
+        kept = keeping(model, place / "search", identity)
+    index = SentenceIndex(kept.encode_document(sentences), sentences)
+    _note_cut(model, sentences, split)
+    return Searcher(model.name, model.encode_query, index)
+
+
+def _note_cut(model: EmbeddingModel, sentences: list[str], split: bool) -> None:
+    if cut := model.count_cut(sentences):
         remedy = "" if split else "; --split splits lines into sentences"
         _say(
-            f"note: {index.cut:,} of {len(sentences):,} {'sentences' if split else 'lines'} are longer than "
+            f"note: {cut:,} of {len(sentences):,} {'sentences' if split else 'lines'} are longer than "
             f"{model.longest} tokens, at which {model.name} cuts them: their ends are not searched{remedy}"
         )
-    return index
 
 
 def _say(line: str) -> None:
@@ -121,6 +133,70 @@ def _say(line: str) -> None:
 def _show(hits: list[Hit]) -> None:
     for hit in hits:
         print(f"  {hit.cosine:6.3f}  {hit.sentence}")
+
+
+def read_lines(text: str) -> list[str]:
+    """Return the different sentences of a file with one a line.
+
+    Raises:
+        UserError: a folder, a file of another form, or as `read_sentences`.
+    """
+    _refuse_prepared(text)
+    path, is_folder = Path(text), os.path.isdir(text)
+    if is_folder or (os.path.isfile(text) and not is_file_of_lines(path) and path.suffix != ".zip"):
+        what = "a folder" if is_folder else "no file of sentences, one a line"
+        raise UserError(
+            f"--text {text} is {what}: add --split, which reads text, jsonl, csv and parquet files and "
+            "splits their texts into sentences"
+        )
+    if not os.path.isfile(text):
+        raise UserError(
+            f"--text {text}: there is no such file; several, globs, and data sets of the hub are read with "
+            "--split"
+        )
+    return read_sentences(path, "text")
+
+
+def read_split(text: str) -> list[str]:
+    """Return the different sentences of texts, in order, cleaned and split as a preparation does it.
+
+    What cannot be read is printed to standard error.
+
+    Args:
+        text: sources of `clearly prepare`, as typed there: files, folders, globs and data sets of the hub, by
+            commas, or a list of mappings in YAML.
+
+    Raises:
+        UserError: a source that is not there, or cannot be read; no sentence.
+    """
+    _refuse_prepared(text)
+    faults, found = Faults(), dict[str, None]()
+    given = typed(text, list[Source], "--text")
+    try:
+        sources = data_config({"sources": given}).sources
+        for task in plan_tasks(sources):
+            of_task = Faults(faults.counts)  # each names a few of its own
+            for document in documents(task, sources[task.source], of_task):
+                found |= dict.fromkeys(sentences_of(document))
+            faults.named += of_task.named
+    except UserError as error:
+        # a preparation's flag for the same
+        raise UserError(f"--text {text}: {error}".replace("--source ", "--text ")) from error
+    for name, count in sorted(faults.counts.items()):
+        _say(f"note: {count:,} {name.replace('_', ' ')}")
+    for fault in faults.named[:_MOST_NAMED]:
+        _say(f"  {fault}")
+    if not found:
+        raise UserError(f"--text {text}: there is no sentence in it")
+    return list(found)
+
+
+def _refuse_prepared(folder: str) -> None:
+    if os.path.isfile(os.path.join(folder, MANIFEST)):
+        raise UserError(
+            f"--text {folder} is prepared data, which holds tokens and no text: name the files that it was "
+            "prepared from, with --split"
+        )
 
 
 if __name__ == "__main__":

@@ -3,30 +3,32 @@
 import html
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 from augment.core.vocabulary import Vocabulary
+from finetune.encoders.distinct import unit
 from finetune.encoders.embed import embed_sentences
 from finetune.encoders.models import EmbeddingModel, Function, open_model
-from finetune.geometry import plots
-from finetune.report.figures import curve_names, learning_curve
+from finetune.figures.drawing import to_svg
+from finetune.report.figures import curve_names, draw_curves
 from finetune.report.sources import System, collect
-from finetune.search.index import Hit, build_index
+from finetune.search.index import Hit, SentenceIndex
 from pretrain import inspect
 from pretrain.cache.views import trains_on
 from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
+from pretrain.data.manifest import PAIRS
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.objectives import view_specs
-from pretrain.show.known_answers import Retrieval, read_pairs, retrieval
+from pretrain.prepare.sentences import split_sentences
 from pretrain.start.encoder import starting_encoder
 from pretrain.start.summary import LABELS
 from pretrain.telemetry.formats import format_count, format_seconds
@@ -37,6 +39,7 @@ FOUND = 5
 SHOWN = 3
 """Sequences of the batch that are shown."""
 _SHORTEST, _LONGEST = 6, 20  # words of a held-out sentence that is asked for
+FEWEST, MOST = 10, 1000  # pairs of a query and its answer: with fewer, a share says little
 _SPECIAL = re.compile(r"\[[A-Z]+\]|&lt;/?[a-z]+&gt;")
 
 
@@ -46,6 +49,19 @@ class Searched:
 
     query: str
     found: dict[str, list[Hit]]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How well queries, first sentences of held-out paragraphs, find the rest among that of all paragraphs.
+
+    recall: share of the answers among the five nearest. ndcg: mean nDCG at 10. cosine: mean of a query with
+    the answers of others.
+    """
+
+    recall: float
+    ndcg: float
+    cosine: float
 
 
 def page_of(run: Path, sentences: int, queries: list[str]) -> str:
@@ -128,11 +144,7 @@ def curves(run: Path) -> dict[str, str]:
     """Return name -> svg of the run's losses and evaluations over its steps."""
     runs = [System(run.name, [subject]) for subject in collect([str(run)])]
     names = [name for name in curve_names(runs) if name.startswith(("loss/", "evaluation/"))]
-    with plots.style():
-        return {
-            name: plots.to_svg(learning_curve(runs, name), f"curve-{name.replace('/', '-')}")
-            for name in names
-        }
+    return {name: to_svg(figure, f"curve-{name}") for name, figure in draw_curves(runs, names).items()}
 
 
 def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
@@ -167,7 +179,7 @@ def search(
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
     found = {
-        name: build_index(model, corpus, _say).nearest(model.encode_query(asked), FOUND)
+        name: SentenceIndex(model.encode_document(corpus), corpus).nearest(model.encode_query(asked), FOUND)
         for name, model in models.items()
     }
     return len(corpus), [
@@ -176,16 +188,58 @@ def search(
     ]
 
 
+def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
+    """Return (first sentence, the others) of held-out paragraphs; none where the data has too few.
+
+    Left out are pairs with a sentence that is not in the held-out split, as training text has it too, and
+    those that repeat a query or an answer.
+    """
+    if not (folder / PAIRS).is_file():
+        return []
+    reader = ShardReader(folder, "heldout")
+    heldout = set()
+    for index in range(reader.num_chunks):
+        sequences = reader.read(index).sequences
+        heldout |= {sequences[row].tobytes() for row in range(len(sequences))}
+
+    def is_heldout(sentence: str) -> bool:
+        return np.array(tokenizer(sentence)["input_ids"], np.int32).tobytes() in heldout
+
+    pairs, seen = [], set[str]()
+    for first, others in json.loads((folder / PAIRS).read_text("utf-8")):
+        if {first, others} & seen or not all(map(is_heldout, [first, *split_sentences(others)])):
+            continue
+        seen |= {first, others}
+        pairs.append((first, others))
+    return pairs[:MOST] if len(pairs) >= FEWEST else []
+
+
+def retrieval(model: EmbeddingModel, pairs: list[tuple[str, str]]) -> Retrieval:
+    """Return how well a model finds the answer of each query among all answers, by cosine."""
+    queries, answers = map(list, zip(*pairs))
+    vectors = model.encode_query(queries), model.encode_document(answers)
+    return measure(*(np.asarray(one, np.float64) for one in vectors))
+
+
+def measure(queries: np.ndarray, answers: np.ndarray) -> Retrieval:
+    """Return the measures of queries float[N, d] whose answers are the rows of float[N, d].
+
+    A tie counts as a miss: equal vectors find nothing.
+    """
+    cosines = unit(queries) @ unit(answers).T
+    own = np.diagonal(cosines)
+    ranks = (cosines >= own[:, None]).sum(1)  # from 1
+    gains = np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0.0)
+    others = (cosines.sum() - own.sum()) / max(1, len(own) * (len(own) - 1))
+    return Retrieval(float((ranks <= 5).mean()), float(gains.mean()), float(others))
+
+
 def _print_retrieval(found: dict[str, Retrieval], count: int) -> None:
     print(f"\n  {f'held-out retrieval ({count:,} candidates)':36}" + "".join(f"{name:>18}" for name in found))
     for label, name in (("recall@5", "recall"), ("nDCG@10", "ndcg")):
         figures = (f"{100 * getattr(one, name):17.1f}%" for one in found.values())
         print(f"    {label:34}" + "".join(figures))
     print(f"    {'cosine of different texts':34}" + "".join(f"{one.cosine:18.2f}" for one in found.values()))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Measure whether a step's sentence vectors are healthy, and raise alarms.
 
 The measures read the vectors that the objective was computed on, so they cost no forward pass. All use at
-most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. Those that need a decomposition (length_r2,
-effective_rank) are computed at the steps that end a row of metrics, all others at every step.
+most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. effective_rank needs a decomposition: it
+is computed at the steps that end a row of metrics, all others at every step.
 
 Alarms for what one step can do (a gradient that explodes) check every step. Alarms for what takes time
 (collapse, nothing learned) check the rows, which are means over their steps.
@@ -13,9 +13,7 @@ Alarms for what one step can do (a gradient that explodes) check every step. Ala
   evenly.
 - positive_cosine: mean cosine of a sequence's two views.
 - negative_cosine: mean cosine of views of different sequences.
-- length_r2: how well a linear (ridge) probe reads a sequence's length from its vector, R^2 on a held-out
-  half. 1: exactly; 0 or less: not at all.
-- length_variance: share of the vectors' variance that the length explains (the reverse regression).
+- length_variance: share of the vectors' variance that the sequence's length explains (linear regression).
 - effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions the
   vectors use.
 - effective_negatives: how many candidates each anchor is contrasted with (2N - 2 for NT-Xent), in the mean,
@@ -25,7 +23,7 @@ Alarms for what one step can do (a gradient that explodes) check every step. Ala
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any
 
@@ -37,10 +35,7 @@ from pretrain.telemetry.mechanisms import InertTerms
 
 SAMPLE = 512
 MIN_SEQUENCES = 64
-"""With fewer, a probe with a held-out half, and a spectrum, mean nothing."""
-
-PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Ridge penalties, as shares of the summed variance, among which cross-validation chooses."""
+"""With fewer, a regression and a spectrum mean nothing."""
 
 
 def normalise(vectors: Tensor) -> Tensor:
@@ -69,41 +64,6 @@ def negative_cosine(first: Tensor, second: Tensor) -> Tensor:
     return total / (count * (count - 1))
 
 
-def length_r2(vectors: Tensor, lengths: Tensor) -> Tensor:
-    """Return R^2, on every second row, of a ridge regression of length on vectors, fitted on the others.
-
-    The penalty is the one of `PENALTIES` with the least generalised cross-validation error on the fitted half
-    (Golub, Heath and Wahba 1979): with as many rows as dimensions, a fixed one would fit noise or miss the
-    signal.
-
-    Args:
-        vectors: [N, d].
-        lengths: [N], tokens.
-
-    Returns:
-        1 - residual / variance; negative when the probe is worse than the mean, 0 when all lengths are equal.
-    """
-    x, y = vectors.double(), lengths.to(vectors.device).double()
-    fit, test = slice(0, None, 2), slice(1, None, 2)
-    centre_x, centre_y = x[fit].mean(0), y[fit].mean()
-    a, b = x[fit] - centre_x, y[fit] - centre_y
-    # The dual form: n x n instead of d x d, and n is bounded by the sample.
-    values, basis = torch.linalg.eigh(a @ a.T)
-    values, rotated = values.clamp_min(0), basis.T @ b
-    errors, solutions = [], []
-    for penalty in PENALTIES:
-        ridge = penalty * values.sum().clamp_min(1e-12)
-        shrink = ridge / (values + ridge)
-        errors.append((shrink * rotated).square().sum() / (shrink.sum() - 1).clamp_min(1e-12).square())
-        solutions.append(basis @ (rotated / (values + ridge)))
-    best = torch.stack(errors).argmin(0, keepdim=True)
-    # by a tensor: an index on the host would wait for the device
-    solution = torch.stack(solutions).index_select(0, best)[0]
-    predicted = (x[test] - centre_x) @ (a.T @ solution) + centre_y
-    variance = (y[test] - centre_y).square().sum()
-    return torch.where(variance > 0, 1 - (y[test] - predicted).square().sum() / variance, 0.0)
-
-
 def length_variance(vectors: Tensor, lengths: Tensor) -> Tensor:
     """Return the share of the variance of vectors [N, d] that is linear in the lengths [N], 0 to 1."""
     x = vectors.double() - vectors.double().mean(0)
@@ -125,6 +85,63 @@ def effective_rank(vectors: Tensor) -> Tensor:
     singular = torch.where(singular > 1e-7 * singular.max().clamp_min(1e-12), singular, 0.0)
     share = singular / singular.sum()
     return torch.where(singular.sum() > 1e-9, torch.exp(-torch.xlogy(share, share).sum()), 0.0)
+
+
+@dataclass(frozen=True)
+class RowAlarm:
+    """An alarm for what takes time.
+
+    figures: names in a row, of which the row must have all; holds: whether the condition holds for their
+    values; message: {0}, {1} ... are the values, {since} the step since which it holds, {temperature} and
+    {warmup_steps} settings of the objectives in use. patience: rows in a row, in units of the monitor's.
+    """
+
+    figures: tuple[str, ...]
+    holds: Callable[..., bool]
+    message: str
+    patience: int = 1
+
+
+ROW_ALARMS = {
+    "collapse": RowAlarm(
+        ("uniformity", "negative_cosine"),
+        lambda spread, cosine: spread > -0.2 or cosine > 0.95,
+        "the sentence vectors are collapsing into one direction since step {since}: uniformity {0:.3f} (0 is "
+        "a point), cosine of different sentences {1:.3f}. Try mean pooling where it is cls (model.pooling), "
+        "a larger train.global_batch, a lower {temperature}, or a longer {warmup_steps}, in a new run.",
+    ),
+    "length": RowAlarm(
+        ("length_variance",),
+        lambda share: share > 0.5,
+        "the sentence vectors say little but the length since step {since}: it explains {0:.0%} of their "
+        "variance. Views may be matched by their length. Try mean pooling where it is cls (model.pooling), "
+        "or views whose lengths differ (another augmentation or rate in augment.positive), in a new run.",
+    ),
+    "alone": RowAlarm(
+        ("effective_negatives",),
+        lambda negatives: negatives < 1,
+        "an anchor has {0:.2g} negatives since step {since}: nearly all records of a batch share texts, "
+        "directly or by others. Take out texts that many records have, or set objective.mask_duplicates to "
+        "false, in a new run.",
+    ),
+    "chance": RowAlarm(
+        ("contrastive", "chance"),
+        lambda loss, chance: loss > 0.98 * chance,
+        "the contrastive loss learns nothing since step {since}: {0:.3f}, where guessing gives "
+        "log(2N - 1) = {1:.3f}. Try mean pooling where it is cls, a higher train.lr or longer training, a "
+        "lower objective.contrastive.temperature, or weaker augmentations, in a new run.",
+        patience=4,
+    ),
+    "solved": RowAlarm(
+        ("contrastive", "chance"),
+        lambda loss, chance: loss < 0.01 * chance,
+        "the contrastive loss has vanished since step {since}: {0:.4f} of {1:.2f} at chance. The views are "
+        "too easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder "
+        "alone). In a new run, try --aug crop:rate=1:min_rate=0.7,del-span,reorder, higher rates, or a "
+        "larger train.global_batch.",
+    ),
+}
+"""Name -> alarm, in the order in which they are given."""
 
 
 @dataclass
@@ -197,7 +214,7 @@ class Monitor:
             views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
             lengths: int64[N], tokens of the original sequences; on the CPU.
             negatives: how many an anchor is contrasted with, in the mean; None: the objective has none.
-            spectrum: whether to compute length_r2 and effective_rank, which decompose a matrix.
+            spectrum: whether to compute effective_rank, which decomposes a matrix.
         """
         count = views.shape[1]
         # Evenly spaced rows: every rank's and lane's share is in the sample.
@@ -216,7 +233,7 @@ class Monitor:
         if len(rows) >= MIN_SEQUENCES:
             measures["length_variance"] = length_variance(first, sampled)
             if spectrum:
-                measures |= {"length_r2": length_r2(first, sampled), "effective_rank": effective_rank(first)}
+                measures["effective_rank"] = effective_rank(first)
         return measures | ({} if negatives is None else {"effective_negatives": negatives})
 
     def alarms_of_step(self, step: int, losses: dict[str, float], norm: float) -> list[str]:
@@ -242,20 +259,29 @@ class Monitor:
             metrics: the row's means of what `measure` returned (may lack any), and its checks of mechanisms.
             risen: whether all losses have their full weight: else none is called inert.
         """
-        alarms = [self._collapse(step, metrics), self._length(step, metrics), self._alone(step, metrics)]
+        figures, alarms = dict(metrics), []
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
-            alarms += [self._chance(step, losses, metrics), self._solved(step, losses, metrics)]
+            chance = math.log(metrics["effective_negatives"] + 1)
+            figures |= {"contrastive": losses["contrastive"], "chance": chance}
+        for name, alarm in ROW_ALARMS.items():
+            if not all(figure in figures for figure in alarm.figures):
+                continue
+            values = [figures[figure] for figure in alarm.figures]
+            since = self._held(name, alarm.holds(*values), step, alarm.patience * self.patience)
+            if since is not None:
+                settings = {name: self._settings(name) for name in ("temperature", "warmup_steps")}
+                alarms.append(alarm.message.format(*values, since=since, **settings))
         if risen:
             alarms += self._inert.warnings(metrics)
-        return [alarm for alarm in alarms if alarm is not None]
+        return alarms
 
-    def _held(self, name: str, holds: bool, step: int, patience: int | None = None) -> int | None:
+    def _held(self, name: str, holds: bool, step: int, patience: int) -> int | None:
         """Return the step since which a condition holds, if its alarm is due."""
         episode = self._episodes.setdefault(name, _Episode())
-        return episode.since if episode.update(holds, step, patience or self.patience) else None
+        return episode.since if episode.update(holds, step, patience) else None
 
-    def _settings(self, how: str, name: str) -> str:
-        return f"{how} {' or '.join(f'objective.{term}.{name}' for term in self.terms) or name}"
+    def _settings(self, name: str) -> str:
+        return " or ".join(f"objective.{term}.{name}" for term in self.terms) or name
 
     def _explosion(self, step: int, norm: float) -> str | None:
         median = sorted(self._norms)[len(self._norms) // 2] if len(self._norms) >= 10 else None
@@ -277,65 +303,3 @@ class Monitor:
         if self._held("not finite", bool(broken), step, 1) is None:
             return None
         return f"the loss is not finite ({', '.join(broken)}). {self.advice}; with --resume auto."
-
-    def _collapse(self, step: int, metrics: dict[str, float]) -> str | None:
-        if "uniformity" not in metrics:
-            return None
-        spread, cosine = metrics["uniformity"], metrics["negative_cosine"]
-        since = self._held("collapse", spread > -0.2 or cosine > 0.95, step)
-        if since is None:
-            return None
-        return (
-            f"the sentence vectors are collapsing into one direction since step {since}: uniformity "
-            f"{spread:.3f} (0 is a point), cosine of different sentences {cosine:.3f}. Try mean pooling "
-            "where it is cls (model.pooling), a larger train.global_batch, "
-            f"{self._settings('a lower', 'temperature')}, or {self._settings('a longer', 'warmup_steps')}, "
-            "in a new run."
-        )
-
-    def _length(self, step: int, metrics: dict[str, float]) -> str | None:
-        r2 = metrics.get("length_r2", 0.0)
-        since = self._held("length", r2 > 0.95 and metrics["length_variance"] > 0.5, step)
-        if since is None:
-            return None
-        return (
-            f"the sentence vectors say little but the length since step {since}: a linear probe reads it "
-            f"with R^2 {r2:.2f}, and it explains {100 * metrics['length_variance']:.0f}% of their variance. "
-            "Views may be matched by their length. Try mean pooling where it is cls (model.pooling), or "
-            "views whose lengths differ (another augmentation or rate in augment.positive), in a new run."
-        )
-
-    def _alone(self, step: int, metrics: dict[str, float]) -> str | None:
-        since = self._held("alone", metrics.get("effective_negatives", 1) < 1, step)
-        if since is None:
-            return None
-        return (
-            f"an anchor has {metrics['effective_negatives']:.2g} negatives since step {since}: nearly all "
-            "records of a batch share texts, directly or by others. Take out texts that many records have, "
-            "or set objective.mask_duplicates to false, in a new run."
-        )
-
-    def _chance(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:
-        chance = math.log(metrics["effective_negatives"] + 1)
-        loss = losses["contrastive"]
-        since = self._held("chance", loss > 0.98 * chance, step, 4 * self.patience)
-        if since is None:
-            return None
-        return (
-            f"the contrastive loss learns nothing since step {since}: {loss:.3f}, where guessing gives "
-            f"log(2N - 1) = {chance:.3f}. Try mean pooling where it is cls, a higher train.lr or longer "
-            "training, a lower objective.contrastive.temperature, or weaker augmentations, in a new run."
-        )
-
-    def _solved(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:
-        chance = math.log(metrics["effective_negatives"] + 1)
-        loss = losses["contrastive"]
-        since = self._held("solved", loss < 0.01 * chance, step)
-        if since is None:
-            return None
-        return (
-            f"the contrastive loss has vanished since step {since}: {loss:.4f} of {chance:.2f} at chance. "
-            "The views are too easy to match, so nothing more is learned from them (CLEAR saw this with "
-            "subs and reorder alone). In a new run, try --aug crop:rate=1:min_rate=0.7,del-span,reorder, "
-            "higher rates, or a larger train.global_batch."
-        )

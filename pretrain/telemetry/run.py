@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
+import os
 import resource
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +20,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from pretrain.common.errors import UserError
 from pretrain.common.files import AppendedFile, make_folder
 from pretrain.common.run_folder import FolderMoved
-from pretrain.telemetry.board import Board
 from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
 from pretrain.telemetry.metrics_file import Place, chained, copy_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
-from pretrain.telemetry.trackers.outside import Outside, TrackedRun
+from pretrain.telemetry.trackers import TrackedRun, Trackers
 
 LINE_WIDTH = 80  # columns of a plain line
 _BAR_WIDTH = 10  # columns of the bar at least, where the terminal is narrow
@@ -64,7 +66,7 @@ class Telemetry:
             clock: returns monotonic seconds.
             seconds_between_lines: at least, between two plain lines of training; the first and the last row
                 of metrics are always printed.
-            track: trackers, of `trackers.outside.PACKAGES`.
+            track: trackers, of `telemetry.trackers.TRACKERS`, and tensorboard.
             name, settings: what trackers call the run (none: as its folder), and the recipe that they show,
                 dotted key -> value.
             sequences_before: gives the sequences of all steps before one: the time left is by them.
@@ -81,7 +83,7 @@ class Telemetry:
         self._place = start_place or {}
         self._board: Board | None = None
         self._has_board = "tensorboard" in track
-        self._outside = Outside(
+        self._trackers = Trackers(
             [tracker for tracker in track if tracker != "tensorboard"] if self._active else [],
             TrackedRun(self.run_folder, name or self.run_folder.name, dict(settings or {}), start_step > 0),
             self._print,
@@ -110,7 +112,7 @@ class Telemetry:
             ) from error
         if not whole:
             self.say(f"WARNING: {path} is not as the checkpoint recorded it. clearly verify says where")
-        self._outside.open(path)
+        self._trackers.open(path)
         if self._stream.isatty():
             self._bar = Progress(
                 TextColumn("[bold]step"),
@@ -138,7 +140,7 @@ class Telemetry:
             except OSError as error:
                 self._warn_of(error)
         self._board = self._metrics = None
-        self._outside.close()
+        self._trackers.close()
 
     # -- the loop's calls --------------------------------------------------
 
@@ -271,7 +273,7 @@ class Telemetry:
         if self._metrics is None:
             return
         row = {"step": step, "wall_time": time.time()} | metrics
-        self._outside.write(row)
+        self._trackers.write(row)
         line, self._place = chained(row, self._place)
         try:
             try:
@@ -297,6 +299,48 @@ class Telemetry:
         if self._refused:
             self._print(f"records are written to {self.run_folder} again; none was lost")
         self._refused = False
+
+
+class Board:
+    """Metrics as TensorBoard reads them, in an event file of one start of a run, and never half a record.
+
+    The library's own writer has a thread that ends, with a traceback, at the first error of the disk, and
+    takes with it what it had not written.
+
+    Args:
+        purge: TensorBoard hides what earlier files have of this step and later ones; it would draw both.
+    """
+
+    def __init__(self, folder: Path, purge: int) -> None:
+        # a second to import, which users of the other functions of telemetry should not wait for
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        make_folder(folder)
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        number = sum(1 for _ in folder.glob(f"{name}.*"))
+        self.file = AppendedFile(folder / f"{name}.{number}")
+        log = SessionLog(status=SessionLog.START)
+        version = Event(wall_time=time.time(), file_version="brain.Event:2")
+        self._append(version, Event(wall_time=time.time(), step=purge, session_log=log))
+
+    def write(self, step: int, wall_time: float, metrics: dict[str, Any]) -> None:
+        """Append all numbers of a record, and its warning. Raises: OSError; they wait then."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from torch.utils.tensorboard.summary import text
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in flatten(metrics)]
+        if "warning" in metrics:
+            values += text("warning", metrics["warning"]).value
+        self._append(Event(wall_time=wall_time, step=step, summary=Summary(value=values)))
+
+    def _append(self, *events: Any) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        buffer = io.BytesIO()
+        for event in events:
+            RecordWriter(buffer).write(event.SerializeToString())
+        self.file.append(buffer.getvalue())
 
 
 def memory_use() -> dict[str, float]:

@@ -22,7 +22,7 @@ from readings import (
 from real_data import needs_data
 
 from augment.spec.catalogue import CATALOGUE
-from finetune.augmentation_quality.run import every_specification
+from finetune.geometry.augmentations import every_specification
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "augmentations.md"
 

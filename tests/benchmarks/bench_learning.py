@@ -248,7 +248,7 @@ def plot(folder: Path, jobs: list[tuple[str, int]]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = ("mlm", "contrastive", "length_r2", "stsb-dev")
+    panels = ("mlm", "contrastive", "length_variance", "stsb-dev")
     titles = (
         "masked-language loss (training)",
         "contrastive loss",

@@ -33,6 +33,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -55,7 +56,7 @@ from rich.table import Table
 from augment.core.compiled import native
 from augment.core.errors import AugmentationError
 from augment.core.keys import derive, sequence_keys
-from augment.core.ragged import Ragged
+from augment.core.ragged import Ragged, offsets_of
 from augment.core.vocabulary import Vocabulary
 from augment.preview import encode
 from augment.spec.build import build
@@ -65,9 +66,10 @@ from augment.text.draws import draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence
 from augment.text.parsing import find_parser, load_parser, parse_texts
-from finetune.augmentation_quality.run import annotate, every_specification
 from finetune.files import find
-from pretrain.data.annotation import Annotation, pack
+from finetune.geometry.augmentations import every_specification
+from pretrain.data.annotate import Annotator, describe_parser
+from pretrain.data.annotation import Annotation, Sentences, pack
 from pretrain.data.tokenizer import train_tokenizer
 
 GOAL, GOAL_RATIO = 20_000, 10
@@ -87,6 +89,16 @@ class Block:
     tokens: Ragged
     keys: np.ndarray
     sentences: Sequence[ParsedSentence]
+
+
+def annotate(texts: list[str], parser: str, folder: Path) -> Sentences:
+    """Return the parses of N texts, kept in `folder` by their hash."""
+    described = describe_parser(parser)
+    ones = np.ones(len(texts), dtype=np.int64)
+    rows = Ragged(ones.astype(np.int32), offsets_of(ones))
+    members = Annotator(described, 1 << 31, folder).members(texts, rows, Counter())
+    annotations = {0: Annotation(members, described["language"])}
+    return Sentences(annotations, np.zeros(len(texts), np.int64), np.arange(len(texts)))
 
 
 class Corpus:

@@ -4,10 +4,8 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 from model_folders import make_tokenizer
 from safetensors.torch import load_file
@@ -18,7 +16,6 @@ from finetune.answers import Answers
 from finetune.encoders import kept_vectors
 from finetune.encoders.kept_vectors import KeptVectors
 from finetune.results import Evaluation, read, write
-from finetune.search.index import open_index
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.common.errors import UserError
 from pretrain.remote.chunks import Place, RemoteChunks
@@ -92,36 +89,6 @@ def test_kept_vectors(tmp_path, monkeypatch):
 
     subject = Subject(act, find, same=lambda path: re.sub(r"\w{32}\.vectors", "X.vectors", path))
     require_all(subject, tmp_path, least=8)
-
-
-def test_an_index_of_sentences(tmp_path):
-    """One that is there has all sentences; its description comes first."""
-    faiss = pytest.importorskip("faiss")
-    sentences = [f"sentence {number}" for number in range(5)]
-    vectors = np.eye(5, 8, dtype=np.float32)
-    model = SimpleNamespace(
-        name="a model",
-        identity="its weights",
-        pooling="cls",
-        precision="fp32",
-        prompts={},
-        encode_document=lambda texts: vectors,
-        count_cut=lambda texts: 0,
-    )
-
-    def find(folder: Path) -> str:
-        (place, *_) = [*(folder / "indices").glob("*"), folder]
-        if not (place / "vectors.faiss").exists():
-            return "old"
-        index = faiss.read_index(str(place / "vectors.faiss"))
-        assert index.ntotal == 5 and index.reconstruct_n(0, 5).tolist() == vectors.tolist()
-        assert json.loads((place / "index.json").read_bytes())["sentences"] == 5
-        return "new"
-
-    def act(folder: Path) -> None:
-        open_index(model, sentences, folder / "indices", lambda line: None)
-
-    assert require_all(Subject(act, find), tmp_path, least=12, every=2).found == {"old", "new"}
 
 
 def test_what_a_word_embedding_is_saved_to(tmp_path):

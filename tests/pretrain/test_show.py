@@ -21,8 +21,15 @@ from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.show.__main__ import show
-from pretrain.show.known_answers import measure, read_pairs, retrieval
-from pretrain.show.page import choose_queries, mark_special, models_of, page_of
+from pretrain.show.page import (
+    choose_queries,
+    mark_special,
+    measure,
+    models_of,
+    page_of,
+    read_pairs,
+    retrieval,
+)
 from pretrain.start.encoder import starting_encoder
 
 VOID = {"meta", "link", "br", "img", "path", "use", "circle", "rect", "line"}

@@ -10,42 +10,38 @@ from model_folders import save_bert, save_run
 from scipy import stats
 from sts_layout import write_layout
 
+from finetune.answers import Answers
 from finetune.compare import __main__ as command
-from finetune.compare.differences import AVERAGE, sts_differences
-from finetune.sts.scores import PairScores
+from finetune.compare.examples import AVERAGE, example_differences
+from finetune.results import Evaluation, TaskResult
 from finetune.sts.tasks import SEVEN_TASKS
 from pretrain.common.errors import UserError
 
 
-def pairs_of(golds, noise, seed):
+def sts_of(golds, noise, seed):
     random = np.random.default_rng(seed)
-    found = PairScores()
+    found = Evaluation("sts", "m", "mean", None, "p")
     for task, gold in golds.items():
-        found[f"{task}/gold"] = gold.astype(np.float32)
-        found[f"{task}/mean"] = (gold + noise * random.normal(size=len(gold))).astype(np.float32)
+        given = gold + noise * random.normal(size=len(gold))
+        value = 100 * stats.spearmanr(given, gold).statistic
+        answers = Answers.of(given, gold, "spearman", task)
+        found.tasks[task] = TaskResult("spearman", value, {}, answers=answers)
+    mean = np.mean([one.value for one in found.tasks.values()])
+    found.tasks[AVERAGE] = TaskResult("mean", mean, {})
     return found
 
 
 def test_differences_are_of_the_same_pairs_and_their_interval_is_scipys_bootstrap():
     golds = {task: np.random.default_rng(number).normal(size=150) for number, task in enumerate(SEVEN_TASKS)}
-    models = {
-        "one": pairs_of(golds, 1.0, 1),
-        "other": pairs_of(golds, 0.5, 2),
-        "same": pairs_of(golds, 1.0, 1),
-    }
-    found = sts_differences(models)
-    for name, pairs in models.items():
-        for task, gold in golds.items():
-            expected = 100 * stats.spearmanr(pairs[f"{task}/mean"], gold).statistic
-            assert found[name][task].value == pytest.approx(expected, abs=1e-4)
-        average = np.mean([found[name][task].value for task in SEVEN_TASKS])
-        assert found[name][AVERAGE].value == pytest.approx(average)
-    assert found["one"]["STS12"].difference is None
-    same = found["same"]["STS12"].difference
+    models = {"one": sts_of(golds, 1.0, 1), "other": sts_of(golds, 0.5, 2), "same": sts_of(golds, 1.0, 1)}
+    found = example_differences({name: {"sts": one} for name, one in models.items()})["sts"]
+    assert found["STS12"]["one"].difference is None
+    same = found["STS12"]["same"].difference
     assert same is not None and (same.mean, same.low, same.high) == (0, 0, 0) and not same.told
-    ours = found["other"]["STS12"].difference
+    ours = found["STS12"]["other"].difference
+    given = [models[name].tasks["STS12"].answers.given[0] for name in ("other", "one")]
     theirs = stats.bootstrap(
-        [models["other"]["STS12/mean"], models["one"]["STS12/mean"], golds["STS12"]],
+        [*given, golds["STS12"]],
         lambda a, b, gold: 100 * (stats.spearmanr(a, gold).statistic - stats.spearmanr(b, gold).statistic),
         paired=True,
         vectorized=False,
@@ -56,8 +52,7 @@ def test_differences_are_of_the_same_pairs_and_their_interval_is_scipys_bootstra
     width = theirs.high - theirs.low
     assert ours.told and ours.low == pytest.approx(theirs.low, abs=0.1 * width)
     assert ours.high == pytest.approx(theirs.high, abs=0.1 * width)
-    wide = found["other"]["STS12"].difference
-    narrow = found["other"][AVERAGE].difference
+    wide, narrow = found["STS12"]["other"].difference, found[AVERAGE]["other"].difference
     assert narrow.high - narrow.low < wide.high - wide.low
 
 
@@ -80,9 +75,9 @@ def test_the_page_has_scores_recipes_and_curves(two_runs, tmp_path, capsys):
     page = (tmp_path / "out" / "compare.html").read_text()
     assert "train.lr" in page and "0.0003" in page and "<svg" in page and "less run0" in page
     content = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert list(content["sts"]) == ["run0", "run1"]
-    for one in content["sts"]["run1"].values():
-        assert one["difference"] == pytest.approx(0, abs=1e-6)  # the same weights
+    for one in content["examples"]["sts"].values():
+        assert list(one) == ["run0", "run1"]
+        assert one["run1"]["difference"] == pytest.approx(0, abs=1e-6)  # the same weights
     assert f"page: {tmp_path / 'out' / 'compare.html'}" in capsys.readouterr().out
 
 

@@ -11,11 +11,9 @@ from scipy import stats
 from sts_layout import write_layout
 
 from finetune.figures import __main__ as figures
-from finetune.figures import experiments, tables
-from finetune.figures.cases import negated_pairs, ranks, words_of
-from finetune.figures.drawing import GREY, NotThere
-from finetune.figures.overlap import jaccard, overlap_table
-from finetune.geometry import plots
+from finetune.figures import tables
+from finetune.figures.cases import jaccard, negated_pairs, overlap_table, ranks, words_of
+from finetune.figures.drawing import COLOURS, GREY, NotThere, histogram
 from finetune.results import Evaluation, TaskResult
 from finetune.sts.tasks import Pairs
 from pretrain.common.errors import UserError
@@ -56,8 +54,7 @@ LINES = [
 
 
 def test_lines_go_through_their_rows_from_left_to_right():
-    with plots.style():
-        drawn = tables.lines(content(*LINES), figure(kind="lines", x="share"))
+    drawn = tables.lines(content(*LINES), figure(kind="lines", x="share"))
     first, second = drawn.axes
     assert (first.get_title(), second.get_title(), first.get_xlabel()) == ("A", "B", "share")
     points = {line.get_label(): line.get_xydata().tolist() for line in first.get_lines()}
@@ -74,47 +71,21 @@ def test_differences_stand_around_none_and_are_grey_where_their_interval_holds_i
     rows = [row("better", {}, A=3.0), row("same", {}, A=2.0)]
     for one, columns in zip(rows, (found, unsure)):
         one["difference"] = {"columns": columns}
-    with plots.style():
-        drawn = experiments.differences(content(*rows) | {"baseline": "base"}, figure(kind="differences"))
+    drawn = tables.differences(content(*rows) | {"baseline": "base"}, figure(kind="differences"))
     (axis,) = drawn.axes
     bars = [line for line in axis.get_lines() if len(line.get_xdata()) == 2 and line.get_marker() == "None"]
-    assert [line.get_xdata().tolist() for line in bars[:2]] == [[0.5, 1.5], [-1.0, 0.6]]
+    assert [list(line.get_xdata()) for line in bars[:2]] == [[0.5, 1.5], [-1.0, 0.6]]
     assert bars[0].get_color() != bars[1].get_color() == GREY
     assert [text.get_text() for text in axis.get_yticklabels()] == ["better", "same"]
     assert axis.get_xlabel() == "less base"
     with pytest.raises(NotThere):
-        experiments.differences(content(), figure(kind="differences", columns=["A"]))
-
-
-def test_effects_stand_in_the_order_of_their_shares():
-    def effect(mean):
-        return {"mean": mean, "low": mean - 1, "high": mean + 1, "runs": 4}
-
-    analysis = {
-        "mean": 2.0,
-        "shares": {"rate": 0.1, "views": 0.6},
-        "effects": {
-            "rate": {"low": effect(0.5), "high": effect(-0.5)},
-            "views": {"none": effect(-3.0), "crops": effect(3.0)},
-        },
-    }
-    designed = {"design": {"response": "dev.change", "analysis": analysis}}
-    with plots.style():
-        drawn = experiments.effects(content() | designed, figure(kind="effects"))
-    (axis,) = drawn.axes
-    names = [text.get_text() for text in axis.get_yticklabels()]
-    assert names == ["views (60%): none", "views (60%): crops", "rate (10%): low", "rate (10%): high"]
-    dots = [line.get_xdata()[0] for line in axis.get_lines() if line.get_marker() == "o"]
-    assert dots == [-3.0, 3.0, 0.5, -0.5] and "dev.change, +2.0" in axis.get_xlabel()
-    with pytest.raises(NotThere, match="too few runs"):
-        experiments.effects(content(), figure(kind="effects"))
+        tables.differences(content(), figure(kind="differences", columns=["A"]))
 
 
 def test_columns_may_go_to_the_right_with_a_line_a_row():
     rows = [row("a", {"line": "a"}, c5=0.9, c10=0.8), row("b", {"line": "b"}, c10=0.7)]
     asked = figure(kind="lines", x="words", panels={"del": {"10": "c10", "5": "c5"}, "none": {"5": "c6"}})
-    with plots.style():
-        drawn = tables.lines(content(*rows), asked)
+    drawn = tables.lines(content(*rows), asked)
     assert [line.get_xydata().tolist() for line in drawn.axes[0].get_lines()] == [
         [[5, 0.9], [10, 0.8]],
         [[10, 0.7]],
@@ -127,14 +98,13 @@ def test_dots_stand_at_their_names_and_are_open_where_nothing_can_be_told():
         row("x-", {"name": "x", "as": "negative"}, told=False, A=2.0),
         row("y+", {"name": "y", "as": "positive"}, A=3.0),
     ]
-    with plots.style():
-        drawn = tables.dots(content(*rows, A="dev"), figure(kind="dots", by="name", split="as"))
+    drawn = tables.dots(content(*rows, A="dev"), figure(kind="dots", by="name", split="as"))
     found = [
         (*line.get_xydata()[0].tolist(), line.get_markerfacecolor())
         for line in drawn.axes[0].get_lines()
         if line.get_marker() == "o" and len(line.get_xydata())
     ]
-    assert found == [(1, 0, plots.COLOURS[0]), (3, 1, plots.COLOURS[0]), (2, 0, "white")]
+    assert found == [(1, 0, COLOURS[0]), (2, 0, "white"), (3, 1, COLOURS[0])]
     assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["x", "y"]
 
 
@@ -146,24 +116,20 @@ def test_correlations_are_over_what_rows_compare_and_apart_for_each_kind():
         rows.append(row(f"p{number}", {"name": f"r{number}", "as": "positive"}, A=positive, **both))
         rows.append(row("n", {"name": f"r{number}", "as": "negative"}, A=negative, **both))
     asked = figure(kind="correlations", by="name", split="as")
-    with plots.style():
-        _, text = tables.correlations(content(*rows, A="dev", S="start.geometry.x"), asked)
+    _, text = tables.correlations(content(*rows, A="dev", S="start.geometry.x"), asked)
     lines = text.splitlines()
     assert lines[2] == "| | positive: A | S | negative: A |"
     result = stats.pearsonr(values[:, 0], values[:, 2])
     cell = ("~ " if result.pvalue >= 0.05 else "") + f"{result.statistic:.2f}"
     assert lines[4].split(" | ")[2] == cell and lines[4].startswith("| positive: A | 1.00 |")
-    with plots.style():
-        _, text = tables.correlations(
-            content(*rows[::2], A="dev", S="sts.average"), figure(kind="correlations")
-        )
+    _, text = tables.correlations(content(*rows[::2], A="dev", S="sts.average"), figure(kind="correlations"))
     assert text.splitlines()[2] == "| | A | S |" and text.splitlines()[4].split(" | ")[2].rstrip(" |") == cell
     with pytest.raises(NotThere, match="three rows"):
         tables.correlations(content(*rows[:4], A="dev", S="start.geometry.x"), asked)
 
 
 def test_the_command_draws_what_is_there_and_names_what_is_not(tmp_path, capsys):
-    details = {key: plots.histogram(np.random.default_rng(1).random(50)) for key in ("entailment", "ratio")}
+    details = {key: histogram(np.random.default_rng(1).random(50)) for key in ("entailment", "ratio")}
     details["contradiction"] = details["entailment"]
     evaluation = Evaluation("geometry-nli", "m", "mean", None, "p")
     evaluation.tasks["nli"] = TaskResult("x", 1.0, {"x": 1.0}, details=details)

@@ -60,7 +60,8 @@ def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tm
         for line in (data / "SentEval/STS/STSBenchmark" / f"sts-{split}.csv").read_text().splitlines()
     ]
     close = [row for row in rows if float(row[4]) > 4]
-    expected = measures.alignment(model.encode([r[5] for r in close]), model.encode([r[6] for r in close]))
+    sides = (measures.unit(model.encode([row[side] for row in close])) for side in (5, 6))
+    expected = np.square(np.subtract(*sides)).sum(1).mean()
     assert evaluation.tasks["alignment"].value == pytest.approx(expected)
     assert evaluation.tasks["alignment"].details["pairs"] == len(close)
     points = evaluation.tasks["projection"].details
@@ -68,9 +69,13 @@ def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tm
     assert len(points["pca"]["original"]) == 20
     names = {path.name for path in (tmp_path / "geometry-mean").iterdir()}
     assert {"pca.png", "tsne.png", "nli_distances.png", "alignment_uniformity.png"} <= names
-    assert "neighbourhood_purity_stackoverflow.png" in names
-    tensors = (tmp_path / "geometry-mean" / "projector" / "tensors.tsv").read_text().splitlines()
-    assert len(tensors) == sum(map(len, points["pca"].values()))
+    assert "neighbourhood_stackoverflow.png" in names
+    (tensors,) = (tmp_path / "geometry-mean" / "projector").rglob("tensors.tsv")
+    count = sum(map(len, points["pca"].values()))
+    assert len(tensors.read_text().splitlines()) == count
+    labels = tensors.with_name("metadata.tsv").read_text().splitlines()
+    assert labels[0] == "text\taugmentation\tsentence" and len(labels) == count + 1
+    assert "reorder" in (tmp_path / "geometry-mean" / "samples.md").read_text()
 
 
 def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path, monkeypatch):
@@ -86,7 +91,7 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
         asked.append((list(sentences), parser))
         return (unparsed(text) for text in sentences)
 
-    monkeypatch.setattr(geometry, "parse_texts", parse)
+    monkeypatch.setattr(run, "parse_texts", parse)
     flags = {
         "eval_data": data,
         "out": tmp_path,
@@ -130,9 +135,7 @@ def test_more_sentences_than_one_measure_takes_are_measured_by_the_others(
     assert task.details["sentences"] > 7 and {"gromov_hausdorff", "gromov_hausdorff_as_coded"} <= set(
         task.scores
     )
-    assert any(
-        "gromov_hausdorff_as_coded: over 7 of the sentences that change" in note for note in found.notes
-    )
+    assert any("gromov_hausdorff_as_coded of reorder: over 7 of the" in note for note in found.notes)
 
 
 def unparsed(text):
@@ -165,11 +168,7 @@ def test_neighbourhoods_of_intents(data, tmp_path):
     assert (task.details["points"], task.details["classes"]) == (24 + 9 + 11, 3)
     assert task.scores["cosine_purity@1"] > 40
     drawn = {path.name for path in (tmp_path / "out" / "geometry-function").glob("neighbourhood_*")}
-    assert drawn == {
-        f"neighbourhood_{what}_{name}.png"
-        for what in ("purity", "distance")
-        for name in ("stackoverflow", "SNIPS")
-    }
+    assert drawn == {"neighbourhood_stackoverflow.png", "neighbourhood_SNIPS.png"}
 
 
 def test_what_is_missing_is_said_and_an_error_where_it_was_named(data, tmp_path, capsys):
@@ -213,7 +212,7 @@ def test_damaged_files_are_one_message(tmp_path):
 @needs_data("SentEval/STS/STSBenchmark", "NLI", "clustering")
 def test_real_files_are_read():
     wanted = ["sts", "nli", "neighbourhood"]
-    inputs, missing = run.read_inputs(str(DATA), wanted, True, ["stackoverflow"], "", 10, 0)
+    inputs, missing = run.read_inputs(run.Options(str(DATA), ["stackoverflow"]), wanted, True)
     assert not missing
     if "sts" in inputs:
         assert [len(part) for part in inputs["sts"]] == [1379, 1500]

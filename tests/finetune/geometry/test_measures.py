@@ -8,11 +8,9 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching, minimum_spanning_tree
 from scipy.spatial.distance import cdist, pdist, squareform
 from scipy.stats import special_ortho_group
-from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 from finetune.geometry import measures
-from pretrain.common.errors import UserError
 
 
 def cloud(count=60, size=7, seed=0, shift=0.5):
@@ -28,52 +26,13 @@ def tiny_tiles(monkeypatch):
 # -- alignment, uniformity, isotropy -----------------------------------
 
 
-def test_alignment_and_uniformity_are_wang_and_isolas_code(tiny_tiles):
-    first, second = cloud(seed=1), cloud(seed=2)
-    x, y = (torch.nn.functional.normalize(torch.from_numpy(v).double(), dim=1) for v in (first, second))
-    assert measures.alignment(first, second) == pytest.approx(
-        (x - y).norm(p=2, dim=1).pow(2).mean().item(), abs=1e-12
-    )
-    assert measures.uniformity(first) == pytest.approx(
-        torch.pdist(x, p=2).pow(2).mul(-2).exp().mean().log().item(), abs=1e-12
-    )
-
-
-def test_closed_forms_of_alignment_and_uniformity():
-    antipodes = np.array([[1.0, 0], [-3, 0]])
-    assert measures.alignment(antipodes, -antipodes) == pytest.approx(4)
-    assert measures.uniformity(antipodes) == pytest.approx(-8)
+def test_uniformity_is_wang_and_isolas_code(tiny_tiles):
+    points = cloud(seed=1)
+    x = torch.nn.functional.normalize(torch.from_numpy(points).double(), dim=1)
+    expected = torch.pdist(x, p=2).pow(2).mul(-2).exp().mean().log().item()
+    assert measures.uniformity(points) == pytest.approx(expected, abs=1e-12)
+    assert measures.uniformity(np.array([[1.0, 0], [-3, 0]])) == pytest.approx(-8)
     assert measures.uniformity(np.ones((5, 3))) == pytest.approx(0, abs=1e-12)
-
-
-def test_average_cosine_over_all_pairs():
-    points = cloud()
-    assert measures.average_cosine(points) == pytest.approx(
-        1 - pdist(points.astype(float), "cosine").mean(), abs=1e-12
-    )
-
-
-def test_partition_ratio_by_brute_force_and_on_a_cross():
-    points = cloud().astype(float)
-    _, basis = np.linalg.eigh(points.T @ points)
-    sums = [np.exp(points @ (sign * c)).sum() for c in basis.T for sign in (1, -1)]
-    assert measures.partition_ratio(points) == pytest.approx(min(sums) / max(sums), rel=1e-9)
-    cross = np.concatenate([np.eye(4), -np.eye(4)])
-    assert measures.partition_ratio(cross) == pytest.approx(1)
-    assert np.isfinite(measures.partition_ratio(1000 * points))  # in logarithms: exp(1000) overflows
-
-
-def test_isoscore_is_the_papers_algorithm():
-    points = cloud(200, 6, shift=0) * np.array([3, 2, 1, 1, 0.5, 0.1])
-    variances = PCA(6).fit_transform(points).var(axis=0)
-    normal = variances * np.sqrt(6) / np.linalg.norm(variances)
-    defect = np.linalg.norm(normal - 1) / np.sqrt(2 * (6 - np.sqrt(6)))
-    expected = ((6 - defect**2 * (6 - np.sqrt(6))) ** 2 - 6) / (6 * 5)
-    assert measures.isoscore(points) == pytest.approx(expected, abs=1e-9)
-    assert measures.isoscore(np.concatenate([np.eye(5), -np.eye(5)])) == pytest.approx(1)
-    assert measures.isoscore(np.outer(np.arange(9.0), np.ones(4))) == pytest.approx(0, abs=1e-9)
-    with pytest.raises(UserError, match="more vectors than dimensions"):
-        measures.isoscore(np.eye(5))
 
 
 # -- isomorphism -------------------------------------------------------
@@ -95,15 +54,12 @@ def test_effective_condition_number():
     assert measures.effective_condition_number(
         measures.singular_values(rotated_spectrum(values))
     ) == pytest.approx(10 / 5)
-    assert measures.harmonic_mean(2, 6) == pytest.approx(3)
 
 
 def test_singular_value_gap_leaves_rounding_out():
     first = measures.singular_values(rotated_spectrum([8.0, 4, 2, 1e-12]))
     second = measures.singular_values(rotated_spectrum([4.0, 4, 1, 1e-10], seed=3))
-    gap = measures.singular_value_gap(first, second)
-    assert gap.value == pytest.approx(2 * np.log(2) ** 2, abs=1e-9)
-    assert gap.compared == 3
+    assert measures.singular_value_gap(first, second) == pytest.approx(2 * np.log(2) ** 2, abs=1e-9)
 
 
 def test_components_die_where_the_minimum_spanning_tree_has_its_edges():
@@ -162,24 +118,21 @@ def test_gromov_hausdorff_is_iso_studys(as_coded):
     assert measures.gromov_hausdorff(*clouds, as_coded=as_coded) == pytest.approx(expected, abs=1e-5)
 
 
-def test_gromov_hausdorff_ignores_rotation_and_scale_and_bounds_memory():
+def test_gromov_hausdorff_ignores_rotation_and_scale():
     points = cloud()
     turned = 3 * points @ special_ortho_group.rvs(points.shape[1], random_state=1)
     assert measures.gromov_hausdorff(points, turned) == pytest.approx(0, abs=1e-6)
     assert measures.gromov_hausdorff(points, cloud(seed=9)) > 1e-3
-    with pytest.raises(UserError, match=str(measures.AS_CODED_LIMIT)):
-        measures.gromov_hausdorff(np.zeros((measures.AS_CODED_LIMIT + 1, 2)), points, as_coded=True)
 
 
 # -- neighbourhoods and pairs ------------------------------------------
 
 
-@pytest.mark.parametrize("distance", measures.DISTANCES)
-def test_neighbourhood_against_scikit_learn(distance, tiny_tiles):
+def test_neighbourhood_against_scikit_learn(tiny_tiles):
     points, labels = cloud(90, 6), np.random.default_rng(3).choice(["a", "b", "c"], 90)
-    found = measures.neighbourhood(points, labels, [1, 5, 20], distance)
+    found = measures.neighbourhood(points, labels, [1, 5, 20])
     far, near = (
-        NearestNeighbors(n_neighbors=21, metric=distance, algorithm="brute")
+        NearestNeighbors(n_neighbors=21, metric="cosine", algorithm="brute")
         .fit(points.astype(float))
         .kneighbors()
     )
@@ -190,25 +143,17 @@ def test_neighbourhood_against_scikit_learn(distance, tiny_tiles):
         assert found.distance[place] == pytest.approx(far[:, :k].mean(), abs=1e-6)
 
 
-def test_neighbourhood_keeps_the_digits_of_short_distances_between_long_vectors():
-    points = np.array([[1000.0, 0], [1000.0, 0.125], [0, 1000], [0.125, 1000]], np.float32)
-    found = measures.neighbourhood(points, [0, 0, 1, 1], [1], "euclidean")
+def test_neighbourhood_keeps_the_digits_of_short_distances():
+    points = np.array([[1, 0], [1, 1e-4], [0, 1], [1e-4, 1]], np.float32)
+    found = measures.neighbourhood(points, [0, 0, 1, 1], [1])
     assert found.purity == [1.0]
-    assert found.distance == pytest.approx([0.125])
+    assert found.distance == pytest.approx([5e-9], rel=1e-3)
 
 
-def test_neighbourhood_refuses_what_it_cannot_do():
-    with pytest.raises(UserError, match="between 1 and 3"):
-        measures.neighbourhood(np.eye(4), [0, 0, 1, 1], [4])
-    with pytest.raises(UserError, match="cosine, euclidean"):
-        measures.neighbourhood(np.eye(4), [0, 0, 1, 1], [1], "manhattan")
-
-
-@pytest.mark.parametrize("distance", measures.DISTANCES)
-def test_pair_distances_are_scipys(distance):
+def test_pair_distances_are_scipys():
     first, second = cloud(seed=1), cloud(seed=2)
-    expected = np.diagonal(cdist(first.astype(float), second.astype(float), distance))
-    assert measures.pair_distances(first, second, distance) == pytest.approx(expected, abs=1e-7)
+    expected = np.diagonal(cdist(first.astype(float), second.astype(float), "cosine"))
+    assert measures.pair_distances(first, second) == pytest.approx(expected, abs=1e-7)
 
 
 def test_optimal_transport_bounds_hold():

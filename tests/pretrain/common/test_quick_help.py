@@ -50,7 +50,6 @@ COMMANDS = (
     "finetune.data fetch",
     "finetune.geometry",
     "finetune.figures",
-    "finetune.augmentation_quality",
     "finetune.report",
 )
 RUN = f"""

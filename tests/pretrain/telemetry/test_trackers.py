@@ -15,12 +15,11 @@ from run_helpers import ROOT, command, environment, finish, kill, records, start
 from tracker_helpers import mlflow_rows, trackio_rows, wandb_rows
 
 from pretrain.common.errors import UserError
+from pretrain.telemetry import trackers
 from pretrain.telemetry.formats import flatten
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
-from pretrain.telemetry.trackers import outside
-from pretrain.telemetry.trackers.outside import require_trackers
-from pretrain.telemetry.trackers.tracker import Tracker
+from pretrain.telemetry.trackers import Tracker, require_trackers
 
 WORKER = Path(__file__).with_name("tracker_worker.py")
 
@@ -134,13 +133,11 @@ class Gone(Tracker):
     """A tracker whose network goes away, or hangs, after three rows."""
 
     def __init__(self, hangs: bool) -> None:
+        super().__init__()
         self.hangs, self.rows = hangs, 0
 
     def open(self, run) -> None:
         pass
-
-    def last_step(self, name: str) -> int:
-        return -1
 
     def write(self, step, wall_time, values) -> None:
         self.rows += 1
@@ -156,8 +153,8 @@ class Gone(Tracker):
 @pytest.mark.parametrize(("hangs", "said"), [(False, "network is unreachable."), (True, "has not taken")])
 def test_training_goes_on_without_a_tracker_that_fails(hangs, said, tmp_path, monkeypatch):
     gone, stream = Gone(hangs), io.StringIO()
-    monkeypatch.setattr(outside, "make_tracker", lambda name: gone)
-    monkeypatch.setattr(outside, "CLOSE_SECONDS", 3.0 if hangs else 60.0)
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", lambda: gone)
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 3.0 if hangs else 60.0)
     with Telemetry(tmp_path, 50, stream=stream, track=["mlflow"]) as telemetry:
         for step in range(1, 51):
             telemetry.log(step, {"loss": {"total": step}})
@@ -188,9 +185,9 @@ def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
     (tmp_path / "absent_tracker").mkdir()  # as the folder wandb/ that its runs leave
     monkeypatch.syspath_prepend(tmp_path)
     for package in ("absent_tracker", "no_such_tracker"):
-        monkeypatch.setitem(outside.PACKAGES, "mlflow", package)
-        with pytest.raises(UserError, match=r"--track mlflow: .* not installed.*sentence-clear\[track\]"):
-            require_trackers(["tensorboard", "mlflow"])
+        monkeypatch.setitem(trackers.TRACKERS, package, Tracker)
+        with pytest.raises(UserError, match=rf"--track {package}: .* not installed.*sentence-clear\[track\]"):
+            require_trackers(["tensorboard", package])
 
 
 def test_trackers_are_imported_by_those_who_use_them_only(tmp_path):

@@ -1,0 +1,309 @@
+"""Show a run in an experiment tracker: trackio, Weights & Biases, MLflow.
+
+metrics.jsonl is the run's own record; a tracker is a view of it. Every tracker is fed from a thread of its
+own, first with the rows of metrics.jsonl that it does not have yet, then with the new ones, so that none can
+stop or delay training. What a server has been sent it keeps: steps done again after a resume stay there as
+they were sent first. TensorBoard's files are written by the telemetry itself.
+"""
+
+import importlib.util
+import itertools
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pretrain.common.credentials import without_credentials
+from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder, rename_durably, replace_durably
+from pretrain.common.run_folder import moved
+from pretrain.telemetry.formats import flatten
+from pretrain.telemetry.metrics_file import read_metrics
+
+PROJECT = "sentence-clear"
+"""What runs are grouped under, where a tracker's own environment variable says nothing else."""
+CLOSE_SECONDS = 60.0
+"""For all trackers to send what still waits, at the end of a run."""
+WAITING = 10_000  # rows that may wait for a tracker: about 10 MB
+_MLFLOW_TEXT = 500  # characters of a parameter that every version of MLflow takes
+_MLFLOW_PARAMETERS = 100  # that it takes in one call
+
+
+@dataclass
+class TrackedRun:
+    """What a tracker shows. folder: the run's; settings: its recipe, dotted key -> value.
+
+    continued: whether it resumes from a checkpoint; from step 0 on it is a new run to the tracker.
+    """
+
+    folder: Path
+    name: str
+    settings: dict[str, Any]
+    continued: bool
+
+    @property
+    def place(self) -> Path:
+        """Where trackers keep their files."""
+        return self.folder / "trackers"
+
+    def identity(self, tracker: str) -> str | None:
+        """Return what `keep_identity` was given at the run's earlier start; None: nothing yet."""
+        path = self.place / f"{tracker}.id"
+        return path.read_text().strip() if self.continued and path.is_file() else None
+
+    def keep_identity(self, tracker: str, identity: str) -> None:
+        """Write down by what the tracker knows this run."""
+        make_folder(self.place)
+        replace_durably(self.place / f"{tracker}.id", f"{identity}\n".encode())
+
+
+class Tracker:
+    """One tracker, for one run. All methods are called in one thread, which is not the training's.
+
+    run: the library's own, None until it is open. last: metric -> the last step that the tracker has.
+    """
+
+    def __init__(self) -> None:
+        self.run: Any = None
+        self.last: dict[str, int] = {}
+
+    def open(self, run: TrackedRun) -> None:
+        """Begin a tracked run, or continue the one that an earlier start of the same run began."""
+        raise NotImplementedError
+
+    def last_step(self, name: str) -> int:
+        """Return the last step whose value of the metric `name` the tracker has; -1: none."""
+        return self.last.get(name, -1)
+
+    def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
+        """Write metrics of a step. wall_time: seconds since 1970."""
+        self.run.log(values, step=step)
+
+    def close(self) -> None:
+        """End this start of the run. Also called after a failure, then it may fail, too."""
+        if self.run is not None:
+            self.run.finish()
+
+
+class Trackio(Tracker):
+    """A run of trackio, in TRACKIO_DIR; `trackio show` shows it. TRACKIO_SPACE_ID is the library's own."""
+
+    def open(self, run: TrackedRun) -> None:
+        import trackio
+        from trackio.sqlite_storage import SQLiteStorage
+
+        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
+        earlier = run.identity("trackio")
+        name = earlier or f"{run.name}-{uuid4().hex[:8]}"
+        run.keep_identity("trackio", name)
+        # allow: a start that was killed at once may have kept a name that trackio does not have yet
+        self.run = trackio.init(project=project, name=name, config=run.settings, resume="allow", embed=False)
+        if earlier:
+            for row in SQLiteStorage.get_logs(project, name):
+                self.last |= dict.fromkeys(row, row["step"])
+
+
+class Wandb(Tracker):
+    """A run of Weights & Biases. WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY ... are the library's own.
+
+    Without WANDB_MODE and without an API key it is offline: `wandb sync RUN/trackers/wandb/offline-run-*`
+    uploads it. An offline run is written anew from metrics.jsonl at each start, and the files of the start
+    before are moved to replaced/, where `wandb sync` does not look.
+    """
+
+    def open(self, run: TrackedRun) -> None:
+        import wandb
+
+        identity = run.identity("wandb") or uuid4().hex[:8]
+        run.keep_identity("wandb", identity)
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
+        if mode == "offline":
+            folder = run.place / "wandb"
+            for old in sorted(folder.glob(f"offline-run-*-{identity}")):
+                make_folder(folder / "replaced")
+                rename_durably(old, folder / "replaced" / old.name)
+        self.run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run.name,
+            id=identity,
+            resume=None if mode == "offline" else "allow",
+            config=run.settings,
+            dir=str(run.place),
+            mode=mode,
+            # the console is the run's own: its bar must not go through another program
+            settings=wandb.Settings(silent=True, console="off", finish_timeout=CLOSE_SECONDS),
+        )
+        self._first_step = self.run.step  # a server's next one; offline 0
+
+    def last_step(self, name: str) -> int:
+        return self._first_step - 1
+
+    def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
+        self.run.log({**values, "_timestamp": wall_time}, step=step)
+
+
+class Mlflow(Tracker):
+    """A run of MLflow, at MLFLOW_TRACKING_URI or in RUN/trackers/mlflow.db.
+
+    The experiment is MLFLOW_EXPERIMENT_NAME's. run: its id.
+    """
+
+    def open(self, run: TrackedRun) -> None:
+        import mlflow
+
+        make_folder(run.place)
+        place, server = run.place.resolve(), os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = mlflow.MlflowClient(server or f"sqlite:///{place / 'mlflow.db'}")
+        earlier = run.identity("mlflow")
+        if earlier is None:
+            # a server keeps artifacts where it wants; the local database would beside the working folder
+            self.run = self._create(run, None if server else f"file://{place}/mlflow")
+            run.keep_identity("mlflow", self.run)
+            return
+        self.run = earlier
+        self._client.update_run(earlier, status="RUNNING")
+        for name in self._client.get_run(earlier).data.metrics:
+            self.last[name] = max(metric.step for metric in self._client.get_metric_history(earlier, name))
+
+    def _create(self, run: TrackedRun, artifacts: str | None) -> str:
+        from mlflow.entities import Param
+
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            number = self._client.create_experiment(name, artifact_location=artifacts)
+        else:
+            number = experiment.experiment_id
+        run_id: str = self._client.create_run(number, run_name=run.name).info.run_id
+        settings = [Param(key, str(value)[:_MLFLOW_TEXT]) for key, value in run.settings.items()]
+        for first in range(0, len(settings), _MLFLOW_PARAMETERS):
+            self._client.log_batch(run_id, params=settings[first : first + _MLFLOW_PARAMETERS])
+        return run_id
+
+    def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [Metric(name, value, round(1000 * wall_time), step) for name, value in values.items()]
+        self._client.log_batch(self.run, metrics=metrics)
+
+    def close(self) -> None:
+        if self.run is not None:
+            self._client.set_terminated(self.run)
+
+
+TRACKERS: dict[str, Callable[[], Tracker]] = {"trackio": Trackio, "wandb": Wandb, "mlflow": Mlflow}
+"""Name, which is the package's, too -> tracker. Its library is imported when it opens."""
+
+
+def require_trackers(names: Iterable[str]) -> None:
+    """Check that the packages of the trackers are installed; import none of them.
+
+    Raises:
+        UserError: one is not.
+    """
+    for name in set(names) & TRACKERS.keys():
+        found = importlib.util.find_spec(name)
+        # a folder named wandb/ where the command was started is found too, as a package without a file
+        if found is None or found.origin is None:
+            raise UserError(
+                f"--track {name}: the package {name} is not installed. Install it, pip install "
+                f"'sentence-clear[track]', or leave {name} out"
+            )
+
+
+class Feed(threading.Thread):
+    """The thread of one tracker, and what waits for it. problem: why it gets no more rows."""
+
+    def __init__(self, name: str, run: TrackedRun, earlier: Iterable[dict[str, Any]]) -> None:
+        """earlier: rows, of which the tracker gets those that it lacks."""
+        # a daemon: one that hangs does not keep the process from ending
+        super().__init__(name=name, daemon=True)
+        self.problem = ""
+        self._tracker, self._tracked, self._earlier = TRACKERS[name](), run, earlier
+        self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
+
+    def put(self, row: dict[str, Any] | None) -> None:
+        """Queue a row; None: there are no more."""
+        try:
+            self._waiting.put_nowait(row)
+        except queue.Full:
+            self.problem = self.problem or f"it has not taken a row for so long that {WAITING:,} wait"
+
+    def run(self) -> None:
+        # each library raises its own kinds, and those of the network below it; training must not see them
+        try:
+            self._tracker.open(self._tracked)
+            for row in itertools.chain(self._earlier, iter(self._waiting.get, None)):
+                self._write(row)
+        except Exception as error:
+            self.problem = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
+        try:
+            self._tracker.close()
+        except Exception as error:
+            self.problem = self.problem or str(error) or repr(error)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        step = row["step"]
+        values = {
+            name: value
+            for name, value in flatten({key: row[key] for key in row.keys() - {"step", "wall_time"}})
+            if math.isfinite(value) and step > self._tracker.last_step(name)
+        }
+        if values:
+            self._tracker.write(step, row["wall_time"], values)
+
+
+class Trackers:
+    """The trackers of a run. What fails is said once, and left out.
+
+    What a tracker has missed it gets at the run's next start, from metrics.jsonl.
+    """
+
+    def __init__(self, names: Sequence[str], run: TrackedRun, say: Callable[[str], None]) -> None:
+        """
+        Args:
+            names: of `TRACKERS`.
+            say: prints a warning; called in the thread that calls these methods.
+        """
+        self._names, self._run, self._say = names, run, say
+        self._feeds: list[Feed] = []
+
+    def open(self, metrics: Path) -> None:
+        """Start all trackers, with the rows that metrics.jsonl, already cut back, has now."""
+        count = sum(1 for _ in read_metrics(metrics)) if self._names else 0
+        for name in self._names:
+            self._feeds.append(Feed(name, self._run, itertools.islice(read_metrics(metrics), count)))
+            self._feeds[-1].start()
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Hand a row of metrics.jsonl to all trackers."""
+        for feed in self._feeds:
+            feed.put(row)
+        self._leave_out_failed()
+
+    def close(self) -> None:
+        """Wait until the trackers have everything, `CLOSE_SECONDS` at most."""
+        for feed in self._feeds:
+            feed.put(None)
+        end = time.monotonic() + CLOSE_SECONDS
+        for feed in self._feeds:
+            feed.join(max(0.0, end - time.monotonic()))
+            if feed.is_alive() and not feed.problem:
+                feed.problem = f"it has not taken everything within {CLOSE_SECONDS:.0f} s of the end"
+        self._leave_out_failed()
+
+    def _leave_out_failed(self) -> None:
+        for feed in [feed for feed in self._feeds if feed.problem]:
+            self._feeds.remove(feed)
+            if not moved():  # which ends the run, and is said
+                self._say(
+                    f"WARNING: tracker {feed.name}: {without_credentials(feed.problem)}. The run goes on "
+                    "without it; metrics.jsonl has all, and the next start from a checkpoint sends what is "
+                    "missing"
+                )
