@@ -10,7 +10,6 @@ numbers of their own to NAME.md beside it. A figure whose rows have not been eva
     cases         pairs with a negation: their ranks, and the weight of every word (SDA, figure 4)
     overlap       how many words the two sentences of a pair share (SDA, section 6.3)
     differences   every row less the baseline, with its interval
-    effects       what each level of a design's factors adds, with its interval
 """
 
 import json
@@ -84,7 +83,6 @@ def _drawn(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[
                 "dots": tables.dots,
                 "nli": tables.nli,
                 "differences": experiments.differences,
-                "effects": experiments.effects,
             }[kind]
             picture, text = drawer(content, figure), None
         if figure["title"]:

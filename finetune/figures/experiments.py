@@ -1,4 +1,4 @@
-"""Draw what an experiment found: differences to the baseline, effects of a design's factors."""
+"""Draw what an experiment found: the differences of its rows to the baseline."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from finetune.figures.drawing import GREY, HEIGHT, NotThere, columns_of, panels
 from finetune.geometry import plots
-from pretrain.telemetry.intervals import can_be_told
 
 _LINE = 0.22  # height of a row, in inches
 
@@ -32,39 +31,6 @@ def differences(content: dict[str, Any], figure: dict[str, Any]) -> Figure:
                 _interval(axis, place, found, plots.COLOURS[0] if found["told"] else GREY)
         _names(axis, [row["name"] for row in rows] if axis in axes[::4] else [""] * len(rows))
         axis.set(title=title, xlabel=f"less {content['baseline']}")
-    return drawn
-
-
-def effects(content: dict[str, Any], figure: dict[str, Any]) -> Figure:
-    """Draw what every level of a design's factors adds to the response, with its interval.
-
-    Factors stand in the order of the variance that they explain. Grey: the interval holds 0.
-
-    Raises:
-        NotThere: too few of the design's runs are done.
-    """
-    found = content.get("design", {}).get("analysis")
-    if found is None:
-        raise NotThere("too few runs of the design are done to tell its factors apart")
-    shares = found["shares"]
-    ordered = sorted(shares, key=shares.__getitem__, reverse=True)
-    names = [
-        f"{factor} ({100 * shares[factor]:.0f}%): {level}"
-        for factor in ordered
-        for level in found["effects"][factor]
-    ]
-    drawn, (axis,) = panels(1, 0.9 + _LINE * len(names))
-    drawn.set_figwidth(2 * drawn.get_figwidth())
-    place = 0
-    for factor in ordered:
-        if place:
-            axis.axhline(place - 0.5, color=GREY, linewidth=0.4)
-        for effect in found["effects"][factor].values():
-            told = can_be_told(effect["mean"], effect["low"], effect["high"])
-            _interval(axis, place, effect, plots.COLOURS[0] if told else GREY)
-            place += 1
-    _names(axis, names)
-    axis.set_xlabel(f"added to the mean of {content['design']['response']}, {found['mean']:+.1f}")
     return drawn
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pretrain.common.errors import UserError
 from pretrain.sweep.evaluations import SEVEN, EvaluatedModel
-from pretrain.sweep.file import DesignedRow, Entry, Sweep
+from pretrain.sweep.file import Entry, Sweep
 from pretrain.sweep.runs import Run
 from pretrain.telemetry.intervals import Interval, Resampled, interval, paired_error, unpaired_error
 
@@ -30,7 +30,7 @@ def baseline_of(sweep: Sweep, entries: Sequence[Entry]) -> str | None:
     Of a row with a grid it is the first cell. None: no row that is left (`--rows`) is trained.
     """
     named = [entry.name for entry in entries if entry.of == sweep.baseline]
-    trained = [entry.name for entry in entries if entry.runs and not isinstance(entry.row, DesignedRow)]
+    trained = [entry.name for entry in entries if entry.runs]
     return next(iter([*named, *trained]), None)
 
 
@@ -58,8 +58,7 @@ def add_differences(content: dict[str, Any], rows: Rows, baseline: str | None, j
         judged_by: the column that decides whether a row is grey.
     """
     content |= {"baseline": baseline, "judged_by": judged_by}
-    # a design's runs are compared by its effects
-    found = {row["name"]: row for row in content["rows"] if row["runs"] and "levels" not in row}
+    found = {row["name"]: row for row in content["rows"] if row["runs"]}
     if baseline is None or baseline not in found:
         return
     noises = _Noises(content["columns"], rows, baseline)

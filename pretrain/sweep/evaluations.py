@@ -20,7 +20,6 @@ import json
 import shlex
 import statistics
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, run_logged
 from pretrain.sweep.file import Entry
 from pretrain.sweep.runs import Run, side_by_side, slug
-from pretrain.telemetry.formats import format_seconds
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}
 """Evaluations of every run: seconds on a GPU, a minute or two on a CPU."""
@@ -150,16 +148,10 @@ def evaluate(
         model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
     }
     todo = [pair for results, pair in wanted.items() if not results.is_file()]
-    started = time.monotonic()
 
     def run(number: int, model: EvaluatedModel, evaluation: str) -> None:
-        left = (
-            f"; about {format_seconds((time.monotonic() - started) / number * (len(todo) - number))} left"
-            if number
-            else ""
-        )
         check_for_stop()
-        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
+        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}")
         make_folder(model.folder)
         log = model.folder / f"{evaluation}.txt"
         code = run_logged(model.words(evaluation, evaluations[evaluation]), log, environment, check_for_stop)

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.common.files import make_folder, replace_durably, to_json
-from pretrain.sweep.checks import errors_of
-from pretrain.sweep.design import describe_effects, effects_of
 from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column, tasks_of
 from pretrain.sweep.evaluations import EvaluatedModel, deviation, metric, models_of
-from pretrain.sweep.file import DesignedRow, Row, Sweep
-from pretrain.sweep.mechanisms import add_mechanisms, describe_mechanisms
+from pretrain.sweep.file import Row, Sweep
 from pretrain.sweep.runs import Plan
 from pretrain.telemetry.intervals import interval_text
 
@@ -78,8 +75,6 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
             "runs": [],
         }
         rows.append(row)
-        if isinstance(entry.row, DesignedRow):
-            row["levels"] = entry.row.levels
         if entry.row.kind == "quoted":
             continue
         runs = plan.chosen(entry)
@@ -99,8 +94,6 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 "pooling": model.pooling,
                 "evaluations": str(model.folder),
             }
-            if "levels" in row and sweep.design is not None:
-                row["response"] = metric(model, sweep.design.response)
             if sweep.over:
                 names = columns_for(sweep, entry.row)
                 own = {title: deviation(model, name) for title, name in names.items()}
@@ -126,12 +119,8 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    content["errors"] = errors_of([(entry, plan.chosen(entry)) for entry in plan.entries if entry.runs])
     judged_by = judging_column(sweep, content["columns"])
     add_differences(content, models, baseline_of(sweep, plan.entries), judged_by)
-    add_mechanisms(content, models)
-    if sweep.design is not None:
-        content["design"] = effects_of(sweep.design, [row for row in rows if "levels" in row])
     return content
 
 
@@ -169,7 +158,6 @@ def tabulate(content: dict[str, Any]) -> str:
         "",
         *([f"{content['source']}."] if content["source"] else []),
         "",
-        *(line for error in content["errors"] for line in (f"**ERROR: {error}.**", "")),
         "| " + " | ".join(["row", "figures", *titles]) + " |",
         "|---" * (len(titles) + 2) + "|",
     ]
@@ -190,8 +178,6 @@ def tabulate(content: dict[str, Any]) -> str:
         lines.append("| " + " | ".join([name, kind, *cells]) + " |")
 
     for row in content["rows"]:
-        if "levels" in row:  # of a designed experiment, which has tables of its own
-            continue
         name, runs, named = row["name"].replace("|", "\\|"), row["runs"], len(lines)
         if row.get("grey"):
             name = f"*~ {name}*"
@@ -297,7 +283,7 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
 def write(content: dict[str, Any], folder: Path) -> str:
     """Write table.md and results.json; return the table."""
     make_folder(folder)
-    table = tabulate(content) + describe_mechanisms(content) + describe_effects(content)
+    table = tabulate(content)
     replace_durably(folder / "table.md", table.encode())
     replace_durably(folder / "results.json", to_json(content))
     return table

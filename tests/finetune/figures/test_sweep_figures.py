@@ -86,30 +86,6 @@ def test_differences_stand_around_none_and_are_grey_where_their_interval_holds_i
         experiments.differences(content(), figure(kind="differences", columns=["A"]))
 
 
-def test_effects_stand_in_the_order_of_their_shares():
-    def effect(mean):
-        return {"mean": mean, "low": mean - 1, "high": mean + 1, "runs": 4}
-
-    analysis = {
-        "mean": 2.0,
-        "shares": {"rate": 0.1, "views": 0.6},
-        "effects": {
-            "rate": {"low": effect(0.5), "high": effect(-0.5)},
-            "views": {"none": effect(-3.0), "crops": effect(3.0)},
-        },
-    }
-    designed = {"design": {"response": "dev.change", "analysis": analysis}}
-    with plots.style():
-        drawn = experiments.effects(content() | designed, figure(kind="effects"))
-    (axis,) = drawn.axes
-    names = [text.get_text() for text in axis.get_yticklabels()]
-    assert names == ["views (60%): none", "views (60%): crops", "rate (10%): low", "rate (10%): high"]
-    dots = [line.get_xdata()[0] for line in axis.get_lines() if line.get_marker() == "o"]
-    assert dots == [-3.0, 3.0, 0.5, -0.5] and "dev.change, +2.0" in axis.get_xlabel()
-    with pytest.raises(NotThere, match="too few runs"):
-        experiments.effects(content(), figure(kind="effects"))
-
-
 def test_columns_may_go_to_the_right_with_a_line_a_row():
     rows = [row("a", {"line": "a"}, c5=0.9, c10=0.8), row("b", {"line": "b"}, c10=0.7)]
     asked = figure(kind="lines", x="words", panels={"del": {"10": "c10", "5": "c5"}, "none": {"5": "c6"}})
