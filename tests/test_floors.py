@@ -55,8 +55,10 @@ MAY_IMPORT = {
     "pretrain.run": "pretrain finetune",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "
-    "pretrain.losses pretrain.objectives pretrain.step pretrain.start.local_ranks pretrain.start.data",
-    "pretrain.plan": "pretrain.config pretrain.data pretrain.estimate",
+    "pretrain.losses pretrain.objectives pretrain.step",
+    # it makes a batch as `inspect` does
+    "pretrain.plan": "pretrain.config pretrain.telemetry pretrain.data pretrain.objectives pretrain.step "
+    "pretrain.start.data pretrain.estimate pretrain.inspect",
     # what users write programs with: it starts the commands, and opens models as the evaluations do
     "pretrain.api": "pretrain.config pretrain.telemetry pretrain.data pretrain.export pretrain.start.encoder "
     "finetune.encoders",

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from run_helpers import finish, start
 
-from pretrain.estimate.communication import collectives
-from pretrain.estimate.memory import memory
-from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
-from pretrain.estimate.scenario import WIRE
+from pretrain.estimate.formulas import collectives, memory
+from pretrain.estimate.sizes import BatchSize, Layout, ModelSize
+from pretrain.plan import WIRE
 
 WORKER = Path(__file__).with_name("counting_worker.py")
 SEQUENCES, BUDGET = 16, 96
