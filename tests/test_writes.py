@@ -38,10 +38,9 @@ MAY = {
     "finetune.evaluate.running": ("open", "the same"),
     "pretrain.prepare.work_folder": ("memmap", "reads only"),
     "pretrain.export.folder": (
-        "copytree save_pretrained save_file TemporaryDirectory",
-        "libraries, into a hidden folder, or that of an export on trial",
+        "copytree save_pretrained save_file",
+        "libraries, into a hidden folder",
     ),
-    "pretrain.export.universal": ("os.link save", "into a hidden folder; torch, to a file of the module"),
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),
@@ -127,7 +126,6 @@ TRIED_BY = {
     "pretrain.prepare.buckets",
     "pretrain/export/test_export_faults.py": "pretrain.export.folder pretrain.export.sentence_transformers "
     "pretrain.export.sums",
-    "pretrain/export/test_universal_faults.py": "pretrain.export.universal",
     "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.output pretrain.prepare.run "
     "pretrain.prepare.stages.merge",
     "pretrain/remote/test_mirror_faults.py": "pretrain.remote.mirror",

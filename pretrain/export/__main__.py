@@ -4,7 +4,6 @@
     python -m pretrain.export RUN --quantize int8 [--sentences FILE]
     python -m pretrain.export RUN --push OWNER/NAME [--dry-run]
     python -m pretrain.export EXPORT --push OWNER/NAME [--dry-run]
-    python -m pretrain.export RUN --format deepspeed-universal [--out FOLDER]
 
 Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The folder holds
 
@@ -21,11 +20,9 @@ With --push the export is also uploaded to the Hugging Face hub, where it is pri
 Its card there has the evaluations in RUN/report (of an export: report beside it) that are of these weights.
 --dry-run shows all that would go, and writes nothing. A folder that is an export already is uploaded as it
 is.
-
---format deepspeed-universal writes weights and AdamW's state for DeepSpeed's own `load_checkpoint`
-(`pretrain.export.universal`).
 """
 
+import tempfile
 from pathlib import Path
 
 from pretrain.common import cli
@@ -42,7 +39,6 @@ def main(
     push: str | None = None,
     public: bool = False,
     dry_run: bool = False,
-    format: str = "transformers",
 ) -> int:
     """Write a trained encoder as a folder that transformers and sentence-transformers load.
 
@@ -56,16 +52,8 @@ def main(
         push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
         public: a model that the push makes is for everybody; otherwise it is private.
         dry_run: of the push show the card and the files; write and send nothing.
-        format: transformers; or deepspeed-universal: all that DeepSpeed needs to continue training, by
-            default in RUN/deepspeed-universal.
     """
-    if format == "deepspeed-universal":
-        if quantize or sentences is not None or push is not None or public or dry_run:
-            raise UserError("--format deepspeed-universal goes with --step and --out alone")
-        return _universal(run, out, step)
-    if format != "transformers":
-        raise UserError(f"--format {format} is unknown: transformers, or deepspeed-universal")
-    from pretrain.export.folder import export, is_export, trial_export
+    from pretrain.export.folder import export, is_export
     from pretrain.export.quantization import check_precision
 
     if push is None and (public or dry_run):
@@ -87,39 +75,30 @@ def main(
             _push(Path(run), push, Path(run).resolve().parent, public, dry_run)
             return 0
         if dry_run:
-            with trial_export(run, out, step, quantize, sentences) as (made, target):
-                _describe(made, target, run, "would export")
+            with tempfile.TemporaryDirectory(prefix="export-") as place:
+                made = export(run, out, step, quantize, sentences, Path(place))
+                _describe(made, run, "would export")
                 _push(made, push, Path(run), public, dry_run)
             return 0
     folder = export(run, out, step, quantize, sentences)
-    _describe(folder, folder, run, "exported")
+    _describe(folder, run, "exported")
+    print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
     if push is not None:
         _push(folder, push, Path(run), public, dry_run)
     return 0
 
 
-def _describe(made: Path, target: Path, run: str, did: str) -> None:
-    """Print what is in the export `made`, by the name `target`, and how to open it."""
+def _describe(made: Path, run: str, did: str) -> None:
+    """Print what is in the export `made`."""
     from pretrain.export.folder import read_policy
     from pretrain.export.quantization import read_quantization
 
     policy = read_policy(made)
     assert policy is not None  # of the export just written
     kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
-    print(f"{did} step {policy['step']:,} of {run} to {target} (pooling {policy['pooling']}{kept})")
-    print(f"  AutoModel.from_pretrained({str(target)!r})\n  SentenceTransformer({str(target)!r})")
+    print(f"{did} step {policy['step']:,} of {run} (pooling {policy['pooling']}{kept})")
     if (stored := read_quantization(made)) is not None:
         print(f"  vectors as {stored.precision}: {stored.describe(policy['hidden_size'])}")
-
-
-def _universal(run: str, out: str | None, step: str) -> int:
-    from pretrain.export.universal import export_universal
-
-    folder = export_universal(run, out, step)
-    print(f"exported {(folder / 'latest_universal').read_text()} of {run} to {folder}")
-    print("""  deepspeed.initialize(..., config={"checkpoint": {"load_universal": True}, ...})""")
-    print(f"  engine.load_checkpoint({str(folder)!r})")
-    return 0
 
 
 def _push(folder: Path, repo: str, run: Path, public: bool, dry_run: bool) -> None:

@@ -12,8 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from pretrain.common.errors import UserError
 from pretrain.export.evaluations import WEIGHTS, evaluations_of
 from pretrain.export.folder import MARK, read_policy
-from pretrain.export.hub_card import hub_card
-from pretrain.export.model_card import without_folders
+from pretrain.export.model_card import hub_card, without_folders
 from pretrain.export.sums import SUMS
 
 REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")

@@ -8,27 +8,20 @@ stay as they are.
 
 import json
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from transformers import AutoTokenizer
 
-from augment.core.pretrained import pretrained
 from pretrain.common.errors import UserError
 from pretrain.common.files import write_durably
 from pretrain.data.shards import ShardReader
-from pretrain.data.tokenizer import prompt_tokens
-from pretrain.export.sentence_transformers import read_modules, unpooled_prompts
-from pretrain.model.encoder import SentenceEncoder, load_encoder
-from pretrain.model.modules import evaluation_mode
 
 PRECISIONS = ("int8", "uint8", "binary", "ubinary")
 FILE = "quantization.json"
 SENTENCES = 10_000
 """Sentences that ranges are taken from, at most."""
-_TOKENS = 16384  # of a pass
 _HEADING = "\n## Quantised vectors\n"
 
 
@@ -111,21 +104,15 @@ def quantize_export(
     """
     quantization = Quantization(check_precision(precision))
     if precision.endswith("int8"):
-        tokenizer = pretrained(AutoTokenizer, folder)
+        from sentence_transformers import SentenceTransformer  # seconds
+
+        model = SentenceTransformer(str(folder), device="cpu")
         data = Path(policy["data"]["folder"])
-        modules = read_modules(str(folder))
-        assert modules is not None  # an export has them
-        prompt = modules.interface.prompt  # stands before all that the export encodes
-        if sentences is None:
-            tokens = prompt_tokens(tokenizer, {"query": prompt})["query"]
-            rows = [np.concatenate([row[:1], tokens, row[1:]]) for row in _of_data(data)]
-        else:
-            rows = _of_text(sentences, prompt, tokenizer, policy["max_length"])
-        encoder = load_encoder(folder, tokenizer, policy["pooling"])
-        encoder.head = modules.head
-        encoder.leave_out(unpooled_prompts(modules.interface, tokenizer))
-        source = f"{len(rows):,} sentences of {(sentences or data).name}"
-        quantization = calibrated(precision, _encode(encoder, rows), source)
+        texts = _of_data(data, model.tokenizer) if sentences is None else _of_text(sentences)
+        vectors = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+        quantization = calibrated(
+            precision, vectors, f"{len(texts):,} sentences of {(sentences or data).name}"
+        )
     content = {
         "precision": precision,
         "of": "vectors of length 1",
@@ -159,24 +146,20 @@ def read_quantization(folder: str | Path) -> Quantization | None:
     return found
 
 
-def _of_data(folder: Path) -> list[np.ndarray]:
-    """Return token ids of the first sequences of prepared data; they are shuffled."""
+def _of_data(folder: Path, tokenizer: Any) -> list[str]:
+    """Return the first sequences of prepared data as text; they are shuffled."""
     try:
         reader = ShardReader(folder)
     except UserError as error:
         raise UserError(
             f"ranges are taken from the sentences of the data, and {error} Give others with --sentences FILE"
         ) from None
-    rows: list[np.ndarray] = []
-    for number in range(reader.num_chunks):
-        sequences = reader.read(number).sequences
-        rows += [sequences[row] for row in range(len(sequences))]
-        if len(rows) >= SENTENCES:
-            break
-    return rows[:SENTENCES]
+    chunks = (reader.read(number).sequences for number in range(reader.num_chunks))
+    rows = (sequences[row].tolist() for sequences in chunks for row in range(len(sequences)))
+    return tokenizer.batch_decode(list(islice(rows, SENTENCES)), skip_special_tokens=True)
 
 
-def _of_text(file: Path, prompt: str, tokenizer: Any, max_length: int) -> list[np.ndarray]:
+def _of_text(file: Path) -> list[str]:
     try:
         lines = [line.strip() for line in file.read_text("utf-8").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
@@ -186,27 +169,7 @@ def _of_text(file: Path, prompt: str, tokenizer: Any, max_length: int) -> list[n
         raise UserError(
             f"--sentences {file}: {len(texts)} different sentences; give some thousand, one a line"
         )
-    encoded = tokenizer(
-        [prompt + text for text in texts], truncation=True, max_length=max_length, padding=False
-    )
-    return [np.asarray(ids) for ids in encoded["input_ids"]]
-
-
-@torch.inference_mode()
-def _encode(encoder: SentenceEncoder, rows: list[np.ndarray]) -> np.ndarray:
-    """Return vectors float32[N, d] of token ids, in no particular order."""
-    rows = sorted((row[: encoder.max_positions] for row in rows), key=len)
-    found, start = [], 0
-    with evaluation_mode(encoder), encoder.weights_unchanged():
-        while start < len(rows):
-            end, tokens = start, 0
-            while end < len(rows) and (end == start or tokens + len(rows[end]) <= _TOKENS):
-                tokens += len(rows[end])
-                end += 1
-            ids = torch.from_numpy(np.concatenate(rows[start:end]).astype(np.int64))
-            found.append(encoder.embed(ids, torch.tensor([len(row) for row in rows[start:end]])).numpy())
-            start = end
-    return np.concatenate(found)
+    return texts
 
 
 def _card(quantization: Quantization, width: int) -> str:
