@@ -72,7 +72,7 @@ MAY_IMPORT = {
     "pretrain.mine": "pretrain.config pretrain.prepare finetune.encoders finetune.flags",
     "pretrain.demo": "pretrain.config",
     "pretrain.clearly": "",
-    "pretrain.doctor": "augment.text pretrain.telemetry pretrain.model finetune.data",
+    "pretrain.doctor": "augment.text pretrain.model",
     "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "
     "pretrain.prepare finetune",
 }
