@@ -18,7 +18,6 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from augment.core.vocabulary import Vocabulary
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
@@ -165,16 +164,13 @@ def assumed_batch(config: Config, length: int | None) -> tuple[BatchSize, int]:
 
 def sampled_batch(config: Config, tokenizer: Any) -> tuple[BatchSize, int]:
     """Return the batch by a sample of its first step, from the run's own loader, and the mean length."""
-    from pretrain.inspect import load_batch
-    from pretrain.objectives import view_specs
-    from pretrain.start.data import open_train
+    from pretrain.start.data import load_batch, open_train
 
     reader, lanes = open_train(config), config.data.lanes
     sample = config.model_copy(deep=True)
     sample.train.global_batch = min(config.train.global_batch, lanes * max(1, SAMPLE // lanes))
     sample.train.batch_start, sample.train.batch_warmup_steps = None, 0
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    batch = load_batch(sample, reader, tokenizer, vocabulary, view_specs(sample), 0, 0, 1)
+    batch = load_batch(sample, reader, tokenizer)
     scale = config.train.global_batch / sample.train.global_batch
     masked = scale * sum(masked.batch.num_tokens for masked in batch.masked)
     predicted = scale * sum(len(masked.positions) for masked in batch.masked)

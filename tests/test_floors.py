@@ -56,9 +56,8 @@ MAY_IMPORT = {
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "
     "pretrain.losses pretrain.objectives pretrain.step",
-    # it makes a batch as `inspect` does
     "pretrain.plan": "pretrain.config pretrain.telemetry pretrain.data pretrain.objectives pretrain.step "
-    "pretrain.start.data pretrain.estimate pretrain.inspect",
+    "pretrain.start.data pretrain.estimate",
     # what users write programs with: it starts the commands, and opens models as the evaluations do
     "pretrain.api": "pretrain.config pretrain.telemetry pretrain.data pretrain.export pretrain.start.encoder "
     "finetune.encoders",
@@ -70,7 +69,6 @@ MAY_IMPORT = {
     "pretrain.verify": "augment pretrain",
     # a command between preparation and training that encodes as the evaluations do
     "pretrain.mine": "pretrain.config pretrain.prepare finetune.encoders finetune.flags",
-    "pretrain.demo": "pretrain.config",
     "pretrain.clearly": "",
     "pretrain.doctor": "augment.text pretrain.model",
     "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "
@@ -179,7 +177,6 @@ PICTURE_BOXES = {
     "pretrain.adapt": "tools",
     "pretrain.clearly": "tools",
     "pretrain.doctor": "examination",
-    "pretrain.demo": "tools",
     "pretrain.inspect": "tools",
     "pretrain.mine": "tools",
     "pretrain.plan": "planning",

@@ -130,7 +130,7 @@ TRIED_BY = {
     "pretrain.prepare.stages.merge",
     "pretrain/remote/test_mirror_faults.py": "pretrain.remote.mirror",
     "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run pretrain.telemetry.board",
-    "pretrain/test_command_faults.py": "pretrain.mine.__main__ augment.convert_weights",
+    "pretrain/test_command_faults.py": "pretrain.mine augment.convert_weights",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",
     "finetune/test_result_faults.py": "finetune.baselines finetune.encoders.kept_vectors "
     "finetune.results finetune.search.index pretrain.sweep.table",

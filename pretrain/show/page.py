@@ -11,7 +11,6 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
-from augment.core.vocabulary import Vocabulary
 from finetune.encoders.embed import embed_sentences
 from finetune.encoders.models import EmbeddingModel, Function, open_model
 from finetune.geometry import plots
@@ -27,6 +26,7 @@ from pretrain.data.tokenizer import load_tokenizer
 from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.objectives import view_specs
 from pretrain.show.known_answers import Retrieval, read_pairs, retrieval
+from pretrain.start.data import load_batch
 from pretrain.start.encoder import starting_encoder
 from pretrain.start.summary import LABELS
 from pretrain.telemetry.formats import format_count, format_seconds
@@ -139,8 +139,7 @@ def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
     """Return the first sequences of the run's first batch, each as lines of text."""
     config = trains_on(config)
     reader, views = ShardReader(config.data_folder, "train"), view_specs(config)
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    batch = inspect.load_batch(config, reader, tokenizer, vocabulary, views, 0, 0, 1)
+    batch = load_batch(config, reader, tokenizer)
     names = inspect.names_of_labels(views, reader)
     shown = range(min(SHOWN, len(batch.original)))
     return [inspect.sequence_lines(batch, row, tokenizer, views, names) for row in shown]

@@ -13,7 +13,7 @@ from write_faults import Subject, require_all
 from augment.convert_weights import convert
 from pretrain.adapt import RECORD, claim
 from pretrain.config.recipe import load_config
-from pretrain.mine.__main__ import SUMMARY, TRIPLES, main
+from pretrain.mine import SUMMARY, TRIPLES, main
 
 
 def test_an_adaptation_takes_its_folder(tmp_path):

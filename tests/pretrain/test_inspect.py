@@ -90,21 +90,10 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
         for place, label in zip(masked.positions, masked.labels):
             assert f"{place}: {tokenizer.decode([int(label)]).strip()}" in out
     assert f"sequence {batch.sequence_ids[2]}\n" not in out
-    assert re.search(
-        r"\nlengths: the lengths of two views correlate at 0\.\d{3}; from lengths alone NT-Xent gets down to "
-        r"\d\.\d\d of ln 48 = 3\.87 \(512 sequences\)\n",
-        out,
-    )
     row = next(line for line in out.splitlines() if line.strip().startswith("view 1 ")).split()
     lengths = batch.views["anchor"].tokens.lengths
     assert row[2:5] == ["anchor", "24", f"{lengths.sum()}"]
-    assert row[5:9] == [
-        str(lengths.min()),
-        f"{np.median(lengths):.0f}",
-        f"{lengths.mean():.1f}",
-        str(lengths.max()),
-    ]
-    assert row[-1] == f"{lengths.sum() / (24 * lengths.max()):.0%}"
+    assert row[5:8] == [str(lengths.min()), f"{lengths.mean():.1f}", str(lengths.max())]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
@@ -231,13 +220,6 @@ def test_labels_of_a_cache_have_the_names_of_its_manifest(monkeypatch, capsys, f
         assert re.search(rf"labels: .*\d% {name}(,|$)", out, re.MULTILINE)
     shown = re.findall(r"^\s+label  (.*)$", out, re.MULTILINE)
     assert len(shown) == 8 and {*shown} <= {*manifest["label_names"]}
-
-
-def test_shared_tokens():
-    first = Ragged.from_sequences([[1, 2, 2, 3], [4], [], [5, 5]])
-    second = Ragged.from_sequences([[2, 3, 3, 2], [1], [4], [5]])
-    assert inspection.shared_tokens(first, second, 10) == 3 + 0 + 0 + 1
-    assert inspection.shared_tokens(first, first, 10) == first.num_tokens
 
 
 def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, recipe):
