@@ -1,6 +1,6 @@
 """`clearly plan`: what a run will need, before it is started.
 
-Memory per rank by part, the largest micro-batch that fits, bytes sent and time, at every ZeRO stage.
+Memory per rank by part, the largest micro-batch that fits, and time, at every ZeRO stage.
 docs/planning.md says what is measured, what is computed, and how far off it may be.
 
     clearly plan --config configs/clear_base.yaml --gpus 256 --gpu h200
@@ -74,7 +74,7 @@ def plan(
     memory: Positive | None = None,
     **overrides: Any,
 ) -> None:
-    """Print what a run will need: memory, the largest micro-batch, bytes sent and time.
+    """Print what a run will need: memory, the largest micro-batch and time.
 
     Args:
         config: the recipe, or the config.yaml of a run; default: what training would take.
@@ -219,8 +219,8 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
 
 
 def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> list[str]:
-    """Return the memory of a rank and what it sends in a step, a part a line, at the recipe's ZeRO stage."""
-    from pretrain.estimate.formulas import collectives, memory
+    """Return the memory of a rank, a part a line, at the recipe's ZeRO stage."""
+    from pretrain.estimate.formulas import memory
 
     layout = layout_of(config, ranks, config.train.zero)
     need = memory(model, batch, layout)
@@ -236,9 +236,6 @@ def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> l
             f"  {need.host / 1e9:9.3f}  in the machine's own memory: this rank's share of a checkpoint "
             "(checkpoint.background)"
         )
-    if parts := collectives(model, batch, layout):
-        lines += ["", f"sent per rank and step at ZeRO {layout.zero}, MB"]
-        lines += [f"  {part.sent(ranks) / 1e6:11,.1f}  {part.name} ({part.kind})" for part in parts]
     return lines
 
 
@@ -246,9 +243,9 @@ def stage_table(
     config: Config, model: ModelSize, batch: BatchSize, ranks: int, capacity: float, flops_per_second: float
 ) -> Table:
     """Return a table with a row for each ZeRO stage that the run may have: all for AdamW, else 0 alone."""
-    from pretrain.estimate.formulas import USABLE, collectives, largest_micro_batch, memory, step_flops
+    from pretrain.estimate.formulas import USABLE, largest_micro_batch, memory, step_flops
 
-    headings = ("ZeRO", "GB", "largest micro-batch", "MB sent", "s/step", "tokens/s", "run")
+    headings = ("ZeRO", "GB", "largest micro-batch", "s/step", "tokens/s", "run")
     caption = (
         f"GB: per rank at the peak; {USABLE:.0%} of a GPU's memory is used. s/step: of computing, without "
         "exchanges and checkpoints. run: of all steps."
@@ -262,13 +259,11 @@ def stage_table(
         peak, available = memory(model, batch, layout).peak, USABLE * capacity
         largest = largest_micro_batch(model, batch, layout, available)
         seconds = step_flops(model, batch, layout) / flops_per_second
-        sent = sum(part.sent(ranks) for part in collectives(model, batch, layout))
         hours = seconds * steps / 3600
         table.add_row(
             str(zero),
             f"{peak / 1e9:,.2f}" + " too much" * (peak > available),
             "none" if largest is None else "all" if largest >= batch.largest_pass / ranks else f"{largest:,}",
-            f"{sent / 1e6:,.0f}",
             f"{seconds:.3g}",
             format_count(batch.tokens / seconds),
             f"{hours:,.1f} h" if hours < 48 else f"{hours / 24:,.1f} d",

@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "pretrain.run": "pretrain finetune",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "
-    "pretrain.losses pretrain.objectives pretrain.step",
+    "pretrain.objectives pretrain.step",
     "pretrain.plan": "pretrain.config pretrain.telemetry pretrain.data pretrain.objectives pretrain.step "
     "pretrain.start.data pretrain.estimate",
     # what users write programs with: it starts the commands, and opens models as the evaluations do

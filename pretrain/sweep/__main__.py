@@ -36,7 +36,7 @@ from pretrain.config.recipe import find_recipe
 from pretrain.config.recipe import flags as keys
 from pretrain.sweep.differences import judging_column
 from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of, pending
-from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
+from pretrain.sweep.file import Sweep, expand, read_sweep, sweep_of
 from pretrain.sweep.runs import Plan, Run, StopRequested, Task, Trainer, side_by_side, slug, unequal_inputs
 from pretrain.sweep.table import collect, columns_of, write
 from pretrain.telemetry.formats import format_seconds
@@ -104,18 +104,6 @@ def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = No
     return 0
 
 
-def train(file: str = "", *, flags: SweepFlags, run_numbers: tuple[int, ...] = (), **overrides: str) -> int:
-    """Train runs and make no table.
-
-    Args:
-        file: a sweep file, as those under configs/sweeps.
-        run_numbers: only the runs of these numbers, as `plan` lists them, by commas.
-    """
-    work = _open(file, flags, overrides)
-    numbers = [_existing(number, work.plan) for number in run_numbers] or range(len(work.plan.tasks))
-    return _until_stopped(partial(work.train, numbers))
-
-
 def gather(file: str = "", *, flags: SweepFlags, **overrides: str) -> int:
     """Evaluate the runs that are done and write the table; train nothing.
 
@@ -167,8 +155,6 @@ def _open(
         )
     runs = Plan(entries, sweep.seeds, folder, partial(_score, sweep, evaluate_models))
     if not quick:
-        for key in replaced(sweep, overrides):
-            print(f"note: --{key} is set for all runs, in place of what the file says", file=sys.stderr)
         starts = [entry for entry in entries if entry.row.kind == "start"]
         for entry in (entry for entry in starts if not models_of(entry, [], folder)):
             print(
@@ -230,12 +216,12 @@ class _Work:
 
     def run(self) -> int:
         """Train, evaluate and tabulate; returns 1 if a run failed."""
-        self.train(range(len(self.plan.tasks)))
+        self.train()
         return self.finish()
 
-    def train(self, numbers: Sequence[int]) -> int:
-        """Train the tasks of these numbers; returns 1 if one failed. One failure does not stop the others."""
-        tasks = [self.plan.tasks[number] for number in numbers]
+    def train(self) -> None:
+        """Train all runs that are not done; one failure does not stop the others."""
+        tasks = self.plan.tasks
         known = [run for task in tasks if (run := self.plan.resolve(task)) is not None]
         states = [run.state for run in known]
         done, begun = states.count("done"), states.count("begun")
@@ -264,7 +250,6 @@ class _Work:
             side_by_side([partial(train_one, *pair) for pair in stage], self.flags.jobs)
         for name, words in self.trainer.failures.items():
             _print_line(f"failed: {name}: {words}")
-        return 1 if self.trainer.failures else 0
 
     def finish(self) -> int:
         """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
@@ -379,14 +364,10 @@ def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
     return sweep.model_copy(update={"seeds": list(map(int, words)), "rows": rows})
 
 
-def _existing(number: int, plan: Plan) -> int:
-    if not 0 <= number < len(plan.tasks):
-        raise UserError(f"there are {len(plan.tasks)} runs, from 0, and no run {number}; `plan` lists them")
-    return number
-
-
 def _words(plan: Plan, number: int) -> list[str]:
-    run = plan.resolve(plan.tasks[_existing(number, plan)])
+    if number >= len(plan.tasks):
+        raise UserError(f"there are {len(plan.tasks)} runs, from 0, and no run {number}; `plan` lists them")
+    run = plan.resolve(plan.tasks[number])
     if run is None:
         raise UserError(f"run {number} is of the winner of an unfinished search; `plan` lists its runs")
     trust = ["--trust=true"] if "*" in allowed() else []
@@ -398,5 +379,5 @@ def _print_line(text: str) -> None:
 
 
 if __name__ == "__main__":
-    first = "words_of run_numbers data init eval_data out rows recipes seed_list config launch dry_run"
-    cli.run(sweep, keys=keys, first=first.split(), plan=plan, train=train, gather=gather)
+    first = "words_of data init eval_data out rows recipes seed_list config launch dry_run"
+    cli.run(sweep, keys=keys, first=first.split(), plan=plan, gather=gather)

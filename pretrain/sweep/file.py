@@ -292,16 +292,6 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
     return entries
 
 
-def replaced(sweep: Sweep, given: Mapping[str, str]) -> list[str]:
-    """Return the keys that rows, grid or search set and that the command line sets for all."""
-    flags = {SHORT_FLAGS.get(key, key) for key in given}
-    varied = set(sweep.grid) | set(sweep.search)
-    for row in sweep.rows.values():
-        varied |= {SHORT_FLAGS.get(key, key) for key, value in row.set.items() if not isinstance(value, dict)}
-        varied |= set(row.search or {})
-    return sorted(flags & varied)
-
-
 def text_of(value: Any) -> str:
     """Return a value of a YAML file as it is typed after a flag."""
     if isinstance(value, bool) or value is None:

@@ -189,7 +189,7 @@ def test_what_cannot_be_adapted_is_one_error_before_anything_is_written(tmp_path
 def test_shares_are_shown_in_percent():
     start = {"heldout_mlm_loss": 5.0, "partner_found": 0.5, "partner_loss": 2.0, "partner_among": 24.0}
     adapted = start | {"partner_found": 0.75, "stsb-dev": 3.0}
-    rows = {label: (first, last) for label, first, last, _ in heldout_rows(start, adapted)}
+    rows = {label: (first, last) for label, first, last in heldout_rows(start, adapted)}
     assert rows["top-1 retrieval of the other view (24 candidates, %)"] == (50.0, 75.0) and len(rows) == 3
 
 

@@ -70,38 +70,6 @@ def test_the_largest_micro_batch_fits_and_one_more_step_does_not():
     assert formulas.largest_micro_batch(MODEL, big, one, 1e6) is None
 
 
-def test_bytes_sent_by_stage():
-    """Ring over 4 ranks: an all-gather or reduce-scatter of B bytes sends 3/4 B, an all-reduce 3/2 B."""
-    vectors = 2 * 100 * 64 * 4 * 0.75
-
-    def sent(zero: int) -> float:
-        parts = formulas.collectives(MODEL, BATCH, replace(FOUR, zero=zero))
-        return sum(part.sent(4) for part in parts)
-
-    assert sent(0) == 1.5 * 4e6 + vectors
-    assert sent(1) == sent(2) == 1.5 * 4e6 + 0.75 * 4e6 + vectors
-    # two micro-batches of views and one of maskings: 2 without gradients, 3 forward, 3 backward
-    gathered = 4 * (990_000 * 8 + 10_000)
-    assert sent(3) == 0.75 * 4e6 + 0.75 * gathered + vectors
-    assert formulas.collectives(MODEL, BATCH, replace(FOUR, ranks=1)) == []
-
-
-@pytest.mark.parametrize("zero, hops", [(0, 2), (1, 2), (2, 2), (3, 1)])
-def test_gradients_in_bfloat16_send_half(zero, hops):
-    def sent(wire: int) -> float:
-        parts = formulas.collectives(MODEL, BATCH, replace(FOUR, zero=zero, wire=wire))
-        return sum(part.sent(4) for part in parts)
-
-    assert sent(4) - sent(2) == hops * 0.75 * 2e6
-
-
-def test_a_shared_loss_sums_gradients_of_vectors_over_ranks():
-    many = replace(BATCH, sequences=512)
-    parts = {part.name: part for part in formulas.collectives(MODEL, many, FOUR)}
-    assert parts["loss"].payload == 2 * parts["vectors"].payload == 2 * 2 * 512 * 64 * 4
-    assert "loss" not in {part.name for part in formulas.collectives(MODEL, BATCH, FOUR)}
-
-
 def test_a_replay_costs_one_more_forward_of_the_views():
     needed = 3 * (2e6 * 6000 + 1e5 * 300)
     assert formulas.step_flops(MODEL, BATCH, FOUR) == needed + 2e6 * 4000

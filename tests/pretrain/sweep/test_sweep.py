@@ -181,15 +181,12 @@ def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
     assert (long / "starts.txt").read_text() == "False\nTrue\n"
 
 
-def test_one_recipe_with_several_seeds_and_single_runs_by_number(tmp_path):
+def test_the_words_of_a_single_run_by_its_number(tmp_path):
     recipe = ROOT / "configs" / "simcse_micro.yaml"
     seeds = ("--config", recipe, "--seed-list", "1,11")
-    said = sweep(tmp_path, "train", *seeds, "--run-numbers", "1", "--train.lr", "1e-3")
-    assert "1 runs" in said and not (tmp_path / "out" / "simcse-micro").exists()
-    runs = list((tmp_path / "out" / "runs").iterdir())
-    assert len(runs) == 1 and runs[0].name.startswith("simcse-micro-seed11-")
     flags = sweep(tmp_path, "plan", *seeds, "--words-of", "0", "--train.lr", "1e-3").splitlines()
     assert f"--config={recipe}" in flags and "--train.seed=1" in flags and "--train.lr=1e-3" in flags
+    sweep(tmp_path, *seeds, "--train.lr", "1e-3")
     assert sweep(tmp_path, "plan", *seeds, "--words-of", "1", "--train.lr", "1e-3") == ""
     assert "there are 2 runs" in sweep(tmp_path, "plan", *seeds, "--words-of", "2", expect=2)
     assert "did you mean --train.lr?" in sweep(tmp_path, "--config", recipe, "--train.lrr", "1", expect=2)

@@ -6,7 +6,7 @@ import pytest
 from sweep_helpers import ROOT, entries_of, write_sweep
 
 from pretrain.common.errors import UserError
-from pretrain.sweep.file import expand, read_sweep, replaced
+from pretrain.sweep.file import expand, read_sweep
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,6 @@ def test_the_command_line_wins_and_relative_values_multiply_what_it_says(tmp_pat
         (128, 1e-3, 5, 1),
         (64, 1e-3, 5, 1),
     ]
-    assert replaced(read_sweep(path), given) == ["train.lr"]
     with pytest.raises(UserError, match="--seed-list"):
         expand(read_sweep(path), tmp_path, {"train.seed": "3"})
 
