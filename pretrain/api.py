@@ -102,11 +102,7 @@ class Run:
         return json.loads(path.read_text("utf-8"))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the rows of metrics.jsonl, of an unfinished run up to here.
-
-        A row of training has `step`, `loss` (name to nats), `lr`, `tokens` and more, as means over the steps
-        since the row before; one of an evaluation has `step` and `evaluation` (name to score).
-        """
+        """Return the rows of metrics.jsonl: of training with `loss`, of evaluations with `evaluation`."""
         return list(read_metrics(self.folder / "metrics.jsonl"))
 
     def evaluate(

@@ -110,7 +110,7 @@ def _push(folder: Path, repo: str, run: Path, public: bool, dry_run: bool) -> No
     if not upload.evaluations:
         print(f"  the card has no evaluations: {run / 'report'} has none of these weights")
     if dry_run:
-        print(f"\n{upload.card}\n{upload.listing()}\n\nnothing was written or sent (--dry-run)")
+        print(upload.card, *upload.files, "nothing was written or sent (--dry-run)", sep="\n")
     else:
         print(f"  sent: {upload.send(public)}")
 

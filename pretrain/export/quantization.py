@@ -122,8 +122,12 @@ def quantize_export(
     write_durably(folder / FILE, (json.dumps(content) + "\n").encode())
     card = folder / "README.md"
     before = card.read_text("utf-8").partition(_HEADING)[0]
-    text = before + _HEADING + _card(quantization, policy["hidden_size"])
-    write_durably(card, text.encode())
+    about = (
+        f"\nVectors are meant to be stored as {precision}: {quantization.describe(policy['hidden_size'])}. "
+        f"sentence-transformers' `quantize_embeddings` makes them of vectors of length 1, by the ranges in "
+        f"`{FILE}`.\n"
+    )
+    write_durably(card, (before + _HEADING + about).encode())
 
 
 def read_quantization(folder: str | Path) -> Quantization | None:
@@ -170,22 +174,3 @@ def _of_text(file: Path) -> list[str]:
             f"--sentences {file}: {len(texts)} different sentences; give some thousand, one a line"
         )
     return texts
-
-
-def _card(quantization: Quantization, width: int) -> str:
-    read = ranges = ""
-    if quantization.ranges is not None:
-        read = f'ranges = np.array(json.load(open("PATH/{FILE}"))["ranges"], np.float32)\n'
-        ranges = ", ranges=ranges"
-    imports = "import json\n\nimport numpy as np\n" if read else ""
-    return f"""
-Vectors are meant to be stored as {quantization.precision}: {quantization.describe(width)}.
-
-```python
-{imports}from sentence_transformers import SentenceTransformer
-from sentence_transformers.quantization import quantize_embeddings
-
-{read}vectors = SentenceTransformer("PATH").encode(["A sentence."], normalize_embeddings=True)
-stored = quantize_embeddings(vectors, "{quantization.precision}"{ranges})
-```
-"""

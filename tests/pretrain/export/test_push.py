@@ -113,8 +113,7 @@ def test_a_dry_run_shows_the_card_and_the_files_and_sends_nothing(run):
     assert stamps(run) == before
     assert f"would export step 7 of {run}" in output
     assert "model-index:" in output and f'SentenceTransformer("{REPO}")' in output
-    size = (run / "export" / "model.safetensors").stat().st_size
-    assert f"{size:,}  model.safetensors" in output and "nothing was written or sent" in output
+    assert "\nmodel.safetensors\n" in output and "nothing was written or sent" in output
     shutil.rmtree(run / "export")
     assert main(str(run), push=REPO, dry_run=True) == 0 and not (run / "export").exists()
     (run / "export").write_text("a file of the user's")

