@@ -156,13 +156,12 @@ class Run:
             raise UserError(f"{name} of {self.folder} wrote no figures; what it printed says why")
         return json.loads(written[-1].read_text("utf-8"))
 
-    def export(self, out: str | Path | None = None, step: int | str = "latest", quantize: str = "") -> Path:
+    def export(self, out: str | Path | None = None, step: int | str = "latest") -> Path:
         """Write a checkpoint's encoder as a folder that transformers and sentence-transformers load.
 
         Args:
             out: the folder to write, in which an earlier export is replaced; None: RUN/export.
             step: "latest", "best", or the number of a checkpoint's step.
-            quantize: how its vectors are to be stored: "int8", "uint8", "binary" or "ubinary".
 
         Returns:
             The folder.
@@ -172,7 +171,7 @@ class Run:
         """
         from pretrain.export.folder import export  # imports torch and transformers
 
-        return export(self.folder, out, step, quantize)
+        return export(self.folder, out, step)
 
 
 def prepare(
@@ -284,7 +283,6 @@ def load(
     batch_size: int = 64,
     max_length: int | None = None,
     precision: str = "fp32",
-    quantized: bool = True,
 ) -> EmbeddingModel:
     """Open an encoder as the evaluations do.
 
@@ -304,8 +302,6 @@ def load(
         batch_size: sentences of a pass, of models that cannot run packed.
         max_length: tokens that sentences are cut to; None: as many as the model takes.
         precision: "fp32", or "bf16" for the encoder's products.
-        quantized: of an export that says how its vectors are stored (`clearly export --quantize`), give them
-            so: int8 or uint8, [N, hidden size], or packed bits. False: float32.
 
     Returns:
         The model, on the GPU if there is one. `encode_poolings` gives several poolings at once.
@@ -316,8 +312,7 @@ def load(
     from finetune.encoders.models import open_model  # numpy: not for who only trains
 
     allow([os.fspath(model)])
-    opened = open_model(os.fspath(model), pooling, token_budget, batch_size, max_length, precision=precision)
-    return opened.stored() if quantized else opened
+    return open_model(os.fspath(model), pooling, token_budget, batch_size, max_length, precision=precision)
 
 
 _CONTINUE = "Start it again (in Python: with resume='auto'); it continues from the newest checkpoint"

@@ -139,7 +139,6 @@ TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",
     "pretrain.verify.seen": "one file, of either kind",
     "pretrain.telemetry.trackers.wandb": "one rename of each folder",
-    "pretrain.export.quantization": "into a hidden folder, which pretrain.export.folder names",
     "finetune.augmentation_quality.__main__": "each file is read by itself",
     "finetune.compare.__main__": "each file is read by itself",
     "finetune.geometry.projector": "each file is read by itself",

@@ -165,7 +165,7 @@ def main(
         detail: also print every aggregation and every subset.
         token_budget: most tokens in one forward pass; halve it when memory runs out.
         quantize: also score vectors stored as int8, uint8, binary or ubinary, by commas, a row each: integers
-            by their cosine, bits by their Hamming distance. Without it, as the export says, if it does.
+            by their cosine, bits by their Hamming distance.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
         json_file: write all scores into this one file instead.
         pair_file: also write every pair's gold score and cosine, as TASK/gold and TASK/POOLING of this npz
@@ -178,10 +178,8 @@ def main(
     started = time.monotonic()
     chosen = evaluator.choose(tasks or None)  # before torch and the model are loaded: names may be wrong
     from finetune.encoders.embed import parse_poolings
-    from pretrain.export.quantization import check_precision
 
-    asked = [check_precision(name) for name in dict.fromkeys(quantize)]
-
+    rows = QuantizedRows(list(dict.fromkeys(quantize)))
     poolings = parse_poolings(pooling) if pooling else []
     opened = open_model(
         model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1, precision=precision
@@ -194,8 +192,7 @@ def main(
             file=sys.stderr,
         )
     pairs = PairScores() if pair_file else None
-    own, several = opened.quantization, opened.encode_poolings
-    rows = QuantizedRows(asked or ([own.precision] if own else []), own, opened.trained_pooling)
+    several = opened.encode_poolings
 
     def embed(sentences: list[str]) -> Mapping[str, np.ndarray]:
         if several is None:

@@ -1,7 +1,6 @@
 """Export a trained encoder as a folder that transformers and sentence-transformers load as it is.
 
     python -m pretrain.export RUN [--step latest|best|N] [--out FOLDER]
-    python -m pretrain.export RUN --quantize int8 [--sentences FILE]
     python -m pretrain.export RUN --push OWNER/NAME [--dry-run]
     python -m pretrain.export EXPORT --push OWNER/NAME [--dry-run]
 
@@ -13,7 +12,6 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
     heads.safetensors                 all that was trained on top (projection head); not needed to embed
     clear.json                        pooling, head, step, scores and recipe, for programs
     training_config.yaml              the recipe, every key written out
-    quantization.json                 with --quantize: how vectors are stored, and by which ranges
     README.md                         the model card, filled from the run
 
 With --push the export is also uploaded to the Hugging Face hub, where it is private unless --public is given.
@@ -34,8 +32,6 @@ def main(
     *,
     step: str = "latest",
     out: str | None = None,
-    quantize: str = "",
-    sentences: Path | None = None,
     push: str | None = None,
     public: bool = False,
     dry_run: bool = False,
@@ -46,41 +42,32 @@ def main(
         run: run folder; for --push also the folder of an export, which is uploaded as it is.
         step: checkpoint: latest, best, or the number of its step.
         out: folder to write; default: RUN/export, or RUN/best for the best.
-        quantize: say that vectors are stored as int8, uint8, binary or ubinary; the weights stay as they are.
-        sentences: a text file, one a line, to take the ranges of int8 and uint8 from; without it, the data of
-            the run.
         push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
         public: a model that the push makes is for everybody; otherwise it is private.
         dry_run: of the push show the card and the files; write and send nothing.
     """
     from pretrain.export.folder import export, is_export
-    from pretrain.export.quantization import check_precision
 
     if push is None and (public or dry_run):
         raise UserError(f"--{'public' if public else 'dry-run'} says how to --push: name OWNER/NAME with it")
-    if quantize:
-        check_precision(quantize)
-    elif sentences is not None:
-        raise UserError("--sentences says what to --quantize int8 or uint8 by: give it, too")
     if push is not None:
         from pretrain.export.push import require_repository
 
         require_repository(push)
         if is_export(Path(run)):
-            if step != "latest" or out is not None or quantize:
+            if step != "latest" or out is not None:
                 raise UserError(
-                    f"{run} is an export, which is pushed as it is: --step, --out and --quantize go with a "
-                    "run"
+                    f"{run} is an export, which is pushed as it is: --step and --out go with a run"
                 )
             _push(Path(run), push, Path(run).resolve().parent, public, dry_run)
             return 0
         if dry_run:
             with tempfile.TemporaryDirectory(prefix="export-") as place:
-                made = export(run, out, step, quantize, sentences, Path(place))
+                made = export(run, out, step, Path(place))
                 _describe(made, run, "would export")
                 _push(made, push, Path(run), public, dry_run)
             return 0
-    folder = export(run, out, step, quantize, sentences)
+    folder = export(run, out, step)
     _describe(folder, run, "exported")
     print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
     if push is not None:
@@ -91,14 +78,11 @@ def main(
 def _describe(made: Path, run: str, did: str) -> None:
     """Print what is in the export `made`."""
     from pretrain.export.folder import read_policy
-    from pretrain.export.quantization import read_quantization
 
     policy = read_policy(made)
     assert policy is not None  # of the export just written
     kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
     print(f"{did} step {policy['step']:,} of {run} (pooling {policy['pooling']}{kept})")
-    if (stored := read_quantization(made)) is not None:
-        print(f"  vectors as {stored.precision}: {stored.describe(policy['hidden_size'])}")
 
 
 def _push(folder: Path, repo: str, run: Path, public: bool, dry_run: bool) -> None:

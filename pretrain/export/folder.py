@@ -38,7 +38,6 @@ from pretrain.common.folder_lock import folder_lock
 from pretrain.common.run_folder import require_folder
 from pretrain.data.tokenizer import DEL, cleaning_tokenizer, tokenizer_hash, without_del
 from pretrain.export.model_card import model_card
-from pretrain.export.quantization import quantize_export
 from pretrain.export.sentence_transformers import POOLED_TYPES, Interface, write_modules
 from pretrain.export.sums import write_sums
 from pretrain.model.architectures import config_from, family_of
@@ -55,8 +54,6 @@ def export(
     source: str | Path,
     out: str | Path | None = None,
     step: int | str = "latest",
-    quantize: str = "",
-    sentences: Path | None = None,
     trial: Path | None = None,
 ) -> Path:
     """Export a checkpoint.
@@ -67,8 +64,6 @@ def export(
             replaced atomically, any other content is an error.
         step: which checkpoint of a run: "latest" (the newest that verifies), a step number, or "best"
             (RUN/best, the export with the best score, is copied).
-        quantize: how vectors are to be stored, a name of `pretrain.export.quantization.PRECISIONS`; "": as
-            float32. sentences: see `quantize_export`.
         trial: make the export in this temporary folder instead, and leave `out` as it is.
 
     Returns:
@@ -80,9 +75,7 @@ def export(
     """
     run, chosen = find_source(Path(source), str(step))
     if out is None and is_export(chosen):
-        if not quantize:
-            return chosen
-        raise UserError(f"{chosen} stays as it is: name a folder for the quantised one with --out")
+        return chosen
     out = Path(out) if out is not None else run / "export"
     _check_replaceable(out)
     if trial is not None:
@@ -101,10 +94,6 @@ def export(
                     else:
                         make_folder(hidden)
                         _write(chosen, run, hidden)
-                    if quantize:
-                        policy = read_policy(hidden)
-                        assert policy is not None  # of the export just written
-                        quantize_export(hidden, policy, quantize, sentences)
                 write_sums(hidden)
                 _keep_times(hidden, out)
                 _share(hidden)

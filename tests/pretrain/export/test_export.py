@@ -367,8 +367,6 @@ def test_the_best_is_an_export_already_and_that_of_the_last_step_stays(tmp_path)
     export(tmp_path, tmp_path / "best", 3)
     before = (tmp_path / "export" / "clear.json").read_bytes()
     assert export(tmp_path, step="best") == tmp_path / "best"
-    with pytest.raises(UserError, match=r"best stays as it is: name a folder .* with --out"):
-        export(tmp_path, step="best", quantize="int8")
     assert (tmp_path / "export" / "clear.json").read_bytes() == before
 
 
