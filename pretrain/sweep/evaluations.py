@@ -205,17 +205,6 @@ def _on_the_way(run: Run | None, name: str) -> float | None:
     return {"start": start, "last": last, "change": last - start, "gain": run.dev - start}.get(name)
 
 
-def deviation(model: EvaluatedModel, name: str | list[str]) -> float | None:
-    """Return an evaluation's own standard deviation of a figure (over splits, say); None: it has none."""
-    if isinstance(name, list):
-        return None
-    evaluation, _, rest = name.partition(".")
-    if evaluation in ("average", "dev", "sts", "run", "start") or not model.results(evaluation).is_file():
-        return None
-    result, score = _task(json.loads(model.results(evaluation).read_text())["tasks"], rest)
-    return None if result is None or score else result["std"]
-
-
 def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
     """Return the task in TASK[.SCORE], and the score. Both may hold dots."""
     fitting = [task for task in tasks if name == task or name.startswith(f"{task}.")]

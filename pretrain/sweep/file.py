@@ -133,9 +133,6 @@ class Sweep(BaseModel):
         description="evaluations, and flags for each, of the model that the recipes start from; their "
         "metrics are start.EVALUATION.TASK",
     )
-    over: str = Field(
-        "", description="what the evaluations' own deviations are over ('five splits'), to show them too"
-    )
     figures: dict[str, Figure] = Field(
         default_factory=dict, description="name -> figure, drawn beside the table (finetune.figures)"
     )

@@ -4,13 +4,12 @@ import datetime
 import os
 import platform
 import statistics
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column, tasks_of
-from pretrain.sweep.evaluations import EvaluatedModel, deviation, metric, models_of
+from pretrain.sweep.evaluations import EvaluatedModel, metric, models_of
 from pretrain.sweep.file import Row, Sweep
 from pretrain.sweep.runs import Plan
 from pretrain.telemetry.intervals import interval_text
@@ -94,15 +93,11 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 "pooling": model.pooling,
                 "evaluations": str(model.folder),
             }
-            if sweep.over:
-                names = columns_for(sweep, entry.row)
-                own = {title: deviation(model, name) for title, name in names.items()}
-                of_run["deviations"] = {title: value for title, value in own.items() if value is not None}
             if model.run is not None:
                 summary = model.run.summary
                 assert summary is not None  # `models_of` gives finished runs
                 of_run |= {"seed": model.run.seed, "warnings": model.run.warnings}
-                of_run |= {"best_step": summary["best_step"], "in_force": summary.get("in_force", {})}
+                of_run["best_step"] = summary["best_step"]
             row["runs"].append(of_run)
         row |= statistics_of([run["figures"] for run in row["runs"]], dev)
     content: dict[str, Any] = {
@@ -110,7 +105,6 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
         "source": sweep.source,
         "paper_reports": sweep.paper_reports,
         "notes": sweep.notes,
-        "over": sweep.over,
         "figures": {name: figure.model_dump() for name, figure in sweep.figures.items()},
         "columns": columns_of(sweep),
         "own_columns": list(sweep.columns) or list(STANDARD),
@@ -167,12 +161,9 @@ def tabulate(content: dict[str, Any]) -> str:
         kind: str,
         values: dict[str, float],
         spread: dict[str, float] | None = None,
-        only: Collection[str] = titles,
     ) -> None:
         cells = [
             _cell(values.get(title), (spread or {}).get(title), 3 if title == "s/step" else 2)
-            if title in only
-            else ""
             for title in titles
         ]
         lines.append("| " + " | ".join([name, kind, *cells]) + " |")
@@ -186,8 +177,6 @@ def tabulate(content: dict[str, Any]) -> str:
             if row.get("search"):
                 count += f", {row['search']['best'] or 'search unfinished'}"
             line(name, f"ours, {count}", row["mean"], row["std"])
-            if deviations := _mean_of([run.get("deviations", {}) for run in runs]):
-                line("", f"ours, ± over {content['over']}", row["mean"], deviations, only=deviations)
             if len(runs) > 1:
                 line(
                     "",
@@ -224,15 +213,6 @@ def tabulate(content: dict[str, Any]) -> str:
             for run in warned
         ]
     return "\n".join(lines) + "\n"
-
-
-def _mean_of(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of every column that all rows have."""
-    return {
-        title: statistics.mean(row[title] for row in rows)
-        for title in (rows[0] if rows else {})
-        if all(title in row for row in rows)
-    }
 
 
 def _differences(difference: dict[str, Any], titles: list[str]) -> list[str]:
