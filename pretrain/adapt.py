@@ -20,18 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.errors import CannotLoad
-from augment.core.pretrained import has_tokenizer, pretrained, require_source, require_weights
+from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.api import load, overrides_of, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.common.run_folder import export_of
 from pretrain.config import recipe as recipes
 from pretrain.config.run import Config
 
-RECORD = "adapt.json"
-"""What an output folder is of: its start, its text and how that is prepared."""
 _OURS = (
     *("data", "data.folder", "run", "folder", "resume", "checkpoint.resume", "model.init"),
     *("data.prepare.sources", "data.prepare.tokenizer", "data.prepare.new_words"),
@@ -81,7 +78,9 @@ def main(
 
     adopt_interface(settings)
     _require_benchmarks(settings)
-    claim(out, settings)
+    ours = ("data", "config.yaml")
+    if out.is_dir() and any(out.glob("[!.]*")) and not any((out / name).exists() for name in ours):
+        raise UserError(f"{out} holds something else; choose another --out")
     try:
         _step(1, f"prepare {text} with the tokenizer of {init}")
         data = prepare(out=out / "data", **settings.data.prepare.model_dump(exclude_unset=True))
@@ -115,11 +114,6 @@ def check_start(init: str) -> int:
         require_weights(location)
         config = pretrained(AutoConfig, location)
         longest = family_of(config.model_type).usable_positions(config)
-        if not has_tokenizer(location):
-            raise CannotLoad(
-                "the folder has no tokenizer.json. Put the one that belongs to the model into it: texts are "
-                "read with the encoder's own tokenizer"
-            )
         adopt_tokenizer(location, longest)
         modules = read_modules(location)
     except (CannotLoad, UserError) as error:
@@ -135,34 +129,6 @@ def _require_benchmarks(settings: Config) -> None:
         from pretrain.start.evaluation import require_sts
 
         require_sts(settings, StsEvaluator(settings.evaluate.sts))
-
-
-def claim(out: Path, settings: Config) -> None:
-    """Write down what an output folder is of.
-
-    Raises:
-        UserError: it is of something else, or holds something else.
-    """
-    path = out / RECORD
-    wanted = {"init": settings.model.init, **settings.data.prepare.model_dump(mode="json")}
-    if path.is_file():
-        held = json.loads(path.read_text("utf-8"))
-        differing = [key for key in wanted if held.get(key) != wanted[key]]
-        if not differing:
-            return
-        if (out / "data" / "manifest.json").is_file() or (out / "checkpoints").exists():
-            key = differing[0]
-            raise UserError(
-                f"{out} holds an adaptation whose {key} is {held.get(key)!r}, and now it is {wanted[key]!r}: "
-                "choose another --out"
-            )
-        # the first command failed before anything was made
-    elif out.is_dir() and any(
-        not path.name.startswith(".") for path in out.iterdir()
-    ):  # as a kill leaves them
-        raise UserError(f"{out} holds something else; choose another --out")
-    make_folder(out)
-    replace_durably(path, to_json(wanted))
 
 
 def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> None:

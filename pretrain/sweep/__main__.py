@@ -35,7 +35,7 @@ from pretrain.common.shutdown import EXIT_CODES, REASONS
 from pretrain.config.recipe import find_recipe
 from pretrain.config.recipe import flags as keys
 from pretrain.sweep.differences import judging_column
-from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of, pending
+from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of
 from pretrain.sweep.file import Sweep, expand, read_sweep, sweep_of
 from pretrain.sweep.runs import Plan, Run, StopRequested, Task, Trainer, side_by_side, slug, unequal_inputs
 from pretrain.sweep.table import collect, columns_of, write
@@ -56,8 +56,7 @@ class SweepFlags(BaseModel):
     recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
     evaluations: cli.Names = Field(
         (),
-        description="which evaluations to run beside sts and geometry, by commas, or all; the others are "
-        "listed as commands, and the table takes in their figures once they are there",
+        description="which evaluations to run beside sts and geometry, by commas, or all",
     )
     launch: str = Field(
         "",
@@ -280,9 +279,8 @@ class _Work:
         if self.flags.clean:
             for run in (model.run for model in models if model.run is not None):
                 discard(run.folder / "checkpoints")
-        wanted = [(model, self.sweep.evaluations) for model in models]
-        if commands := pending([*wanted, *((start, self.sweep.of_start) for start in starts)]):
-            print("To fill the other columns (--evaluations all runs these):", *commands, sep="\n  ")
+        if others := (self.sweep.evaluations | self.sweep.of_start).keys() - chosen.keys():
+            print(f"other columns need {', '.join(sorted(others))}: --evaluations all runs them")
         if self.sweep.figures:
             self._draw()
         print(f"table and figures: {self.out / self.name}")

@@ -21,7 +21,7 @@ import shlex
 import statistics
 import sys
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -212,13 +212,3 @@ def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]
         return None, ""
     task = max(fitting, key=len)
     return tasks[task], name[len(task) + 1 :]
-
-
-def pending(wanted: Iterable[tuple[EvaluatedModel, dict[str, str]]]) -> list[str]:
-    """Return the commands of the evaluations (name -> flags) that are wanted and have no result yet."""
-    commands = {
-        model.results(evaluation): shlex.join(model.words(evaluation, flags))
-        for model, evaluations in wanted
-        for evaluation, flags in evaluations.items()
-    }
-    return [command for results, command in commands.items() if not results.is_file()]
