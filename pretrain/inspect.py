@@ -14,9 +14,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from augment.core.identity import equal_sequences, sequence_identities
+from augment.core.identity import equal_sequences
 from augment.core.ragged import Ragged
-from augment.core.vocabulary import Vocabulary
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
@@ -67,7 +66,6 @@ def inspect(
         )
     reader = open_train(settings) if split == "train" else ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
     views = view_specs(settings)
     batch = load_batch(settings, reader, tokenizer, step, rank, world_size)
     console = Console(highlight=False, markup=False)
@@ -86,8 +84,13 @@ def inspect(
         )
     console.print(shape_table(batch, settings.train.micro_batch_tokens, views))
     names = names_of_labels(views, reader)
-    for line in rate_lines(batch, vocabulary, views, names):
-        console.print(line, soft_wrap=True)
+    for role, view in batch.views.items():
+        changed = 1 - equal_sequences(batch.original, view.tokens).mean()
+        console.print(f"{role}: {changed:.1%} differ from the text, {view.present.mean():.1%} present")
+    if names is not None and batch.labels is not None:
+        shares = np.bincount(batch.labels, minlength=len(names)) / len(batch.labels)
+        labels = ", ".join(f"{share:.1%} {name}" for share, name in zip(shares, names))
+        console.print(f"labels: {labels}", soft_wrap=True)
     for row in range(min(show, len(batch.original))):
         console.print()
         for line in sequence_lines(batch, row, tokenizer, views, names):
@@ -139,57 +142,6 @@ def parts_of(batch: RankBatch, views: list[ViewSpec]) -> list[tuple[str, Ragged]
     ]
 
 
-def rate_lines(
-    batch: RankBatch, vocabulary: Vocabulary, views: list[ViewSpec], names: list[str] | None
-) -> list[str]:
-    """Return what masking and augmentation did to the whole batch, in shares.
-
-    names: of the labels (`names_of_labels`).
-    """
-    original = batch.original
-    ordinary = max(1, int((~vocabulary.special[original.ids]).sum()))
-    lines = []
-    for number, masked in enumerate(batch.masked):
-        seen = masked.batch.ids[masked.positions]
-        count = max(1, len(seen))
-        hidden, kept = (seen == vocabulary.mask_id).sum() / count, (seen == masked.labels).sum() / count
-        lines.append(
-            f"masked {number + 1}: {len(seen):,} tokens to predict, {len(seen) / ordinary:.1%} of the "
-            f"ordinary ones: {hidden:.1%} [MASK], {1 - hidden - kept:.1%} another token, {kept:.1%} "
-            "unchanged"
-        )
-    texts = sequence_identities(original)
-    for number, spec in enumerate(views):
-        view = batch.views[spec.role]
-        of_text = np.flatnonzero(view.identities == texts)
-        facts = []
-        if len(of_text) < len(texts):
-            facts.append(f"{1 - len(of_text) / len(texts):.1%} of the sequences from column {spec.column}")
-        if not view.present.all():
-            facts.append(f"{1 - view.present.mean():.1%} absent (the text fills their place)")
-        if len(of_text):
-            facts.append(_changes(original.take(of_text), view.tokens.take(of_text), vocabulary))
-        lines.append(f"view {number + 1}, {spec.role} ({spec.augmentation}): " + "; ".join(facts))
-    if len(batch.views) == 2:
-        both = [view.tokens for view in batch.views.values()]
-        lines.append(f"identical views: {_same(*both):.1%} of the sequences")
-    if names is not None:
-        assert batch.labels is not None  # the names are of its labels
-        shares = np.bincount(batch.labels, minlength=len(names)) / len(texts)
-        lines.append("labels: " + ", ".join(f"{share:.1%} {name}" for name, share in zip(names, shares)))
-    repeated = len(texts) - len(np.unique(texts))
-    lines.append(f"repeated texts: {repeated:,} of {len(texts):,}")
-    return lines
-
-
-def _changes(original: Ragged, view: Ragged, vocabulary: Vocabulary) -> str:
-    deleted = (view.ids == vocabulary.del_id).mean() if vocabulary.del_id >= 0 else 0.0
-    return (
-        f"{view.num_tokens / original.num_tokens:.1%} of the text's length, {deleted:.1%} of the view is "
-        f"[DEL], {_same(original, view):.1%} of the sequences unchanged"
-    )
-
-
 def sequence_lines(
     batch: RankBatch, row: int, tokenizer: Any, views: list[ViewSpec], names: list[str] | None
 ) -> list[str]:
@@ -233,10 +185,6 @@ def _tokens(ids: np.ndarray, tokenizer: Any) -> list[str]:
 
 def _text(ids: np.ndarray, tokenizer: Any) -> str:
     return tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def _same(first: Ragged, second: Ragged) -> float:
-    return float(equal_sequences(first, second).mean())
 
 
 if __name__ == "__main__":

@@ -110,24 +110,6 @@ def test_tokens_are_shown_as_the_text_has_them(kind):
         assert len(parts) > 1 and all(part and "\ufffd" not in part for part in parts)
 
 
-def test_rates_are_those_of_the_batch(folder):
-    batch, vocabulary = training_batch(folder, 3)
-    masked, first, second, alike, repeated = inspection.rate_lines(batch, vocabulary, VIEWS, None)
-    seen = batch.masked[0].batch.ids[batch.masked[0].positions]
-    share = len(seen) / (~vocabulary.special[batch.original.ids]).sum()
-    assert f"{len(seen)} tokens to predict, {share:.1%} of" in masked
-    assert f"{(seen == vocabulary.mask_id).mean():.1%} [MASK]" in masked
-    figures = [float(figure) for figure in re.findall(r"([\d.]+)%", masked)]
-    assert sum(figures[1:]) == pytest.approx(100, abs=0.2)
-    deleted = (batch.views["anchor"].tokens.ids == vocabulary.del_id).mean()
-    assert (
-        f"{deleted:.1%} of the view is [DEL]" in first
-        and "view 2, positive" in second
-        and "identical views" in alike
-    )
-    assert repeated == "repeated texts: 0 of 48"
-
-
 def test_columns_labels_and_what_is_absent(tmp_path, folder):
     """Half the negatives are not there, a third of the texts come twice; labels of the data, or of
     alternatives."""
@@ -156,7 +138,6 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
         ViewSpec("negative", "none"),
     ]
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    shown = {}
     for name in ("plain", "labelled"):
         reader = ShardReader(tmp_path / name)
         names = inspection.names_of_labels(views, reader)
@@ -164,8 +145,6 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
             tmp_path / name, vocabulary, seed=0, global_batch=96, lanes=1, views=views, copies=0, stop_step=1
         )
         batch = next(iter(loader))
-        lines = inspection.rate_lines(batch, vocabulary, views, names)
-        shown[name] = "\n".join(lines)
         row = int(np.flatnonzero(~batch.views["negative"].present)[0])
         sequence = inspection.sequence_lines(batch, row, tokenizer, views, names)
         assert (
@@ -177,16 +156,6 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
             sequence[5].startswith("  view 3 negative")
             and sequence[6].strip() == "absent  the text fills its place"
         )
-        assert (
-            "view 3, negative (none): 50.0% of the sequences from column negative; 50.0% absent"
-            in shown[name]
-        )
-        assert (
-            "view 2, positive (crop|reorder): 100.0% of the sequences from column positive\n" in shown[name]
-        )
-        assert "repeated texts: 32 of 96" in shown[name]
-    assert "labels: 33.3% 0, 33.3% 1, 33.3% 2" in shown["labelled"]
-    assert re.search(r"labels: \d\d\.\d% crop, \d\d\.\d% reorder, 0\.0% none", shown["plain"])
     assert (
         inspection.described(ShardReader(tmp_path / "labelled"))
         == "records (text, positive, negative; 3 labels)"
