@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,6 @@ from augment.core.own_code import allow
 from pretrain.common.errors import UserError
 from pretrain.common.processes import finish
 from pretrain.common.run_folder import export_of, require_run
-from pretrain.common.typed_values import nearest
 from pretrain.config.data import data_config
 from pretrain.config.recipe import DEFAULT_RECIPE, SHORT_FLAGS, load_config, unknown_key
 from pretrain.config.run import Config
@@ -47,23 +47,8 @@ if TYPE_CHECKING:
 Place = str | os.PathLike[str]
 """A file or folder; relative ones start where the session does."""
 
-EVALUATIONS = (
-    "sts",
-    "senteval",
-    "glue",
-    "clustering",
-    "intents",
-    "anli",
-    "nli_distance",
-    "cola_probe",
-    "zh_sts",
-    "geometry",
-    "nanobeir",
-)
-"""What `Run.evaluate` computes: `python -m finetune.NAME` (docs/evaluation.md)."""
-
 SUITES = ("quick", "mteb-eng", "all")
-"""Suites of several evaluations, which it computes too: `clearly eval --suite NAME`."""
+"""Suites of several evaluations: `clearly eval --suite NAME`."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +96,7 @@ class Run:
         """Evaluate the run's best weights (best/, else export/) and return the figures.
 
         Args:
-            name: one of `EVALUATIONS` or `SUITES`.
+            name: an evaluation, `python -m finetune.NAME` (docs/evaluation.md), or one of `SUITES`.
             data: folder of the benchmarks; None: the one that CLEAR_DATA names.
             out: folder for the figures; None: where `python -m finetune.report RUN` finds them, RUN/sts.json
                 and RUN/report.
@@ -131,10 +116,8 @@ class Run:
                 command.
             KeyboardInterrupt: after Ctrl-C, when the evaluation has stopped.
         """
-        known = (*EVALUATIONS, *SUITES)
-        if name not in known:
-            hint = nearest(name, known)
-            raise UserError(f"there is no evaluation {name!r}{hint or ': ' + ', '.join(known)}")
+        if name not in SUITES and find_spec(f"finetune.{name}") is None:
+            raise UserError(f"there is no evaluation {name!r}: docs/evaluation.md lists them")
         export_of(str(self.folder))  # a run without weights is refused before the process starts
         is_sts = name == "sts"
         folder = Path(out or (self.folder if is_sts else self.folder / "report"))
