@@ -3,6 +3,7 @@
 Sections are those of the hub's own template (huggingface_hub/templates/modelcard_template.md), in its order.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def without_folders(tree: Any) -> Any:
     return Path(tree).name if isinstance(tree, str) and Path(tree).is_absolute() else tree
 
 
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table in Markdown."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
