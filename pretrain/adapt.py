@@ -61,8 +61,8 @@ def main(
     """
     if taken := sorted(set(_OURS) & set(overrides)):
         raise UserError(f"--{taken[0]} follows from --init, --text, --new-words and --out: leave it out")
-    given = {"init": init} | ({"eval_data": eval_data} if eval_data else {})
-    overrides_of(overrides | given)  # what `train` would refuse, before the text is prepared
+    start = {"init": init} | ({"eval_data": eval_data} if eval_data else {})
+    overrides_of(overrides | start)  # what `train` would refuse, before the text is prepared
     choose_accelerator()  # children inherit it
     longest = check_start(init)
     of_recipe = recipes.load_config(config, dict(overrides)).data.prepare.max_length
@@ -70,7 +70,7 @@ def main(
     settings = recipes.load_config(
         config,
         overrides
-        | given
+        | start
         | {"data.prepare.sources": text, "data.prepare.new_words": str(new_words)}
         | {"data.prepare.tokenizer": export_of(init)},
     )
@@ -87,7 +87,7 @@ def main(
         finished = out / "report" / "summary.json"
         if not finished.is_file() or json.loads(finished.read_text("utf-8"))["steps"] < settings.train.steps:
             _step(2, f"train {init} on it")
-            train(config, data=data, run=out, resume="auto", **(overrides | given))
+            train(config, data=data, run=out, resume="auto", **(overrides | start))
     except KeyboardInterrupt:
         print(f"\n{out} is stopped. The same command continues", file=sys.stderr)
         return 130
@@ -202,9 +202,9 @@ def _sts(init: str, out: Path, pooling: str, eval_data: str) -> dict[str, Any]:
         return {}
     own = read_modules(export_of(init)) is not None  # it brings its pooling
     models = {"start": load(init, pooling="" if own else pooling), "adapted": load(out)}
-    found = sts_differences({name: model_pairs(model, evaluator) for name, model in models.items()})
-    tasks: Iterable[str] = [AVERAGE] if AVERAGE in found["start"] else found["start"]
-    return {task: (found["start"][task], found["adapted"][task]) for task in tasks}
+    scores = sts_differences({name: model_pairs(model, evaluator) for name, model in models.items()})
+    tasks: Iterable[str] = [AVERAGE] if AVERAGE in scores["start"] else scores["start"]
+    return {task: (scores["start"][task], scores["adapted"][task]) for task in tasks}
 
 
 def _step(number: int, text: str) -> None:

@@ -160,8 +160,8 @@ def compiled() -> Findings:
 
 def parser() -> Findings:
     """Load the dependency parser that CLEAR_PARSER names, and parse a sentence."""
-    named = os.environ.get(PARSER, "")
-    if not named:
+    name = os.environ.get(PARSER, "")
+    if not name:
         todo = (
             f"{PARSER}=NAME_OR_FOLDER names a spaCy pipeline; only augmentations that rewrite text need one"
         )
@@ -172,9 +172,9 @@ def parser() -> Findings:
 
     try:
         (sentence,) = parse_texts(["The dog barks."], find_parser())
-        yield Finding("ok", f"parser {named}: {len(sentence.words)} words of a sentence parsed")
+        yield Finding("ok", f"parser {name}: {len(sentence.words)} words of a sentence parsed")
     except (AugmentationError, OSError, ValueError) as error:
-        yield Finding("WRONG", f"the parser {named} does not work: {error}", f"name another in {PARSER}")
+        yield Finding("WRONG", f"the parser {name} does not work: {error}", f"name another in {PARSER}")
 
 
 # -- machine -----------------------------------------------------------
@@ -188,12 +188,12 @@ def job(environment: Mapping[str, str]) -> Findings:
     """
     if "SLURM_JOB_ID" not in environment:
         return
-    given = int(environment.get("SLURM_CPUS_ON_NODE", "1"))
+    cpus = int(environment.get("SLURM_CPUS_ON_NODE", "1"))
     tasks = int(environment.get("SLURM_STEP_TASKS_PER_NODE", "1").partition("(")[0].partition(",")[0])
-    share, usable = max(1, given // tasks), len(os.sched_getaffinity(0))
+    share, usable = max(1, cpus // tasks), len(os.sched_getaffinity(0))
     name = f"Slurm job {environment['SLURM_JOB_ID']}, task {environment.get('SLURM_PROCID', '0')}"
     what = (
-        f"{name} of {environment.get('SLURM_NTASKS', '1')}, on {platform.node()}: {given} CPUs for {tasks} "
+        f"{name} of {environment.get('SLURM_NTASKS', '1')}, on {platform.node()}: {cpus} CPUs for {tasks} "
         f"tasks here; this one may run on {usable}"
     )
     todo = f"srun --cpus-per-task {share}; srun does not take that over from sbatch" if usable < share else ""
@@ -234,10 +234,10 @@ def devices() -> Findings:
         what = f"torch for CUDA {torch.version.cuda} finds no GPU"
         yield Finding("WRONG" if driver else "note", what, todo)
     for number in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_properties(number)
-        free = torch.cuda.mem_get_info(number)[0] / found.total_memory
+        gpu = torch.cuda.get_device_properties(number)
+        free = torch.cuda.mem_get_info(number)[0] / gpu.total_memory
         todo = "nvidia-smi shows which process holds the rest" if free < 0.9 else ""
-        what = f"GPU {number}: {found.name}, {found.total_memory / 2**30:.0f} GiB, {100 * free:.0f}% free"
+        what = f"GPU {number}: {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {100 * free:.0f}% free"
         yield Finding("note" if todo else "ok", what, todo)
 
 
@@ -286,7 +286,7 @@ def disk(folder: Path) -> Findings:
 
     Where the folder is not there yet, the one that it would be made in is looked at: nothing is left behind.
     """
-    asked, folder = folder, next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    target, folder = folder, next(place for place in (folder, *folder.absolute().parents) if place.exists())
     path = folder / f".doctor-{uuid.uuid4().hex}"
     try:
         usage = shutil.disk_usage(folder)
@@ -295,7 +295,7 @@ def disk(folder: Path) -> Findings:
         finally:
             path.unlink(missing_ok=True)
     except OSError as error:
-        yield Finding("WRONG", f"{asked} cannot be written: {error.strerror}", "name another with --folder")
+        yield Finding("WRONG", f"{target} cannot be written: {error.strerror}", "name another with --folder")
         return
     free = usage.free / 2**30
     todo = "a checkpoint takes 12 bytes a parameter, data 2 a token" if free < _LEAST_GIB else ""
@@ -336,24 +336,24 @@ def visibility(folder: Path, environment: Mapping[str, str], wait: float = 60.0)
     tasks = int(environment.get("SLURM_NTASKS", "1"))
     if tasks < 2 or "SLURM_STEP_ID" not in environment:
         return
-    me = int(environment["SLURM_PROCID"])
+    rank = int(environment["SLURM_PROCID"])
     place = folder / f".doctor-{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
     place.mkdir(parents=True, exist_ok=True)
-    (place / str(me)).write_text(socket.gethostname())
+    (place / str(rank)).write_text(socket.gethostname())
     deadline = time.monotonic() + wait
-    while len(seen := _names(place)) < tasks and time.monotonic() < deadline:
+    while len(hosts := _names(place)) < tasks and time.monotonic() < deadline:
         time.sleep(0.2)
-    if missing := sorted(set(range(tasks)) - seen.keys()):
+    if missing := sorted(set(range(tasks)) - hosts.keys()):
         others = ", ".join(map(str, missing))
         what = f"{socket.gethostname()} does not see what tasks {others} wrote in {folder}"
         yield Finding("WRONG", what, "name a folder on a file system that all nodes mount")
         return
-    (place / f"{me}.seen").touch()
-    while me == 0 and len(list(place.glob("*.seen"))) < tasks and time.monotonic() < deadline:
+    (place / f"{rank}.seen").touch()
+    while rank == 0 and len(list(place.glob("*.seen"))) < tasks and time.monotonic() < deadline:
         time.sleep(0.2)
-    if me == 0:
+    if rank == 0:
         shutil.rmtree(place, ignore_errors=True)
-    yield Finding("ok", f"{folder} is seen by {', '.join(sorted(set(seen.values())))}")
+    yield Finding("ok", f"{folder} is seen by {', '.join(sorted(set(hosts.values())))}")
 
 
 def _names(place: Path) -> dict[int, str]:

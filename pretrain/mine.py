@@ -104,7 +104,9 @@ def main(
         raise UserError(f"--out {out} holds something else; name another folder")
     keys = {"text_key": text_key, "positive_key": positive_key, "other_fields": other_fields}
     # before the model: a damaged file should not cost its loading
-    given, candidates = read_pairs([Source.model_validate({"source": name, **keys}) for name in pairs])
+    labelled_pairs, candidates = read_pairs(
+        [Source.model_validate({"source": name, **keys}) for name in pairs]
+    )
     if corpus:
         source = Source.model_validate(corpus)
         tasks = plan_tasks([source], records=True)
@@ -119,20 +121,20 @@ def main(
         query_prompt or opened.query_prompt,
         document_prompt or opened.document_prompt,
     )
-    triples = mine(given, candidates, vectors, options)
+    triples = mine(labelled_pairs, candidates, vectors, options)
     if not triples:
         raise UserError(
-            f"none of {len(given):,} pairs got a negative; loosen --max-score, --min-score or the margins, "
-            "raise --range-max, or give more candidates with --corpus"
+            f"none of {len(labelled_pairs):,} pairs got a negative; loosen --max-score, --min-score or the "
+            "margins, raise --range-max, or give more candidates with --corpus"
         )
     rows = [{name: row[name] for name in ("text", "positive", "negative")} for row in triples]
-    numbers: dict[Pair, int] = dict.fromkeys(given, 0)
+    numbers: dict[Pair, int] = dict.fromkeys(labelled_pairs, 0)
     for row in rows:
         numbers[row["text"], row["positive"]] += 1
-    without = [pair for pair in given if not numbers[pair]]
+    pairs_without = [pair for pair in labelled_pairs if not numbers[pair]]
     if unmatched == "keep":
-        order = {pair: number for number, pair in enumerate(given)}
-        rows += [{"text": text, "positive": positive} for text, positive in without]
+        order = {pair: number for number, pair in enumerate(labelled_pairs)}
+        rows += [{"text": text, "positive": positive} for text, positive in pairs_without]
         rows.sort(key=lambda row: order[row["text"], row["positive"]])
     about = {
         "model": model,
@@ -140,10 +142,10 @@ def main(
         "corpus": corpus or None,
         "options": options.model_dump(),
         "counts": {
-            "pairs": len(given),
+            "pairs": len(labelled_pairs),
             "triples": len(triples),
             "pairs_with_fewer": sum(0 < count < options.num_negatives for count in numbers.values()),
-            "pairs_without": len(without),
+            "pairs_without": len(pairs_without),
         },
         "cosines": {
             name: _quartiles([row["scores"][place] for row in triples])
@@ -155,7 +157,7 @@ def main(
         content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         replace_durably(out / TRIPLES, content.encode())
         replace_durably(out / SUMMARY, yaml.safe_dump(about, sort_keys=False, allow_unicode=True).encode())
-    print(f"{len(triples):,} triples of {len(given):,} pairs: {out / TRIPLES}")
+    print(f"{len(triples):,} triples of {len(labelled_pairs):,} pairs: {out / TRIPLES}")
     print(yaml.safe_dump({key: about[key] for key in ("counts", "cosines")}, sort_keys=False), end="")
     print(f"train on them: --data.prepare.sources {out / TRIPLES} --data.prepare.unit record")
 
@@ -179,8 +181,8 @@ def read_pairs(sources: list[Source]) -> tuple[list[Pair], list[str]]:
             if fault:
                 raise UserError(f"{readers.where(task, record.position)}: the record {fault}")
             pairs[record.texts[_TEXT], record.texts[_POSITIVE]] = None
-            given = (record.texts[_NEGATIVE], *record.texts[_FURTHER:])
-            negatives |= dict.fromkeys(filter(None, given))
+            further = (record.texts[_NEGATIVE], *record.texts[_FURTHER:])
+            negatives |= dict.fromkeys(filter(None, further))
     if not pairs:
         raise UserError(f"there is no pair in {', '.join(map(str, sources))}")
     return list(pairs), list(negatives)
@@ -259,7 +261,7 @@ def mine(
     state = random.getstate()
     random.seed(options.seed)
     try:
-        found = mine_hard_negatives(
+        rows = mine_hard_negatives(
             queries,
             vectors,
             anchor_column_name="text",
@@ -277,7 +279,7 @@ def mine(
     finally:
         random.setstate(state)
     order = {pair: number for number, pair in enumerate(pairs)}
-    triples = [row for row in found if (row["text"], row["positive"]) in order]
+    triples = [row for row in rows if (row["text"], row["positive"]) in order]
     return sorted(triples, key=lambda row: order[row["text"], row["positive"]])
 
 
