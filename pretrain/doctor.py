@@ -202,11 +202,10 @@ def job(environment: Mapping[str, str]) -> Findings:
 
 def processor() -> Findings:
     """Say which processor, cores and memory there are, and what limits them."""
-    information = dict(
-        (part.strip() for part in line.split(":", 1))
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if ":" in line
-    )
+    information: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        information[key.strip()] = value.strip()
     flags = information.get("flags", "").split()
     special = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
