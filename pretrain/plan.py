@@ -131,6 +131,11 @@ def plan(
         console.print(line, soft_wrap=True)
     flops_per_second = gpus * speed * 1e12 * (share or MFU)
     console.print(stage_table(settings, model, batch, gpus, capacity * 1e9, flops_per_second))
+    console.print(
+        "GB: per rank at the peak; 90% of a GPU's memory is planned with. s/step: computing alone, without "
+        "exchanges and checkpoints. run: all steps.",
+        soft_wrap=True,
+    )
 
 
 def utilisation_of(run: Path) -> float:
@@ -246,11 +251,7 @@ def stage_table(
     from pretrain.estimate.formulas import USABLE, largest_micro_batch, memory, step_flops
 
     headings = ("ZeRO", "GB", "largest micro-batch", "s/step", "tokens/s", "run")
-    caption = (
-        f"GB: per rank at the peak; {USABLE:.0%} of a GPU's memory is used. s/step: of computing, without "
-        "exchanges and checkpoints. run: of all steps."
-    )
-    table = Table(*headings, box=SIMPLE, pad_edge=False, caption=caption, caption_justify="left")
+    table = Table(*headings, box=SIMPLE, pad_edge=False)
     for column in table.columns:
         column.justify = "right"
     steps = config.batch_sizes.full_steps(config.train.steps)
