@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 CORPUS ?= embedded
+NAME ?= $(if $(filter embedded,$(CORPUS)),demo,demo-$(basename $(notdir $(CORPUS))))
 DATA ?= $(CLEAR_DATA)
 BIN = $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
@@ -22,8 +23,16 @@ $(INSTALLED): setup.py pyproject.toml constraints.txt $(wildcard augment/native/
 	$(BIN)/pip install --quiet --no-build-isolation -e ".[dev]" -c constraints.txt
 	touch $@
 
+# From raw text to an evaluated, exported encoder. What was interrupted continues. DeepSpeed's own port may be taken.
+FREE_PORT = $$(python -c "from pretrain.common.processes import free_port; print(free_port())")
 demo: $(INSTALLED)
-	$(BIN)/python -m pretrain.demo --source "$(CORPUS)" $(if $(DATA),--eval-data "$(DATA)")
+	clearly prepare --config configs/demo.yaml --source "$(CORPUS)" --out "data/$(NAME)"
+	deepspeed --log_level error --master_port $(FREE_PORT) pretrain/main.py --config configs/demo.yaml \
+	  --data "data/$(NAME)" --run "runs/$(NAME)" --resume auto $(if $(DATA),--eval-data "$(DATA)")
+	$(if $(DATA),python -m finetune.sts "runs/$(NAME)" --eval-data "$(DATA)")
+	clearly show "runs/$(NAME)" --out "runs/$(NAME)/report/page.html"
+	@echo "encoder: runs/$(NAME)/export, for transformers and sentence-transformers"
+	@echo "curves:  tensorboard --logdir runs/$(NAME)/tensorboard"
 
 # One process a core; a test file stays in one, with its fixtures.
 test: $(INSTALLED)

@@ -28,6 +28,7 @@ setup(
         "augment": ["word_lists/*"],
         "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],
         "finetune.search": ["page.html.jinja"],
+        "pretrain.export": ["card.md.jinja"],
         "pretrain.show": ["show.html.jinja"],
         "pretrain.recipes": ["*.yaml"],
         "pretrain.recipes.sweeps": ["*.yaml"],

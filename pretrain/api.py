@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,6 @@ from augment.core.own_code import allow
 from pretrain.common.errors import UserError
 from pretrain.common.processes import finish
 from pretrain.common.run_folder import export_of, require_run
-from pretrain.common.typed_values import nearest
 from pretrain.config.data import data_config
 from pretrain.config.recipe import DEFAULT_RECIPE, SHORT_FLAGS, load_config, unknown_key
 from pretrain.config.run import Config
@@ -47,23 +47,8 @@ if TYPE_CHECKING:
 Place = str | os.PathLike[str]
 """A file or folder; relative ones start where the session does."""
 
-EVALUATIONS = (
-    "sts",
-    "senteval",
-    "glue",
-    "clustering",
-    "intents",
-    "anli",
-    "nli_distance",
-    "cola_probe",
-    "zh_sts",
-    "geometry",
-    "nanobeir",
-)
-"""What `Run.evaluate` computes: `python -m finetune.NAME` (docs/evaluation.md)."""
-
 SUITES = ("quick", "mteb-eng", "all")
-"""Suites of several evaluations, which it computes too: `clearly eval --suite NAME`."""
+"""Suites of several evaluations: `clearly eval --suite NAME`."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +87,7 @@ class Run:
         return json.loads(path.read_text("utf-8"))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the rows of metrics.jsonl, of an unfinished run up to here.
-
-        A row of training has `step`, `loss` (name to nats), `lr`, `tokens` and more, as means over the steps
-        since the row before; one of an evaluation has `step` and `evaluation` (name to score).
-        """
+        """Return the rows of metrics.jsonl: of training with `loss`, of evaluations with `evaluation`."""
         return list(read_metrics(self.folder / "metrics.jsonl"))
 
     def evaluate(
@@ -115,7 +96,7 @@ class Run:
         """Evaluate the run's best weights (best/, else export/) and return the figures.
 
         Args:
-            name: one of `EVALUATIONS` or `SUITES`.
+            name: an evaluation, `python -m finetune.NAME` (docs/evaluation.md), or one of `SUITES`.
             data: folder of the benchmarks; None: the one that CLEAR_DATA names.
             out: folder for the figures; None: where `python -m finetune.report RUN` finds them, RUN/sts.json
                 and RUN/report.
@@ -135,10 +116,8 @@ class Run:
                 command.
             KeyboardInterrupt: after Ctrl-C, when the evaluation has stopped.
         """
-        known = (*EVALUATIONS, *SUITES)
-        if name not in known:
-            hint = nearest(name, known)
-            raise UserError(f"there is no evaluation {name!r}{hint or ': ' + ', '.join(known)}")
+        if name not in SUITES and find_spec(f"finetune.{name}") is None:
+            raise UserError(f"there is no evaluation {name!r}: docs/evaluation.md lists them")
         export_of(str(self.folder))  # a run without weights is refused before the process starts
         is_sts = name == "sts"
         folder = Path(out or (self.folder if is_sts else self.folder / "report"))
@@ -160,13 +139,12 @@ class Run:
             raise UserError(f"{name} of {self.folder} wrote no figures; what it printed says why")
         return json.loads(written[-1].read_text("utf-8"))
 
-    def export(self, out: str | Path | None = None, step: int | str = "latest", quantize: str = "") -> Path:
+    def export(self, out: str | Path | None = None, step: int | str = "latest") -> Path:
         """Write a checkpoint's encoder as a folder that transformers and sentence-transformers load.
 
         Args:
             out: the folder to write, in which an earlier export is replaced; None: RUN/export.
             step: "latest", "best", or the number of a checkpoint's step.
-            quantize: how its vectors are to be stored: "int8", "uint8", "binary" or "ubinary".
 
         Returns:
             The folder.
@@ -176,7 +154,7 @@ class Run:
         """
         from pretrain.export.folder import export  # imports torch and transformers
 
-        return export(self.folder, out, step, quantize)
+        return export(self.folder, out, step)
 
 
 def prepare(
@@ -288,7 +266,6 @@ def load(
     batch_size: int = 64,
     max_length: int | None = None,
     precision: str = "fp32",
-    quantized: bool = True,
 ) -> EmbeddingModel:
     """Open an encoder as the evaluations do.
 
@@ -308,8 +285,6 @@ def load(
         batch_size: sentences of a pass, of models that cannot run packed.
         max_length: tokens that sentences are cut to; None: as many as the model takes.
         precision: "fp32", or "bf16" for the encoder's products.
-        quantized: of an export that says how its vectors are stored (`clearly export --quantize`), give them
-            so: int8 or uint8, [N, hidden size], or packed bits. False: float32.
 
     Returns:
         The model, on the GPU if there is one. `encode_poolings` gives several poolings at once.
@@ -320,8 +295,7 @@ def load(
     from finetune.encoders.models import open_model  # numpy: not for who only trains
 
     allow([os.fspath(model)])
-    opened = open_model(os.fspath(model), pooling, token_budget, batch_size, max_length, precision=precision)
-    return opened.stored() if quantized else opened
+    return open_model(os.fspath(model), pooling, token_budget, batch_size, max_length, precision=precision)
 
 
 _CONTINUE = "Start it again (in Python: with resume='auto'); it continues from the newest checkpoint"

@@ -7,31 +7,22 @@ trains on.
     python -m pretrain.inspect --config runs/NAME/config.yaml --step 1200 --rank 1 --world-size 2
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from augment.core.identity import equal_sequences, sequence_identities
+from augment.core.identity import equal_sequences
 from augment.core.ragged import Ragged
-from augment.core.vocabulary import Vocabulary
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
-from pretrain.config.run import Config
-from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec, label_names
+from pretrain.data.batch import RankBatch, ViewSpec, label_names
 from pretrain.data.manifest import MANIFEST
-from pretrain.data.masking import Masked, Masking
-from pretrain.data.pipelines import synonyms_for
+from pretrain.data.masking import Masked
 from pretrain.data.shards import ShardReader
-
-if TYPE_CHECKING:
-    from pretrain.start.length_shortcut import LengthShortcut
 
 
 def inspect(
@@ -64,7 +55,7 @@ def inspect(
     from pretrain.cache.views import trains_on
     from pretrain.data.tokenizer import load_tokenizer
     from pretrain.objectives import view_specs
-    from pretrain.start.data import open_train
+    from pretrain.start.data import load_batch, open_train
 
     copies, settings = settings.data.cache, trains_on(settings)
     if copies and not (settings.data_folder / MANIFEST).is_file():
@@ -75,9 +66,8 @@ def inspect(
         )
     reader = open_train(settings) if split == "train" else ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
     views = view_specs(settings)
-    batch = load_batch(settings, reader, tokenizer, vocabulary, views, step, rank, world_size)
+    batch = load_batch(settings, reader, tokenizer, step, rank, world_size)
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 110)  # the table's; lines wrap where the terminal does
     console.print(
@@ -94,30 +84,17 @@ def inspect(
         )
     console.print(shape_table(batch, settings.train.micro_batch_tokens, views))
     names = names_of_labels(views, reader)
-    for line in rate_lines(batch, vocabulary, views, names):
-        console.print(line, soft_wrap=True)
-    if lengths := _lengths(settings, reader, tokenizer, vocabulary, views):
-        console.print(f"lengths: {lengths}", soft_wrap=True)
+    for role, view in batch.views.items():
+        changed = 1 - equal_sequences(batch.original, view.tokens).mean()
+        console.print(f"{role}: {changed:.1%} differ from the text, {view.present.mean():.1%} present")
+    if names is not None and batch.labels is not None:
+        shares = np.bincount(batch.labels, minlength=len(names)) / len(batch.labels)
+        labels = ", ".join(f"{share:.1%} {name}" for share, name in zip(shares, names))
+        console.print(f"labels: {labels}", soft_wrap=True)
     for row in range(min(show, len(batch.original))):
         console.print()
         for line in sequence_lines(batch, row, tokenizer, views, names):
             console.print(line, soft_wrap=True)
-
-
-def _lengths(
-    settings: Config, reader: ShardReader, tokenizer: Any, vocabulary: Vocabulary, views: list[ViewSpec]
-) -> LengthShortcut | None:
-    from pretrain.start.length_shortcut import measure_lengths
-
-    synonyms = synonyms_for(
-        [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
-    )
-    return measure_lengths(settings, reader.parts[0], vocabulary, views, synonyms, _longest(settings))
-
-
-def _longest(settings: Config) -> int | None:
-    # A checkpoint's own limit is in its configuration, which takes the model to read.
-    return settings.model.max_positions if settings.model.init is None else None
 
 
 def described(reader: ShardReader) -> str:
@@ -141,80 +118,18 @@ def names_of_labels(views: list[ViewSpec], reader: ShardReader) -> list[str] | N
     return reader.manifest.get("label_names") or [str(number) for number in range(reader.labels)]
 
 
-def load_batch(
-    settings: Config,
-    reader: ShardReader,
-    tokenizer: Any,
-    vocabulary: Vocabulary,
-    views: list[ViewSpec],
-    step: int,
-    rank: int,
-    world_size: int,
-) -> RankBatch:
-    """Return the rank's batch of a step, from the Loader that training uses."""
-    from pretrain.data.loader import Loader, LoaderSettings, Position, require_negatives
-    from pretrain.data.tokenizer import prompt_tokens
-
-    require_negatives(reader, views)
-    synonyms = synonyms_for(
-        [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
-    )
-    masking = Masking.of(settings.objective)
-    loader = Loader(
-        reader,
-        BatchSpec(
-            views,
-            masking,
-            vocabulary,
-            synonyms,
-            _longest(settings),
-            prompt_tokens(tokenizer, settings.data.prompts),
-        ),
-        replace(LoaderSettings.of(settings), workers=0),
-        Position(step, step + 1, rank, world_size),
-    )
-    return next(iter(loader))
-
-
 def shape_table(batch: RankBatch, budget: int, views: list[ViewSpec]) -> Table:
-    """Return a table of the sequences, tokens and lengths of each part of the batch.
-
-    "fill" is the share of the micro-batches' token budget that is used; "fill if padded" is the share of real
-    tokens if the batch were padded to its longest sequence.
-    """
+    """Return a table of the sequences, tokens, lengths and micro-batches of each part of the batch."""
     from pretrain.data.microbatches import count_micro_batches
 
-    headings = (
-        "",
-        "sequences",
-        "tokens",
-        "min",
-        "median",
-        "mean",
-        "max",
-        "micro-batches",
-        "fill",
-        "fill if padded",
-    )
-    table = Table(*headings, box=SIMPLE)
+    table = Table("", "sequences", "tokens", "min", "mean", "max", "micro-batches", box=SIMPLE)
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"
     for name, part in parts_of(batch, views):
         lengths = part.lengths
-        count = count_micro_batches(lengths, budget)
-        table.add_row(
-            name,
-            f"{len(part):,}",
-            f"{part.num_tokens:,}",
-            f"{lengths.min()}",
-            f"{np.median(lengths):.0f}",
-            f"{lengths.mean():.1f}",
-            f"{lengths.max()}",
-            f"{count}",
-            f"{part.num_tokens / (count * budget):.0%}",
-            f"{part.num_tokens / (len(part) * lengths.max()):.0%}",
-        )
+        shape = f"{len(part):,} {part.num_tokens:,} {lengths.min()} {lengths.mean():.1f} {lengths.max()}"
+        table.add_row(name, *shape.split(), str(count_micro_batches(lengths, budget)))
     return table
 
 
@@ -225,65 +140,6 @@ def parts_of(batch: RankBatch, views: list[ViewSpec]) -> list[tuple[str, Ragged]
         *((f"masked {i + 1}", masked.batch) for i, masked in enumerate(batch.masked)),
         *((f"view {i + 1} {spec.role}", batch.views[spec.role].tokens) for i, spec in enumerate(views)),
     ]
-
-
-def rate_lines(
-    batch: RankBatch, vocabulary: Vocabulary, views: list[ViewSpec], names: list[str] | None
-) -> list[str]:
-    """Return what masking and augmentation did to the whole batch, in shares.
-
-    names: of the labels (`names_of_labels`).
-    """
-    original = batch.original
-    ordinary = max(1, int((~vocabulary.special[original.ids]).sum()))
-    lines = []
-    for number, masked in enumerate(batch.masked):
-        seen = masked.batch.ids[masked.positions]
-        count = max(1, len(seen))
-        hidden, kept = (seen == vocabulary.mask_id).sum() / count, (seen == masked.labels).sum() / count
-        lines.append(
-            f"masked {number + 1}: {len(seen):,} tokens to predict, {len(seen) / ordinary:.1%} of the "
-            f"ordinary ones: {hidden:.1%} [MASK], {1 - hidden - kept:.1%} another token, {kept:.1%} "
-            "unchanged"
-        )
-    texts = sequence_identities(original)
-    for number, spec in enumerate(views):
-        view = batch.views[spec.role]
-        of_text = np.flatnonzero(view.identities == texts)
-        facts = []
-        if len(of_text) < len(texts):
-            facts.append(f"{1 - len(of_text) / len(texts):.1%} of the sequences from column {spec.column}")
-        if not view.present.all():
-            facts.append(f"{1 - view.present.mean():.1%} absent (the text fills their place)")
-        if len(of_text):
-            facts.append(_changes(original.take(of_text), view.tokens.take(of_text), vocabulary))
-        lines.append(f"view {number + 1}, {spec.role} ({spec.augmentation}): " + "; ".join(facts))
-    if len(batch.views) == 2:
-        both = [view.tokens for view in batch.views.values()]
-        lines.append(f"identical views: {_same(*both):.1%} of the sequences")
-    if names is not None:
-        assert batch.labels is not None  # the names are of its labels
-        shares = np.bincount(batch.labels, minlength=len(names)) / len(texts)
-        lines.append("labels: " + ", ".join(f"{share:.1%} {name}" for name, share in zip(names, shares)))
-    repeated = len(texts) - len(np.unique(texts))
-    lines.append(f"repeated texts: {repeated:,} of {len(texts):,}")
-    return lines
-
-
-def _changes(original: Ragged, view: Ragged, vocabulary: Vocabulary) -> str:
-    deleted = (view.ids == vocabulary.del_id).mean() if vocabulary.del_id >= 0 else 0.0
-    changed = 1 - shared_tokens(original, view, vocabulary.size) / max(1, original.num_tokens)
-    return (
-        f"{view.num_tokens / original.num_tokens:.1%} of the text's length, {changed:.1%} of its tokens "
-        f"missing, {deleted:.1%} of the view is [DEL], {_same(original, view):.1%} of the sequences unchanged"
-    )
-
-
-def shared_tokens(first: Ragged, second: Ragged, size: int) -> int:
-    """Return how many tokens sequence i of both has in common, whatever their order, summed over i."""
-    a, b = (np.unique(part.rows() * size + part.ids, return_counts=True) for part in (first, second))
-    _, here, there = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
-    return int(np.minimum(a[1][here], b[1][there]).sum())
 
 
 def sequence_lines(
@@ -329,10 +185,6 @@ def _tokens(ids: np.ndarray, tokenizer: Any) -> list[str]:
 
 def _text(ids: np.ndarray, tokenizer: Any) -> str:
     return tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def _same(first: Ragged, second: Ragged) -> float:
-    return float(equal_sequences(first, second).mean())
 
 
 if __name__ == "__main__":

@@ -55,8 +55,9 @@ MAY_IMPORT = {
     "pretrain.run": "pretrain finetune",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "
-    "pretrain.losses pretrain.objectives pretrain.step pretrain.start.local_ranks pretrain.start.data",
-    "pretrain.plan": "pretrain.config pretrain.data pretrain.estimate",
+    "pretrain.objectives pretrain.step",
+    "pretrain.plan": "pretrain.config pretrain.telemetry pretrain.data pretrain.objectives pretrain.step "
+    "pretrain.start.data pretrain.estimate",
     # what users write programs with: it starts the commands, and opens models as the evaluations do
     "pretrain.api": "pretrain.config pretrain.telemetry pretrain.data pretrain.export pretrain.start.encoder "
     "finetune.encoders",
@@ -68,9 +69,8 @@ MAY_IMPORT = {
     "pretrain.verify": "augment pretrain",
     # a command between preparation and training that encodes as the evaluations do
     "pretrain.mine": "pretrain.config pretrain.prepare finetune.encoders finetune.flags",
-    "pretrain.demo": "pretrain.config",
     "pretrain.clearly": "",
-    "pretrain.doctor": "augment.text pretrain.telemetry pretrain.model finetune.data",
+    "pretrain.doctor": "augment.text pretrain.model",
     "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "
     "pretrain.prepare finetune",
 }
@@ -177,7 +177,6 @@ PICTURE_BOXES = {
     "pretrain.adapt": "tools",
     "pretrain.clearly": "tools",
     "pretrain.doctor": "examination",
-    "pretrain.demo": "tools",
     "pretrain.inspect": "tools",
     "pretrain.mine": "tools",
     "pretrain.plan": "planning",

@@ -23,7 +23,7 @@ MAY = {
         "the files of a lock are a protocol of their own, and nothing is kept in them",
     ),
     "pretrain.common.cli": ("os.open", "of /dev/null, when the reader of a pipe has gone"),
-    "pretrain.doctor.storage": ("*", "tries what the disk can do, and leaves nothing"),
+    "pretrain.doctor": ("*", "tries what the disk can do, and leaves nothing"),
     "pretrain.watch.ending": (
         "write_text os.open rmtree rename mkdir",
         "last words of a run that ends: they must not wait for a disk",
@@ -37,10 +37,9 @@ MAY = {
     "pretrain.common.processes": ("open", "the same"),
     "pretrain.prepare.work_folder": ("memmap", "reads only"),
     "pretrain.export.folder": (
-        "copytree save_pretrained save_file TemporaryDirectory",
-        "libraries, into a hidden folder, or that of an export on trial",
+        "copytree save_pretrained save_file",
+        "libraries, into a hidden folder",
     ),
-    "pretrain.export.universal": ("os.link save", "into a hidden folder; torch, to a file of the module"),
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),
@@ -126,12 +125,11 @@ TRIED_BY = {
     "pretrain.prepare.buckets",
     "pretrain/export/test_export_faults.py": "pretrain.export.folder pretrain.export.sentence_transformers "
     "pretrain.export.sums",
-    "pretrain/export/test_universal_faults.py": "pretrain.export.universal",
     "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.output pretrain.prepare.run "
     "pretrain.prepare.stages.merge",
     "pretrain/remote/test_mirror_faults.py": "pretrain.remote.mirror",
     "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run",
-    "pretrain/test_command_faults.py": "pretrain.mine.__main__ augment.convert_weights",
+    "pretrain/test_command_faults.py": "pretrain.mine augment.convert_weights",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",
     "finetune/test_result_faults.py": "finetune.baselines finetune.encoders.kept_vectors "
     "finetune.results pretrain.sweep.table",
@@ -140,7 +138,6 @@ TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",
     "pretrain.verify.seen": "one file, of either kind",
     "pretrain.telemetry.trackers": "one rename of each folder",
-    "pretrain.export.quantization": "into a hidden folder, which pretrain.export.folder names",
     "finetune.geometry.run": "each file is read by itself",
     "finetune.report.page": "each file is read by itself",
 }

@@ -29,7 +29,6 @@ from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_fu
 from pretrain.common.errors import UserError
 
 if TYPE_CHECKING:
-    from pretrain.export.quantization import Quantization
     from pretrain.export.sentence_transformers import Interface
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
@@ -88,10 +87,6 @@ class EmbeddingModel:
     """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
     precision: str = "fp32"
     """In which its matrix products are computed: "fp32" or "bf16"."""
-    quantization: Quantization | None = None
-    """How the export says that its vectors are stored; None: as float32."""
-    as_stored: bool = False
-    """Whether `encode` gives them so: int8 or uint8, [N, d] or, of bits, [N, ceil(d / 8)]."""
     kept: KeptVectors | None = None
     """Where vectors are read from and kept; None: nowhere."""
 
@@ -107,10 +102,7 @@ class EmbeddingModel:
         """
         self.require_own(prompt)
         texts = self._prompted(sentences, self.prompt if prompt is None else prompt)
-        vectors = distinct(lambda left: self._vectors(left, [self.pooling])[self.pooling], texts, self.name)
-        if self.as_stored and self.quantization is not None:
-            return self.quantization.apply(vectors)
-        return vectors
+        return distinct(lambda left: self._vectors(left, [self.pooling])[self.pooling], texts, self.name)
 
     def require_own(self, prompt: str | None) -> None:
         """Raise UserError for a prompt that is not the model's, if its mean leaves prompts out."""
@@ -150,10 +142,6 @@ class EmbeddingModel:
         if not prompt or isinstance(sentences, str):  # which is refused, and no list
             return sentences
         return [prompt + one if isinstance(one, str) else one for one in sentences]
-
-    def stored(self) -> EmbeddingModel:
-        """Return the model with vectors as `quantization` says, or itself where that says nothing."""
-        return self if self.quantization is None else replace(self, as_stored=True)
 
     @property
     def encoder(self) -> SentenceEncoder | None:
@@ -307,10 +295,6 @@ def open_model(
     runs = _open_encoder(model, chosen, token_budget, batch_size, max_length, quiet)
     limit = None if runs.longest is None else max_length
     opened = EmbeddingModel(model.name, chosen, runs, model, limit, precision)
-    if opened.folder is not None and opened.pooling == opened.trained_pooling:
-        from pretrain.export.quantization import read_quantization  # imports torch
-
-        opened = replace(opened, quantization=read_quantization(opened.folder))
     if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
     folder = os.environ.get(KEPT_VECTORS)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from finetune.encoders.distinct import unit
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, VectorPrecision
 from finetune.results import Evaluation, folder_for, write
@@ -30,6 +31,7 @@ from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, require_writable_file, to_json
 
+PRECISIONS = ("int8", "uint8", "binary", "ubinary")
 POOLINGS = ("cls", "mean")
 """The poolings evaluated where none is named and the model does not bring its own."""
 
@@ -52,7 +54,6 @@ class Row:
 
 
 def rows_of(
-    model: EmbeddingModel,
     vectors: np.ndarray,
     pooling: str,
     dimensions: Sequence[int],
@@ -60,31 +61,45 @@ def rows_of(
 ) -> dict[Row, np.ndarray]:
     """Return vectors float32[N, d] of a pooling, cut to each dimension, and each as it would be stored.
 
-    A dimension that is the whole width is no cut. Without an export's ranges, stored vectors have those of
-    the N sentences, as in sentence-transformers' `EmbeddingSimilarityEvaluator`.
+    A dimension that is the whole width is no cut. The ranges of integers are those of the N sentences, as in
+    sentence-transformers' `EmbeddingSimilarityEvaluator`.
 
     Raises:
         UserError: a dimension is wider than the vectors.
     """
-    from pretrain.export.quantization import Quantization, calibrated  # imports torch
-
     found: dict[Row, np.ndarray] = {}
-    width, own = vectors.shape[1], model.quantization
+    width = vectors.shape[1]
     for dimension in dimensions or [width]:
         if dimension > width:
             raise UserError(f"--dimensions {dimension}: the vectors have {width} coordinates")
         row, floats = Row(pooling, dimension if dimension < width else 0), vectors[:, :dimension]
         found[row] = floats
         for precision in precisions:
-            if own is not None and own.ranges is not None and row.name == model.trained_pooling:
-                stored = Quantization(precision, own.ranges, own.calibrated_on)
-            else:
-                stored = calibrated(precision, floats, "the evaluated sentences")
-            how = f"{precision}: {stored.describe(dimension)}"
-            found[replace(row, precision=precision, stored=how)] = stored.comparable(
-                stored.apply(floats), dimension
-            )
+            how = f"Hamming distance of the bits, {(dimension + 7) // 8:,} bytes a vector"
+            if precision.endswith("int8"):
+                how = (
+                    f"cosine of the integers, {dimension:,} bytes a vector, ranges of the evaluated sentences"
+                )
+            stored = replace(row, precision=precision, stored=f"{precision}: {how}")
+            found[stored] = comparable(floats, precision)
     return found
+
+
+def comparable(vectors: np.ndarray, precision: str) -> np.ndarray:
+    """Return what is compared by its cosine, float32[N, d]: the stored integers, or 1 and -1 for each bit.
+
+    The rounding is sentence-transformers' `quantize_embeddings`, of vectors of length 1. The cosine of signs
+    is 1 - 2 h / d, where h is the Hamming distance of the bits.
+    """
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    values = np.asarray(unit(vectors), np.float32)
+    if precision.endswith("int8"):
+        ranges = np.stack([values.min(0), values.max(0)])
+        return quantize_embeddings(values, precision, ranges=ranges).astype(np.float32)
+    stored = quantize_embeddings(values, precision)
+    packed = stored.view(np.uint8) ^ np.uint8(0x80 if precision == "binary" else 0)
+    return 2 * np.unpackbits(packed, axis=1, count=vectors.shape[1]).astype(np.float32) - 1
 
 
 def headline_table(results: Mapping[str, StsResults]) -> str:
@@ -148,7 +163,7 @@ def main(
             a model trained with objective.matryoshka is used; without it, whole vectors.
         token_budget: most tokens in one forward pass; halve it when memory runs out.
         quantize: also score vectors stored as int8, uint8, binary or ubinary, by commas, a row each: integers
-            by their cosine, bits by their Hamming distance. Without it, as the export says, if it does.
+            by their cosine, bits by their Hamming distance.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
         json_file: write all scores into this one file instead.
         pair_file: also write every pair's gold score and cosine, as TASK/gold and TASK/POOLING of this npz
@@ -160,15 +175,14 @@ def main(
     started = time.monotonic()
     chosen = evaluator.choose(tasks or None)  # before torch and the model are loaded: names may be wrong
     from finetune.encoders.embed import parse_poolings
-    from pretrain.export.quantization import check_precision
 
-    precisions = [check_precision(name) for name in dict.fromkeys(quantize)]
+    if unknown := [name for name in quantize if name not in PRECISIONS]:
+        raise UserError(f"vectors cannot be stored as {unknown[0]!r}; choose {', '.join(PRECISIONS)}")
+    precisions = list(dict.fromkeys(quantize))
     poolings = parse_poolings(pooling) if pooling else []
     opened = open_model(
         model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1, precision=precision
     )
-    if not precisions and opened.quantization is not None:
-        precisions = [opened.quantization.precision]
     folder = None if json_file else folder_for(opened, out)
     several = opened.encode_poolings
     if opened.head is not None and several is not None and len(poolings) != 1:
@@ -184,7 +198,7 @@ def main(
             by_pooling = several(sentences, poolings or POOLINGS)
         found: dict[Row, np.ndarray] = {}
         for name, vectors in by_pooling.items():
-            found |= rows_of(opened, vectors, name, list(dict.fromkeys(dimensions)), precisions)
+            found |= rows_of(vectors, name, list(dict.fromkeys(dimensions)), precisions)
         rows.update({row.name: row for row in found})
         return {row.name: vectors for row, vectors in found.items()}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterable
 from typing import Any
 
@@ -154,23 +153,6 @@ class ObjectiveConfig(Section):
     def masked_copies(self) -> int:
         """Return how many maskings of a sequence the token-level loss needs."""
         return self.mlm.copies if self.mlm.weight > 0 else 0
-
-
-def readings_of(name: str) -> dict[str, tuple[str, ...]]:
-    """Return the readings of the objectives in the sum `name`: dotted key -> its choices.
-
-    >>> readings_of("simcse+vascl")
-    {'objective.vascl.reading': ('code', 'paper')}
-    """
-    sections = [ObjectiveConfig.section(part) for part in name.split("+") if part in OBJECTIVES]
-    found = {}
-    for section in sections:
-        settings = ObjectiveConfig.model_fields[section].annotation
-        assert settings is not None  # every field has a type
-        if "reading" in settings.model_fields:
-            choices = typing.get_args(settings.model_fields["reading"].annotation)
-            found[f"objective.{section}.reading"] = choices
-    return found
 
 
 def unused(name: str, keys: Iterable[str]) -> list[str]:

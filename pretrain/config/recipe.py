@@ -124,7 +124,7 @@ def find_recipe(path: Path) -> Path:
 
 def _refuse_sweep(tree: dict[str, Any], path: str | Path) -> None:
     """Raise UserError if a file has the rows of a sweep, and say what it is for."""
-    if not tree.keys() & {"rows", "design"}:
+    if "rows" not in tree:
         return
     recipe = tree.get("recipe")
     one = (

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any
 
 import torch
@@ -21,19 +20,17 @@ from augment.core.pretrained import pretrained
 from pretrain.common.memory import rounded_rows
 from pretrain.config.run import Config
 from pretrain.data.microbatches import MicroBatch
-from pretrain.estimate.run_size import ModelSize
+from pretrain.estimate.sizes import ModelSize
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder
 from pretrain.model.kernels.compiled import VARIABLE
 from pretrain.model.layer import layer_matrices
 from pretrain.objectives import WholeObjective, build_objective
 from pretrain.step.model import Embed, SentenceModel
-from pretrain.telemetry.throughput import ModelFlops, model_flops, work_clock
+from pretrain.telemetry.throughput import model_flops
 
 MOMENTS = 2
 """Elements that AdamW and LAMB keep for each parameter; Muon keeps one, its momentum."""
-NEWTON_SCHULZ = 5
-"""Iterations of Muon: torch's default, which training takes."""
 PERSISTENT = 100_000
 """Elements below which ZeRO 3 keeps a tensor whole (stage3_param_persistence_threshold decides otherwise)."""
 ROW = 512
@@ -81,10 +78,10 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         encoder = _encoder(config, sizes, tokenizer)
         model = SentenceModel(encoder, build_objective(_alone(config), encoder, tokenizer, labels))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
-    matrices = _matrices_of_muon(config, model)
+    matrices = _elements_of_muon(config, model)
     if _has_discriminator(config):  # a second encoder that is trained, without its masked-language head
         counts += [(p.numel(), True) for p in encoder.lm.base_model.parameters()]
-        matrices += _matrices_of_muon(config, encoder.lm.base_model)
+        matrices += _elements_of_muon(config, encoder.lm.base_model)
     trained = sum(count for count, has_gradient in counts if has_gradient)
     zero = config.deepspeed.get("zero_optimization", {})
     persistent = int(zero.get("stage3_param_persistence_threshold", PERSISTENT))
@@ -95,7 +92,7 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
     return ModelSize(
         trained=trained,
         frozen=sum(count for count, has_gradient in counts if not has_gradient),
-        moments=MOMENTS * trained - sum(rows * columns for rows, columns in matrices),
+        moments=MOMENTS * trained - matrices,
         small=sum(count for count, has_gradient in counts if has_gradient and count < persistent),
         largest=max(count for count, _ in counts),
         width=encoder.hidden_size,
@@ -103,9 +100,8 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         copies=copies,
         token_bytes=token_bytes + widest,
         masked_bytes=HEAD_BYTES * encoder.hidden_size,
-        token_flops=flops_of_token(flops, length),
+        token_flops=flops.forward([length]) / length,
         masked_flops=flops.per_masked_token,
-        update_flops=sum(starmap(orthogonalisation_flops, matrices)),
         guide=_parameters_of_guide(config, tokenizer),
     )
 
@@ -118,24 +114,12 @@ def _parameters_of_guide(config: Config, tokenizer: Any) -> int:
     return sum(parameter.numel() for parameter in guide.parameters())
 
 
-def _matrices_of_muon(config: Config, module: nn.Module) -> list[tuple[int, int]]:
-    """Return the shapes of the parameters that Muon updates, with one moment each; [] by other optimizers."""
+def _elements_of_muon(config: Config, module: nn.Module) -> int:
+    """Return how many parameters Muon updates, with one moment each; 0 by other optimizers."""
     if config.train.optimizer != "muon":
-        return []
+        return 0
     chosen = layer_matrices(module)
-    return [(p.shape[0], p.shape[1]) for p in module.parameters() if id(p) in chosen]
-
-
-def orthogonalisation_flops(rows: int, columns: int) -> float:
-    """Return the FLOPs of Muon's Newton-Schulz iterations on a matrix (Jordan et al. 2024).
-
-    With X of m rows and n >= m columns, transposed where need be, each computes A = X X^T, A A and A X.
-
-    >>> orthogonalisation_flops(3, 2) == 5 * 2 * (2 * 3 * 2 + 2 * 2 * 2 + 2 * 2 * 3)
-    True
-    """
-    least, most = sorted((rows, columns))
-    return NEWTON_SCHULZ * 2.0 * (2 * least * least * most + least**3)
+    return sum(parameter.numel() for parameter in module.parameters() if id(parameter) in chosen)
 
 
 def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceEncoder:
@@ -144,11 +128,6 @@ def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceE
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     return encoder
-
-
-def flops_of_token(flops: ModelFlops, length: int) -> float:
-    """Return the FLOPs of a forward pass for each token of a sequence of `length` tokens."""
-    return flops.forward([length]) / length
 
 
 def _has_discriminator(config: Config) -> bool:
@@ -226,22 +205,3 @@ def saved_bytes(model: nn.Module, row: MicroBatch) -> tuple[int, int]:
         vectors = model(Embed(row))  # held until all is counted: freed memory would be counted twice
     del vectors
     return sum(kept.values()), rounded_rows(row.ids.numel())
-
-
-def measure_utilisation(config: Config, tokens: int, length: int, precision: str, peak: float) -> float:
-    """Return the share of `peak` (FLOP/s) that a forward and backward pass reaches on this machine's cores.
-
-    Measured in CPU time on a row of `tokens` tokens, the better of two after one to warm up.
-    """
-    encoder = _encoder(config, architecture(config), PlannedTokenizer(64))
-    model, row = _model(config, encoder, precision).train(), _row(length, tokens)
-    device = torch.device("cpu")
-
-    def once() -> float:
-        started = work_clock(device)
-        model(Embed(row)).sum().backward()
-        return work_clock(device) - started
-
-    once()
-    flops = 3 * flops_of_token(model_flops(encoder.lm), length) * row.ids.numel()
-    return flops / min(once() for _ in range(2)) / peak

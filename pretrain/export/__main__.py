@@ -1,10 +1,8 @@
 """Export a trained encoder as a folder that transformers and sentence-transformers load as it is.
 
     python -m pretrain.export RUN [--step latest|best|N] [--out FOLDER]
-    python -m pretrain.export RUN --quantize int8 [--sentences FILE]
     python -m pretrain.export RUN --push OWNER/NAME [--dry-run]
     python -m pretrain.export EXPORT --push OWNER/NAME [--dry-run]
-    python -m pretrain.export RUN --format deepspeed-universal [--out FOLDER]
 
 Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The folder holds
 
@@ -14,18 +12,15 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
     heads.safetensors                 all that was trained on top (projection head); not needed to embed
     clear.json                        pooling, head, step, scores and recipe, for programs
     training_config.yaml              the recipe, every key written out
-    quantization.json                 with --quantize: how vectors are stored, and by which ranges
     README.md                         the model card, filled from the run
 
 With --push the export is also uploaded to the Hugging Face hub, where it is private unless --public is given.
 Its card there has the evaluations in RUN/report (of an export: report beside it) that are of these weights.
 --dry-run shows all that would go, and writes nothing. A folder that is an export already is uploaded as it
 is.
-
---format deepspeed-universal writes weights and AdamW's state for DeepSpeed's own `load_checkpoint`
-(`pretrain.export.universal`).
 """
 
+import tempfile
 from pathlib import Path
 
 from pretrain.common import cli
@@ -37,12 +32,9 @@ def main(
     *,
     step: str = "latest",
     out: str | None = None,
-    quantize: str = "",
-    sentences: Path | None = None,
     push: str | None = None,
     public: bool = False,
     dry_run: bool = False,
-    format: str = "transformers",
 ) -> int:
     """Write a trained encoder as a folder that transformers and sentence-transformers load.
 
@@ -50,76 +42,47 @@ def main(
         run: run folder; for --push also the folder of an export, which is uploaded as it is.
         step: checkpoint: latest, best, or the number of its step.
         out: folder to write; default: RUN/export, or RUN/best for the best.
-        quantize: say that vectors are stored as int8, uint8, binary or ubinary; the weights stay as they are.
-        sentences: a text file, one a line, to take the ranges of int8 and uint8 from; without it, the data of
-            the run.
         push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
         public: a model that the push makes is for everybody; otherwise it is private.
         dry_run: of the push show the card and the files; write and send nothing.
-        format: transformers; or deepspeed-universal: all that DeepSpeed needs to continue training, by
-            default in RUN/deepspeed-universal.
     """
-    if format == "deepspeed-universal":
-        if quantize or sentences is not None or push is not None or public or dry_run:
-            raise UserError("--format deepspeed-universal goes with --step and --out alone")
-        return _universal(run, out, step)
-    if format != "transformers":
-        raise UserError(f"--format {format} is unknown: transformers, or deepspeed-universal")
-    from pretrain.export.folder import export, is_export, trial_export
-    from pretrain.export.quantization import check_precision
+    from pretrain.export.folder import export, is_export
 
     if push is None and (public or dry_run):
         raise UserError(f"--{'public' if public else 'dry-run'} says how to --push: name OWNER/NAME with it")
-    if quantize:
-        check_precision(quantize)
-    elif sentences is not None:
-        raise UserError("--sentences says what to --quantize int8 or uint8 by: give it, too")
     if push is not None:
         from pretrain.export.push import require_repository
 
         require_repository(push)
         if is_export(Path(run)):
-            if step != "latest" or out is not None or quantize:
+            if step != "latest" or out is not None:
                 raise UserError(
-                    f"{run} is an export, which is pushed as it is: --step, --out and --quantize go with a "
-                    "run"
+                    f"{run} is an export, which is pushed as it is: --step and --out go with a run"
                 )
             _push(Path(run), push, Path(run).resolve().parent, public, dry_run)
             return 0
         if dry_run:
-            with trial_export(run, out, step, quantize, sentences) as (made, target):
-                _describe(made, target, run, "would export")
+            with tempfile.TemporaryDirectory(prefix="export-") as place:
+                made = export(run, out, step, Path(place))
+                _describe(made, run, "would export")
                 _push(made, push, Path(run), public, dry_run)
             return 0
-    folder = export(run, out, step, quantize, sentences)
-    _describe(folder, folder, run, "exported")
+    folder = export(run, out, step)
+    _describe(folder, run, "exported")
+    print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
     if push is not None:
         _push(folder, push, Path(run), public, dry_run)
     return 0
 
 
-def _describe(made: Path, target: Path, run: str, did: str) -> None:
-    """Print what is in the export `made`, by the name `target`, and how to open it."""
+def _describe(made: Path, run: str, did: str) -> None:
+    """Print what is in the export `made`."""
     from pretrain.export.folder import read_policy
-    from pretrain.export.quantization import read_quantization
 
     policy = read_policy(made)
     assert policy is not None  # of the export just written
     kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
-    print(f"{did} step {policy['step']:,} of {run} to {target} (pooling {policy['pooling']}{kept})")
-    print(f"  AutoModel.from_pretrained({str(target)!r})\n  SentenceTransformer({str(target)!r})")
-    if (stored := read_quantization(made)) is not None:
-        print(f"  vectors as {stored.precision}: {stored.describe(policy['hidden_size'])}")
-
-
-def _universal(run: str, out: str | None, step: str) -> int:
-    from pretrain.export.universal import export_universal
-
-    folder = export_universal(run, out, step)
-    print(f"exported {(folder / 'latest_universal').read_text()} of {run} to {folder}")
-    print("""  deepspeed.initialize(..., config={"checkpoint": {"load_universal": True}, ...})""")
-    print(f"  engine.load_checkpoint({str(folder)!r})")
-    return 0
+    print(f"{did} step {policy['step']:,} of {run} (pooling {policy['pooling']}{kept})")
 
 
 def _push(folder: Path, repo: str, run: Path, public: bool, dry_run: bool) -> None:
@@ -131,7 +94,7 @@ def _push(folder: Path, repo: str, run: Path, public: bool, dry_run: bool) -> No
     if not upload.evaluations:
         print(f"  the card has no evaluations: {run / 'report'} has none of these weights")
     if dry_run:
-        print(f"\n{upload.card}\n{upload.listing()}\n\nnothing was written or sent (--dry-run)")
+        print(upload.card, *upload.files, "nothing was written or sent (--dry-run)", sep="\n")
     else:
         print(f"  sent: {upload.send(public)}")
 

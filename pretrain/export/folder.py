@@ -3,9 +3,6 @@
 import filecmp
 import json
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +38,6 @@ from pretrain.common.folder_lock import folder_lock
 from pretrain.common.run_folder import require_folder
 from pretrain.data.tokenizer import DEL, cleaning_tokenizer, tokenizer_hash, without_del
 from pretrain.export.model_card import model_card
-from pretrain.export.quantization import quantize_export
 from pretrain.export.sentence_transformers import POOLED_TYPES, Interface, write_modules
 from pretrain.export.sums import write_sums
 from pretrain.model.architectures import config_from, family_of
@@ -58,8 +54,7 @@ def export(
     source: str | Path,
     out: str | Path | None = None,
     step: int | str = "latest",
-    quantize: str = "",
-    sentences: Path | None = None,
+    trial: Path | None = None,
 ) -> Path:
     """Export a checkpoint.
 
@@ -69,8 +64,7 @@ def export(
             replaced atomically, any other content is an error.
         step: which checkpoint of a run: "latest" (the newest that verifies), a step number, or "best"
             (RUN/best, the export with the best score, is copied).
-        quantize: how vectors are to be stored, a name of `pretrain.export.quantization.PRECISIONS`; "": as
-            float32. sentences: see `quantize_export`.
+        trial: make the export in this temporary folder instead, and leave `out` as it is.
 
     Returns:
         The folder written.
@@ -79,14 +73,13 @@ def export(
         UserError: there is nothing to export, the checkpoint is damaged, its tokenizer is missing, or `out`
             holds something else.
     """
-    run, chosen, target = _find_both(source, out, step, quantize)
-    if target is None:
+    run, chosen = find_source(Path(source), str(step))
+    if out is None and is_export(chosen):
         return chosen
-    return _make(run, chosen, target, quantize, sentences, "name another folder with --out")
-
-
-def _make(run: Path, chosen: Path, out: Path, quantize: str, sentences: Path | None, elsewhere: str) -> Path:
-    """Write the export `out` of a checkpoint or finished export; elsewhere: what to do where it is full."""
+    out = Path(out) if out is not None else run / "export"
+    _check_replaceable(out)
+    if trial is not None:
+        out = trial / out.name
     hidden = out.with_name(f".{out.name}.tmp")
     try:
         make_folder(out.parent)
@@ -101,10 +94,6 @@ def _make(run: Path, chosen: Path, out: Path, quantize: str, sentences: Path | N
                     else:
                         make_folder(hidden)
                         _write(chosen, run, hidden)
-                    if quantize:
-                        policy = read_policy(hidden)
-                        assert policy is not None  # of the export just written
-                        quantize_export(hidden, policy, quantize, sentences)
                 write_sums(hidden)
                 _keep_times(hidden, out)
                 _share(hidden)
@@ -120,62 +109,10 @@ def _make(run: Path, chosen: Path, out: Path, quantize: str, sentences: Path | N
         if isinstance(error, CheckpointError):
             raise
         raise UserError(
-            f"cannot write the export {out}: {error.strerror or error}. Free some space, or {elsewhere}."
+            f"cannot write the export {out}: {error.strerror or error}. Free some space, or name another "
+            "folder with --out."
         ) from error
     return out
-
-
-@contextmanager
-def trial_export(
-    source: str | Path,
-    out: str | Path | None = None,
-    step: int | str = "latest",
-    quantize: str = "",
-    sentences: Path | None = None,
-) -> Iterator[tuple[Path, Path]]:
-    """Make an export in a temporary folder, and remove it at the end of the block.
-
-    Args: those of `export`.
-
-    Yields:
-        The folder made, and the one that `export` would write.
-
-    Raises:
-        UserError: as `export`.
-    """
-    run, chosen, target = _find_both(source, out, step, quantize)
-    if target is None:
-        yield chosen, chosen
-        return
-    elsewhere = "name another temporary folder by the environment variable TMPDIR"
-    try:
-        temporary = tempfile.TemporaryDirectory(prefix="export-")
-    except OSError as error:
-        raise UserError(
-            f"cannot make a trial export: {error.strerror or error}. Free some space, or {elsewhere}."
-        ) from error
-    with temporary as made:
-        yield _make(run, chosen, Path(made) / target.name, quantize, sentences, elsewhere), target
-
-
-# -- finding -----------------------------------------------------------
-
-
-def _find_both(
-    source: str | Path, out: str | Path | None, step: int | str, quantize: str
-) -> tuple[Path, Path, Path | None]:
-    """Return the run folder, the checkpoint or finished export to take, and the folder to write.
-
-    The last is None where the best export is taken as it is.
-    """
-    run, chosen = find_source(Path(source), str(step))
-    if out is None and (chosen / MARK).is_file():
-        if not quantize:
-            return run, chosen, None
-        raise UserError(f"{chosen} stays as it is: name a folder for the quantised one with --out")
-    out = Path(out) if out is not None else run / "export"
-    _check_replaceable(out)
-    return run, chosen, out
 
 
 def find_source(source: Path, step: str) -> tuple[Path, Path]:

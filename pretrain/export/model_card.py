@@ -1,23 +1,22 @@
-"""Write the model card of an export from what the run recorded.
+"""The model card of an export: what the run recorded, and on the hub the evaluations of its weights.
 
 Sections are those of the hub's own template (huggingface_hub/templates/modelcard_template.md), in its order.
-One that the run knows nothing about is left out.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from pretrain.common.files import sha256_of
+from pretrain.common.program import DISTRIBUTION
+from pretrain.export.evaluations import WEIGHTS
 from pretrain.telemetry.formats import flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
 
-CITATION = """@article{wu2020clear,
-  title   = {CLEAR: Contrastive Learning for Sentence Representation},
-  author  = {Wu, Zhuofeng and Wang, Sinong and Gu, Jiatao and Khabsa, Madian and Sun, Fei and Ma, Hao},
-  journal = {arXiv preprint arXiv:2012.15466},
-  year    = {2020}
-}"""
-
 PAPERS = {
+    "clear": "Wu et al. 2020, CLEAR: Contrastive Learning for Sentence Representation, arXiv:2012.15466",
     "mlm": "Devlin et al. 2019, BERT (masked language modelling), arXiv:1810.04805",
     "simcse": "Gao, Yao and Chen 2021, SimCSE, arXiv:2104.08821",
     "vascl": "Zhang et al. 2022, Virtual Augmentation Supported Contrastive Learning, arXiv:2110.08552",
@@ -28,7 +27,6 @@ PAPERS = {
     "esimcse": "Wu et al. 2022, ESimCSE, arXiv:2109.04380",
     "declutr": "Giorgi et al. 2021, DeCLUTR, arXiv:2006.03659",
 }
-
 SCORES = {
     "heldout_mlm_loss": "held-out masked-language loss (nats per token)",
     "partner_found": "top-1 retrieval of the other view (share)",
@@ -36,11 +34,17 @@ SCORES = {
     "partner_loss": "held-out contrastive loss (nats)",
     "stsb-dev": "STS-B dev, cosine Spearman x 100",
 }
-
-
-EVALUATION = "## Evaluation"
-AFTER_EVALUATION = "## Technical Specifications"
-"""The section that follows, which every card has."""
+POOLING = {
+    "cls": "the last layer's state of the first token",
+    "mean": "the mean over the tokens of the last layer",
+    "first-last": "the mean over the tokens of the first and the last layer",
+    "embedding-last": "the mean over the tokens of the embedding layer and the last layer",
+    "last-two": "the mean over the tokens of the last two layers",
+}
+EVALUATION, AFTER_EVALUATION = "## Evaluation", "## Technical Specifications"
+TASK_TYPES = {"sts": "sentence-similarity", "zh_sts": "sentence-similarity", "clustering": "clustering"}
+"""Evaluation -> the hub's name of such a task; all others classify."""
+TEMPLATE = Path(__file__).with_name("card.md.jinja")
 
 
 def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architecture: str) -> str:
@@ -52,26 +56,82 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
         parameters: how many the masked language model has.
         architecture: transformers' model type.
     """
+    recipe, train = policy["recipe"], policy["recipe"]["train"]
+    parts, masked = _parts(recipe), _is_masked(recipe)
     records = [record for record in read_metrics(metrics) if record.get("step", 0) <= policy["step"]]
-    recipe = policy["recipe"]
-    evaluated = table(
-        "### Results", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")
-    )
-    sections = [
-        _front_matter(recipe),
-        f"# Model Card for {recipe['name']}\n\nA sentence encoder, trained {_objective(recipe)}.",
-        _details(policy, parameters, architecture),
-        _uses(policy, recipe),
-        _limits(recipe),
-        _usage(policy["pooling"], policy["kept_head"]),
-        _dimensions(recipe["objective"].get("matryoshka") or []),
-        _training(policy, recipe, policy["progress"]),
-        table("#### Losses", *_losses(records)),
-        f"{EVALUATION}\n\n{evaluated}" if evaluated else "",
-        _software(policy["versions"]),
-        _citation(recipe),
+    settings = [
+        ("steps", f"{policy['step']:,} of {train['steps']:,}"),
+        ("sequences per step", f"{train['global_batch']:,}"),
+        ("optimizer", f"{train['optimizer']}, learning rate {train['lr']:g}, {train['schedule']}"),
+        ("precision", train["precision"]),
+        ("tokens, views included", format_count(policy["progress"].get("tokens", 0))),
+        ("training time", format_seconds(policy["progress"].get("seconds", 0))),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    card = ModelCard.from_template(
+        _card_data(recipe),
+        template_path=str(TEMPLATE),
+        policy=policy,
+        recipe=recipe,
+        trained=_objective(recipe),
+        architecture=architecture,
+        parameters=format_count(parameters),
+        pooling=POOLING[policy["pooling"]],
+        head=policy["kept_head"],
+        start=without_folders(recipe["model"].get("init")),
+        masked=masked,
+        supervised="simcse" in parts and recipe["objective"]["simcse"]["hard_negatives"],
+        dimensions=sorted(recipe["objective"].get("matryoshka") or [], reverse=True),
+        corpus=_corpus(policy["data"]),
+        procedure=table(("what", "value"), settings),
+        scores=_scores(records, "at start" if recipe["model"].get("init") else "untrained"),
+        software=", ".join(f"{name} {version}" for name, version in policy["versions"].items()),
+        papers=cited(recipe),
+    )
+    return f"{card}\n"
+
+
+def hub_card(export: Path, repo: str, policy: dict[str, Any], evaluations: list[dict[str, Any]]) -> ModelCard:
+    """Return the card of an export as it goes to the hub.
+
+    Args:
+        export: the folder; its README.md is the card's beginning.
+        repo: OWNER/NAME.
+        policy: the content of its clear.json.
+        evaluations: those of its weights (`evaluations_of`). What is not complete stands in the text, with
+            its notes, and not among the results that the hub compares.
+    """
+    card = ModelCard((export / "README.md").read_text("utf-8").replace('"PATH"', f'"{repo}"'))
+    card.data.model_name = policy["recipe"]["name"]
+    card.data.eval_results = [
+        EvalResult(
+            task_type=TASK_TYPES.get(evaluation["evaluation"], "text-classification"),
+            task_name=f"{evaluation['evaluation']} ({evaluation['pooling']} pooling)",
+            dataset_type=name,
+            dataset_name=name,
+            metric_type=task["metric"].replace(" ", "_"),
+            metric_name=task["metric"],
+            metric_value=round(task["value"], 2),
+        )
+        for evaluation in evaluations
+        if evaluation["complete"]
+        for name, task in evaluation["tasks"].items()
+        if task["value"] is not None
+    ] or None
+    # the data ends with ---, and the text after it is what can be changed
+    before, heading, after = card.text.strip().partition(f"\n{AFTER_EVALUATION}\n")
+    measured = [_section(evaluation) for evaluation in evaluations]
+    if measured and f"\n{EVALUATION}\n" not in before:
+        measured.insert(0, EVALUATION)
+    origin = [
+        ("step", f"{policy['step']:,}"),
+        ("code", f"{DISTRIBUTION} {policy['versions'].get(DISTRIBUTION, '')}".strip()),
+        (f"sha256 of {WEIGHTS}", sha256_of(export / WEIGHTS)),
+        ("sha256 of the tokenizer", policy["tokenizer_hash"]),
+    ]
+    sections = [before.strip(), *measured, f"{heading}{after}".strip()]
+    sections.append("## More Information\n\n" + table(("what", "value"), origin))
+    card.text = "\n\n".join(section for section in sections if section) + "\n"
+    return card
 
 
 def without_folders(tree: Any) -> Any:
@@ -87,61 +147,39 @@ def without_folders(tree: Any) -> Any:
     return Path(tree).name if isinstance(tree, str) and Path(tree).is_absolute() else tree
 
 
-def _front_matter(recipe: dict[str, Any]) -> str:
-    tags = [
-        "sentence-transformers",
-        "sentence-similarity",
-        "feature-extraction",
-        "fill-mask",
-        *_parts(recipe),
-    ]
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table in Markdown."""
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def cited(recipe: dict[str, Any]) -> list[str]:
+    """Return the paper of every loss that was trained."""
+    parts = dict.fromkeys([*_parts(recipe), *(["mlm"] if _is_masked(recipe) else [])])
+    return [PAPERS[part] for part in parts if part in PAPERS]
+
+
+def _card_data(recipe: dict[str, Any]) -> ModelCardData:
     init = recipe["model"].get("init")
     # the hub knows no folders, and one that is gone may name a person
-    is_folder = init is not None and (Path(init).is_absolute() or Path(init).exists())
-    base = f"base_model: {init}\n" if init and not is_folder else ""
-    return (
-        "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
-        f"{base}tags:\n" + "".join(f"- {tag}\n" for tag in tags) + "---"
+    of_hub = init is not None and not Path(init).is_absolute() and not Path(init).exists()
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "fill-mask"]
+    return ModelCardData(
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        base_model=init if of_hub else None,
+        tags=[*tags, *_parts(recipe)],
     )
-
-
-def _details(policy: dict[str, Any], parameters: int, architecture: str) -> str:
-    head, start = policy["kept_head"], without_folders(policy["recipe"]["model"].get("init"))
-    through = (
-        f", through the head it was trained with (`{head['folder']}`: a linear map and tanh)" if head else ""
-    )
-    lines = [
-        f"- **Model type:** {architecture}, {format_count(parameters)} parameters, {policy['hidden_size']} "
-        f"dimensions, sequences of up to {policy['max_length']} tokens",
-        f"- **Sentence vectors:** {_pooling(policy['pooling'])}{through}"
-        + (", scaled to length 1" if policy.get("normalize") else ""),
-        *([f"- **Finetuned from model:** {start}"] if start else []),
-    ]
-    return "## Model Details\n\n### Model Description\n\n" + "\n".join(lines)
-
-
-def _uses(policy: dict[str, Any], recipe: dict[str, Any]) -> str:
-    masked = " It predicts masked tokens, too." if _is_masked(recipe) else ""
-    return f"""## Uses
-
-### Direct Use
-
-Vectors of sentences, compared by their cosine: similarity, search, clustering, features for a
-classifier.{masked}
-
-### Downstream Use
-
-It can be fine-tuned as any encoder of transformers.
-
-### Out-of-Scope Use
-
-Text of other languages or domains than its training text's. Of a text of more than
-{policy["max_length"]} tokens the rest is cut off."""
 
 
 def _parts(recipe: dict[str, Any]) -> list[str]:
     """Return the summands of the objective; a user's own is named by its class."""
     return [part.rpartition(":")[2] for part in recipe["objective"]["name"].split("+")]
+
+
+def _is_masked(recipe: dict[str, Any]) -> bool:
+    """Return whether the masked-language loss was trained, alone or beside others."""
+    return recipe["objective"]["mlm"]["weight"] > 0 and recipe["objective"]["mlm"]["copies"] > 0
 
 
 def _objective(recipe: dict[str, Any]) -> str:
@@ -153,175 +191,41 @@ def _objective(recipe: dict[str, Any]) -> str:
     views = recipe["augment"]
     first, second = views.get("anchor") or views["spec"], views.get("positive") or views["spec"]
     named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
-    first_of_two = "masked language modelling and " if _is_masked(recipe) else ""
+    losses = "masked language modelling and " if _is_masked(recipe) else ""
     return (
-        f"{start} by {first_of_two}a contrastive loss between views of a sentence (objective "
-        f"`{'+'.join(others)}`, augmentation {named})"
+        f"{start} by {losses}a contrastive loss between views of a sentence (objective `{'+'.join(others)}`, "
+        f"augmentation {named})"
     )
 
 
-def _is_masked(recipe: dict[str, Any]) -> bool:
-    """Return whether the masked-language loss was trained, alone or beside others."""
-    return recipe["objective"]["mlm"]["weight"] > 0 and recipe["objective"]["mlm"]["copies"] > 0
-
-
-def _citation(recipe: dict[str, Any]) -> str:
-    """Name the paper of every loss that was trained."""
-    parts = dict.fromkeys([*_parts(recipe), *(["mlm"] if _is_masked(recipe) else [])])
-    bibtex = [f"```bibtex\n{CITATION}\n```"] if "clear" in parts else []
-    known = "\n".join(f"- {PAPERS[part]}" for part in parts if part in PAPERS)
-    methods = [*bibtex, *([known] if known else [])]
-    return "\n\n".join(["## Citation\n\nThe method:", *methods]) if methods else ""
-
-
-def _pooling(pooling: str) -> str:
-    return {
-        "cls": "the last layer's state of the first token",
-        "mean": "the mean over the tokens of the last layer",
-        "first-last": "the mean over the tokens of the first and the last layer",
-        "embedding-last": "the mean over the tokens of the embedding layer and the last layer",
-        "last-two": "the mean over the tokens of the last two layers",
-    }[pooling]
-
-
-def _usage(pooling: str, head: dict[str, str] | None) -> str:
-    pools = f"pools as trained ({pooling})" + (", then the head" if head else "")
-    kept = f"`AutoModel` alone lacks the head in `{head['folder']}`. " if head else ""
-    return f"""## How to Get Started with the Model
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("PATH")  # this folder; {pools}
-vectors = model.encode(["A man is playing a guitar.", "Someone plays an instrument."])
-print(model.similarity(vectors, vectors))
-```
-
-```python
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("PATH")
-# a pooler_output, where the type has one, was not trained: don't use it
-encoder = AutoModel.from_pretrained("PATH")
-masked = AutoModelForMaskedLM.from_pretrained("PATH")
-```
-
-{kept}`heads.safetensors` has all heads that were trained on top of the pooled vectors, if any; embedding does
-not need it. `training_config.yaml` is the whole recipe."""
-
-
-def _dimensions(widths: list[int]) -> str:
-    """Say how to use fewer coordinates, where contrastive losses were of vectors cut to several widths."""
-    if not widths:
-        return ""
-    listed = ", ".join(map(str, sorted(widths, reverse=True)))
-    return f"""### Fewer dimensions
-
-Vectors were trained at {listed} dimensions (Matryoshka representation learning, Kusupati et al. 2022): the
-first coordinates of a vector are a vector. Compare cut vectors by their cosine.
-
-```python
-model = SentenceTransformer("PATH", truncate_dim={min(widths)})
-```"""
-
-
-def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str, Any]) -> str:
-    train = recipe["train"]
-    data = policy["data"]
-    sources = data.get("sources") or [data["folder"]]
-    corpus = ", ".join(without_folders(sources))
+def _corpus(data: dict[str, Any]) -> str:
+    corpus = ", ".join(without_folders(data.get("sources") or [data["folder"]]))
     if "sequences" in data:
         corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
-    growth = f" from step {train['batch_warmup_steps']:,} on" if train.get("batch_warmup_steps") else ""
-    decay = f" over the last {train['decay_steps']:,} steps" if train.get("decay_steps") else ""
-    settings: list[tuple[str, ...]] = [
-        ("sequences a step", f"{train['global_batch']:,}" + growth),
-        (
-            "optimizer",
-            f"{train['optimizer']}, betas {tuple(train['betas'])}, weight decay {train['weight_decay']}",
-        ),
-        (
-            "learning rate",
-            f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}" + decay,
-        ),
-        ("training regime", f"{train['precision']}, ZeRO stage {train['zero']}"),
-    ]
-    for part in _parts(recipe):
-        options = recipe["objective"].get("contrastive" if part == "clear" else part) or {}
-        if part != "mlm" and options:
-            given = [f"{key} {value}" for key, value in options.items() if value is not None]
-            settings.append((f"objective {part}", ", ".join(given)))
-    done: list[tuple[str, ...]] = [("steps", f"{policy['step']:,} of {train['steps']:,}")]
-    if progress.get("tokens"):
-        done.append(("tokens trained on, views included", format_count(progress["tokens"])))
-    if progress.get("seconds"):
-        done.append(("training time", format_seconds(progress["seconds"])))
-    tables = [
-        f"## Training Details\n\n### Training Data\n\n{corpus}\n\nTokenizer: sha256 "
-        f"{policy['tokenizer_hash'][:16]}...",
-        "### Training Procedure",
-        table("#### Training Hyperparameters", ("what", "value"), settings),
-        table("#### Speeds, Sizes, Times", ("what", "value"), done),
-    ]
-    return "\n\n".join(tables)
+    return corpus
 
 
-def _software(versions: dict[str, str]) -> str:
-    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{AFTER_EVALUATION}\n\n### Compute Infrastructure\n\n#### Software\n\n{listed}"
-
-
-def _scores(records: list[dict[str, Any]], begin: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    evaluations = [
-        (record["step"], dict(flatten(record["evaluation"]))) for record in records if "evaluation" in record
-    ]
+def _scores(records: list[dict[str, Any]], start: str) -> str:
+    """Return a table of the run's first and last evaluation; "" without one."""
+    evaluations = {r["step"]: dict(flatten(r["evaluation"])) for r in records if "evaluation" in r}
     if not evaluations:
-        return (), []
-    (first_step, first), (last_step, last) = evaluations[0], evaluations[-1]
-    start = begin if first_step == 0 else f"step {first_step:,}"
-    if first_step == last_step:
-        return ("measure", start), [(SCORES.get(name, name), f"{value:.4g}") for name, value in last.items()]
-    rows: list[tuple[str, ...]] = [
-        (SCORES.get(name, name), f"{first[name]:.4g}" if name in first else "", f"{value:.4g}")
-        for name, value in last.items()
-    ]
-    return ("measure", start, f"step {last_step:,}"), rows
-
-
-def _losses(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return a table of at most eight evenly spaced records, the last one included."""
-    training = [record for record in records if isinstance(record.get("loss"), dict)]
-    if not training:
-        return (), []
-    count = min(8, len(training))
-    chosen = [training[round(i * (len(training) - 1) / max(1, count - 1))] for i in range(count)]
-    names = list(training[-1]["loss"])
-    rows = []
-    for record in chosen:
-        losses = dict(flatten(record["loss"]))
-        rows.append(
-            (f"{record['step']:,}", *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
-        )
-    return ("step", *names), rows
-
-
-def table(heading: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Return a section that is a table in Markdown; empty without rows."""
-    if not rows:
         return ""
-    lines = [header, tuple("---" for _ in header), *rows]
-    text = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
-    return f"{heading}\n\n" + "\n".join(f"| {line} |" for line in text)
+    steps = sorted({min(evaluations), max(evaluations)})
+    columns = [evaluations[step] for step in steps]
+    rows: list[tuple[str, ...]] = [
+        (SCORES.get(name, name), *(f"{column[name]:.4g}" if name in column else "" for column in columns))
+        for name in columns[-1]
+    ]
+    return table(("measure", *(f"step {step:,}" if step else start for step in steps)), rows)
 
 
-def _limits(recipe: dict[str, Any]) -> str:
-    supervised = "simcse" in _parts(recipe) and recipe["objective"]["simcse"]["hard_negatives"]
-    tuned = (
-        "tuned on the positives and hard negatives that its data gives"
-        if supervised
-        else "not tuned on labelled pairs"
-    )
-    return (
-        "## Bias, Risks, and Limitations\n\nThe model knows what its training text knew, biases included, in "
-        f"the language of that text. It was {tuned}; the scores below were measured in the run."
-    )
+def _section(evaluation: dict[str, Any]) -> str:
+    rows: list[tuple[str, ...]] = [
+        (name, task["metric"], "" if task["value"] is None else f"{task['value']:.2f}")
+        for name, task in evaluation["tasks"].items()
+    ]
+    title = f"### {evaluation['evaluation']}, {evaluation['pooling']} pooling"
+    remarks = [evaluation["protocol"], *evaluation["notes"]]
+    if not evaluation["complete"]:
+        remarks.append("not comparable with published figures")
+    return "\n\n".join((title, table(("task", "metric", "value"), rows), ". ".join(remarks) + "."))

@@ -1,6 +1,5 @@
 """Upload an export to the Hugging Face hub as a model of its own."""
 
-import io
 import json
 import re
 from pathlib import Path
@@ -12,17 +11,15 @@ from huggingface_hub.errors import HfHubHTTPError
 from pretrain.common.errors import UserError
 from pretrain.export.evaluations import WEIGHTS, evaluations_of
 from pretrain.export.folder import MARK, read_policy
-from pretrain.export.hub_card import hub_card
-from pretrain.export.model_card import without_folders
+from pretrain.export.model_card import hub_card, without_folders
 from pretrain.export.sums import SUMS
 
-REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 RECIPE = "training_config.yaml"
 
 
 def require_repository(name: str) -> None:
     """Raise UserError where a name is no OWNER/NAME."""
-    if not REPO.fullmatch(name):
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
         raise UserError(f"--push {name}: a model on the hub is written OWNER/NAME")
 
 
@@ -53,11 +50,11 @@ class Upload:
         self.repo = repo
         self.evaluations, self.other_evaluations = evaluations_of(export, report)
         self.card = hub_card(export, repo, policy, self.evaluations)
-        recipe = yaml.safe_load((export / RECIPE).read_text("utf-8"))
+        recipe = without_folders(yaml.safe_load((export / RECIPE).read_text("utf-8")))
         rewritten = {
             "README.md": str(self.card),
             MARK: json.dumps(without_folders(policy), indent=1, ensure_ascii=False) + "\n",
-            RECIPE: yaml.safe_dump(without_folders(recipe), sort_keys=False, allow_unicode=True),
+            RECIPE: yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         }
         self.files: dict[str, bytes | Path] = {
             path.relative_to(export).as_posix(): path
@@ -65,14 +62,6 @@ class Upload:
             if path.is_file() and path.name != SUMS  # of files as they are here
         }
         self.files |= {name: text.encode() for name, text in rewritten.items()}
-
-    def listing(self) -> str:
-        """Return a line a file, with its size in bytes."""
-        sizes = {
-            name: len(content) if isinstance(content, bytes) else content.stat().st_size
-            for name, content in self.files.items()
-        }
-        return "\n".join(f"{size:>15,}  {name}" for name, size in sizes.items())
 
     def send(self, public: bool) -> str:
         """Make the repository if there is none, and commit all files at once; return the commit's address.
@@ -84,31 +73,17 @@ class Upload:
         """
         api = HfApi()
         if get_token() is None:
-            raise UserError(
-                f"--push {self.repo}: no token. Make one that may write on {api.endpoint}/settings/tokens, "
-                "then `hf auth login`, or set HF_TOKEN"
-            )
-        operations = [
-            CommitOperationAdd(name, io.BytesIO(content) if isinstance(content, bytes) else content)
-            for name, content in self.files.items()
-        ]
+            raise UserError(f"--push {self.repo}: no token. `hf auth login`, or set HF_TOKEN")
+        operations = [CommitOperationAdd(name, content) for name, content in self.files.items()]
         try:
             api.create_repo(self.repo, private=not public, exist_ok=True)
-            return api.create_commit(
-                self.repo, operations, commit_message="Upload a sentence encoder"
-            ).commit_url
+            message = "Upload a sentence encoder"
+            return api.create_commit(self.repo, operations, commit_message=message).commit_url
         except HfHubHTTPError as error:
-            status = error.response.status_code
-            said = error.server_message or str(error).splitlines()[0]
-            if status in (401, 403, 404):
-                raise UserError(
-                    f"--push {self.repo}: {api.endpoint} refuses ({status}: {said}). The token may not write "
-                    "there: name a repository of yours, or take a token with the right `write`"
-                ) from error
-            raise UserError(f"--push {self.repo}: {api.endpoint} says {status}: {said}") from error
+            said = f"{error.response.status_code}: {error.server_message or str(error).splitlines()[0]}"
+            raise UserError(f"--push {self.repo}: {api.endpoint} refuses ({said})") from error
         except Exception as error:  # of its HTTP library, which differs by version
-            said = str(error) or repr(error)
             raise UserError(
-                f"--push {self.repo}: cannot send to {api.endpoint} ({said}). The export is whole; give the "
-                "same command again where there is a network"
+                f"--push {self.repo}: cannot send to {api.endpoint} ({error!r}). The export is whole; give "
+                "the same command again where there is a network"
             ) from error

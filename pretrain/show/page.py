@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
-from augment.core.vocabulary import Vocabulary
 from finetune.encoders.distinct import unit
 from finetune.encoders.embed import embed_sentences
 from finetune.encoders.models import EmbeddingModel, Function, open_model
@@ -29,6 +28,7 @@ from pretrain.data.tokenizer import load_tokenizer
 from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.objectives import view_specs
 from pretrain.prepare.sentences import split_sentences
+from pretrain.start.data import load_batch
 from pretrain.start.encoder import starting_encoder
 from pretrain.start.summary import LABELS
 from pretrain.telemetry.formats import format_count, format_seconds
@@ -151,8 +151,7 @@ def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
     """Return the first sequences of the run's first batch, each as lines of text."""
     config = trains_on(config)
     reader, views = ShardReader(config.data_folder, "train"), view_specs(config)
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    batch = inspect.load_batch(config, reader, tokenizer, vocabulary, views, 0, 0, 1)
+    batch = load_batch(config, reader, tokenizer)
     names = inspect.names_of_labels(views, reader)
     shown = range(min(SHOWN, len(batch.original)))
     return [inspect.sequence_lines(batch, row, tokenizer, views, names) for row in shown]

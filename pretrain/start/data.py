@@ -17,13 +17,14 @@ from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.data import DataConfig
 from pretrain.config.run import Config
-from pretrain.data.batch import NEGATIVE, ViewSpec, column_of, number_of_labels
+from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, column_of, number_of_labels
 from pretrain.data.damage import describe_record
-from pretrain.data.loader import require_negatives
+from pretrain.data.loader import Loader, LoaderSettings, Position, require_negatives
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
+from pretrain.data.masking import Masking
 from pretrain.data.pipelines import build_for, synonyms_for
 from pretrain.data.shards import SeveralSets, ShardReader
-from pretrain.data.tokenizer import DEL, load_tokenizer, tokenizer_hash, without_del
+from pretrain.data.tokenizer import DEL, load_tokenizer, prompt_tokens, tokenizer_hash, without_del
 from pretrain.export.folder import interface_of
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.new_rows import own_tokenizer
@@ -185,6 +186,26 @@ def _open_train(config: Config) -> ShardReader:
         for one, part in zip(config.data.sets, parts)
     ]
     return SeveralSets(parts, weights)
+
+
+def load_batch(
+    config: Config, reader: ShardReader, tokenizer: Any, step: int = 0, rank: int = 0, ranks: int = 1
+) -> RankBatch:
+    """Return a rank's batch of a step, from the Loader that training uses; any step costs the same."""
+    vocabulary, views = Vocabulary.from_tokenizer(tokenizer), view_specs(config)
+    require_negatives(reader, views)
+    augmentations = [view.augmentation for view in views]
+    spec = BatchSpec(
+        views,
+        Masking.of(config.objective),
+        vocabulary,
+        synonyms_for(augmentations, config.augment.synonyms, tokenizer, vocabulary),
+        # a checkpoint's own limit is in its configuration, which takes the model to read
+        config.model.max_positions if config.model.init is None else None,
+        prompt_tokens(tokenizer, config.data.prompts),
+    )
+    settings = replace(LoaderSettings.of(config), workers=0)
+    return next(iter(Loader(reader, spec, settings, Position(step, step + 1, rank, ranks))))
 
 
 def find_data(config: Config) -> None:

@@ -3,7 +3,6 @@
     python -m pretrain.sweep configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --eval-data DIR
     python -m pretrain.sweep configs/sweeps/clear_table3.yaml --recipes micro --data DIR --dry-run
     python -m pretrain.sweep --config configs/simcse_bert.yaml --seed-list 1,11,42,68,421
-    python -m pretrain.sweep --config configs/vadvcse_micro.yaml --readings all --init MODEL --data DIR
     python -m pretrain.sweep plan configs/sweeps/augcse_table7.yaml --data DIR
     slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
 
@@ -16,14 +15,12 @@ those that another has trained with the same settings.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -38,20 +35,9 @@ from pretrain.common.shutdown import EXIT_CODES, REASONS
 from pretrain.config.recipe import find_recipe
 from pretrain.config.recipe import flags as keys
 from pretrain.sweep.differences import judging_column
-from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of, pending
-from pretrain.sweep.file import DesignedRow, Sweep, expand, read_sweep, replaced, sweep_of
-from pretrain.sweep.runs import (
-    ROOT,
-    Plan,
-    Run,
-    StopRequested,
-    Task,
-    Trainer,
-    remaining_seconds,
-    side_by_side,
-    slug,
-    unequal_inputs,
-)
+from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of
+from pretrain.sweep.file import Sweep, expand, read_sweep, sweep_of
+from pretrain.sweep.runs import Plan, Run, StopRequested, Task, Trainer, side_by_side, slug, unequal_inputs
 from pretrain.sweep.table import collect, columns_of, write
 from pretrain.telemetry.formats import format_seconds
 
@@ -64,20 +50,13 @@ class SweepFlags(BaseModel):
     config: str = Field("", description="a recipe in place of a sweep file")
     seed_list: cli.Names = Field((), description="seeds by commas, in place of the file's")
     out: Path = Field(Path("runs/sweeps"), description="folder for runs and tables")
-    rows: cli.Names = Field(
-        (),
-        description="only rows whose names hold one of these words, by commas; a name may hold commas itself",
+    rows: str = Field(
+        "", description="only rows whose names hold one of these words, by commas; or the whole name of one"
     )
     recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
-    readings: cli.Names = Field(
-        (),
-        description="a row for each of these readings of its objective, by commas, or all "
-        "(docs/objectives.md)",
-    )
     evaluations: cli.Names = Field(
         (),
-        description="which evaluations to run beside sts and geometry, by commas, or all; the others are "
-        "listed as commands, and the table takes in their figures once they are there",
+        description="which evaluations to run beside sts and geometry, by commas, or all",
     )
     launch: str = Field(
         "",
@@ -98,7 +77,6 @@ def sweep(
     *,
     flags: SweepFlags,
     dry_run: bool = False,
-    executor: Literal["local", "slurm"] = "local",
     **overrides: str,
 ) -> int:
     """Train the runs of a sweep file, or of one recipe with several seeds, and tabulate them.
@@ -106,10 +84,7 @@ def sweep(
     Args:
         file: a sweep file, as those under configs/sweeps.
         dry_run: two steps of every row, and a report of which rows start.
-        executor: local, or slurm, which is slurm/sweep.sh; sbatch reads its variables (SBATCH_ACCOUNT).
     """
-    if executor == "slurm":
-        return _submit()
     work = _open(file, flags, overrides, seeds=1 if dry_run else None)
     return _until_stopped(work.try_out if dry_run else work.run)
 
@@ -126,18 +101,6 @@ def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = No
     for line in runs.lines() if words_of is None else _words(runs, words_of):
         print(line)
     return 0
-
-
-def train(file: str = "", *, flags: SweepFlags, run_numbers: tuple[int, ...] = (), **overrides: str) -> int:
-    """Train runs and make no table.
-
-    Args:
-        file: a sweep file, as those under configs/sweeps.
-        run_numbers: only the runs of these numbers, as `plan` lists them, by commas.
-    """
-    work = _open(file, flags, overrides)
-    numbers = [_existing(number, work.plan) for number in run_numbers] or range(len(work.plan.tasks))
-    return _until_stopped(partial(work.train, numbers))
 
 
 def gather(file: str = "", *, flags: SweepFlags, **overrides: str) -> int:
@@ -161,8 +124,7 @@ def _open(
     sweep = read_sweep(path) if file else sweep_of(path)
     if flags.seed_list:
         sweep = _with_seeds(sweep, flags.seed_list)
-    if sweep.design is None:  # whose runs are dealt all seeds
-        sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
+    sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
     data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
     if data and not Path(data).is_dir():
         raise UserError(f"there is no folder of benchmarks {data}: --eval-data, or CLEAR_DATA, names it")
@@ -176,7 +138,7 @@ def _open(
     # an evaluation or a column that is not there is an error before any training
     _choose(flags.evaluations, sweep)
     judging_column(sweep, columns_of(sweep))
-    entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes, flags.readings)
+    entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes)
     if flags.rows:
         wanted = set(rows_named(flags.rows, list(dict.fromkeys(entry.name for entry in entries))))
         entries = [entry for entry in entries if entry.name in wanted]
@@ -192,8 +154,6 @@ def _open(
         )
     runs = Plan(entries, sweep.seeds, folder, partial(_score, sweep, evaluate_models))
     if not quick:
-        for key in replaced(sweep, overrides):
-            print(f"note: --{key} is set for all runs, in place of what the file says", file=sys.stderr)
         starts = [entry for entry in entries if entry.row.kind == "start"]
         for entry in (entry for entry in starts if not models_of(entry, [], folder)):
             print(
@@ -203,41 +163,22 @@ def _open(
     return _Work(sweep, runs, trainer, evaluate_models, flags, slug(path.stem))
 
 
-def rows_named(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the names that hold a word, in any case.
+def rows_named(typed: str, names: Sequence[str]) -> list[str]:
+    """Return the names that hold a typed word, in any case; words are typed by commas, or one whole name.
 
-    Words that a name holds with the commas between them are one word, the longest that there is. Where it is
-    all of a name, it means this one alone.
-
-    >>> rows_named(["b", "5%", "C"], ["a", "a + b, 5%", "a + b, 5%, c", "c"])
-    ['a + b, 5%, c']
-    >>> rows_named(["a + b", "5%", "a"], ["a", "a + b, 5%", "b"])
-    ['a', 'a + b, 5%']
+    >>> rows_named("b,C", ["a", "a + b, 5%", "c"]), rows_named("a", ["a", "a + b, 5%"])
+    (['a + b, 5%', 'c'], ['a'])
 
     Raises:
         UserError: no name holds a word.
     """
-    plain = {name: _commas_alike(name) for name in names}
-    found: set[str] = set()
-    first = 0
-    while first < len(words):
-        for stop in range(len(words), first, -1):
-            joined = _commas_alike(",".join(words[first:stop]))
-            holding = [name for name in names if joined in plain[name]]
-            exact = [name for name in holding if joined == plain[name] and stop > first + 1]
-            if holding:
-                break
-        else:
-            raise UserError(
-                f"--rows: no row's name holds {words[first]!r}; there are:\n  " + "\n  ".join(names)
-            )
-        found |= set(exact or holding)
-        first = stop
-    return [name for name in names if name in found]
-
-
-def _commas_alike(name: str) -> str:
-    return re.sub(r"\s*,\s*", ", ", name.strip().lower())
+    if typed in names:
+        return [typed]
+    words = [word.strip().lower() for word in typed.split(",")]
+    for word in words:
+        if not any(word in name.lower() for name in names):
+            raise UserError(f"--rows: no row's name holds {word!r}; there are:\n  " + "\n  ".join(names))
+    return [name for name in names if any(word in name.lower() for word in words)]
 
 
 def _until_stopped(work: Callable[[], int]) -> int:
@@ -274,19 +215,16 @@ class _Work:
 
     def run(self) -> int:
         """Train, evaluate and tabulate; returns 1 if a run failed."""
-        self.train(range(len(self.plan.tasks)))
+        self.train()
         return self.finish()
 
-    def train(self, numbers: Sequence[int]) -> int:
-        """Train the tasks of these numbers; returns 1 if one failed. One failure does not stop the others."""
-        tasks = [self.plan.tasks[number] for number in numbers]
+    def train(self) -> None:
+        """Train all runs that are not done; one failure does not stop the others."""
+        tasks = self.plan.tasks
         known = [run for task in tasks if (run := self.plan.resolve(task)) is not None]
         states = [run.state for run in known]
         done, begun = states.count("done"), states.count("begun")
-        _print_line(
-            f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do"
-            f"{_time_left(known, self.flags.jobs)}"
-        )
+        _print_line(f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do")
 
         def train_one(number: int, task: Task) -> None:
             heading = f"[{number}/{len(tasks)}] "
@@ -300,8 +238,7 @@ class _Work:
                 assert summary is not None  # `train` says that the run is done
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
                 name = f"{run.name} " if self.flags.jobs > 1 else ""
-                left = _time_left(known, self.flags.jobs)
-                _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}{left}")
+                _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}")
 
         numbered = list(enumerate(tasks, 1))
         # tasks with a point do not wait for a search, whose runs must all be done before its winner is known
@@ -312,16 +249,13 @@ class _Work:
             side_by_side([partial(train_one, *pair) for pair in stage], self.flags.jobs)
         for name, words in self.trainer.failures.items():
             _print_line(f"failed: {name}: {words}")
-        return 1 if self.trainer.failures else 0
 
     def finish(self) -> int:
-        """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed or the table is
-        wrong."""
+        """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
         models = [
             model
             for entry in self.plan.entries
             if entry.row.kind == "start" or entry.runs
-            if not isinstance(entry.row, DesignedRow) or (self.sweep.design and self.sweep.design.evaluated)
             for model in models_of(entry, self.plan.chosen(entry), self.out)
         ]
         starts = [start for model in models if (start := model.start) is not None]
@@ -345,15 +279,12 @@ class _Work:
         if self.flags.clean:
             for run in (model.run for model in models if model.run is not None):
                 discard(run.folder / "checkpoints")
-        wanted = [(model, self.sweep.evaluations) for model in models]
-        if commands := pending([*wanted, *((start, self.sweep.of_start) for start in starts)]):
-            print("To fill the other columns (--evaluations all runs these):", *commands, sep="\n  ")
+        if others := (self.sweep.evaluations | self.sweep.of_start).keys() - chosen.keys():
+            print(f"other columns need {', '.join(sorted(others))}: --evaluations all runs them")
         if self.sweep.figures:
             self._draw()
         print(f"table and figures: {self.out / self.name}")
-        for error in content["errors"]:
-            _print_line(f"error: {error}")
-        return 1 if self.trainer.failures or content["errors"] else 0
+        return 1 if self.trainer.failures else 0
 
     def _draw(self) -> None:
         """Draw the file's figures from results.json, in a process: matplotlib, and models for some."""
@@ -362,18 +293,9 @@ class _Work:
             _print_line(f"the figures were not drawn: {shlex.join(words)}")
 
     def try_out(self) -> int:
-        """Start every row for two steps; returns 1 if one does not start.
-
-        Of a design's runs, as many start as have all its levels.
-        """
+        """Start every row for two steps; returns 1 if one does not start."""
         failed = 0
-        tried: set[tuple[str, str]] = set()
         for entry in self.plan.entries:
-            if isinstance(entry.row, DesignedRow):
-                levels = set(entry.row.levels.items())
-                if levels <= tried:
-                    continue
-                tried |= levels
             if not entry.runs:
                 _print_line(f"{'evaluated' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
                 continue
@@ -440,36 +362,14 @@ def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
     return sweep.model_copy(update={"seeds": list(map(int, words)), "rows": rows})
 
 
-def _existing(number: int, plan: Plan) -> int:
-    if not 0 <= number < len(plan.tasks):
-        raise UserError(f"there are {len(plan.tasks)} runs, from 0, and no run {number}; `plan` lists them")
-    return number
-
-
 def _words(plan: Plan, number: int) -> list[str]:
-    run = plan.resolve(plan.tasks[_existing(number, plan)])
+    if number >= len(plan.tasks):
+        raise UserError(f"there are {len(plan.tasks)} runs, from 0, and no run {number}; `plan` lists them")
+    run = plan.resolve(plan.tasks[number])
     if run is None:
         raise UserError(f"run {number} is of the winner of an unfinished search; `plan` lists its runs")
     trust = ["--trust=true"] if "*" in allowed() else []
     return [*run.words(run.folder), *trust] if run.state != "done" else []
-
-
-def _submit() -> int:
-    script = ROOT / "slurm" / "sweep.sh"
-    if not script.is_file():
-        raise UserError(
-            f"--executor slurm needs {script}, and an installation has no batch scripts: give the command in "
-            "the project's folder, or start slurm/sweep.sh there"
-        )
-    words = sys.argv[1:]
-    place = next(number for number, word in enumerate(words) if re.match("-+executor(=|$)", word))
-    del words[place : place + (1 if "=" in words[place] else 2)]
-    os.execvp("bash", ["bash", str(script), "--", *words])
-
-
-def _time_left(runs: list[Run], jobs: int) -> str:
-    seconds = remaining_seconds(runs, runs)
-    return f"; about {format_seconds(seconds / jobs)} of training left" if seconds else ""
 
 
 def _print_line(text: str) -> None:
@@ -477,7 +377,5 @@ def _print_line(text: str) -> None:
 
 
 if __name__ == "__main__":
-    first = (
-        "words_of run_numbers data init eval_data out rows recipes readings seed_list config launch dry_run"
-    )
-    cli.run(sweep, keys=keys, first=first.split(), plan=plan, train=train, gather=gather)
+    first = "words_of data init eval_data out rows recipes seed_list config launch dry_run"
+    cli.run(sweep, keys=keys, first=first.split(), plan=plan, gather=gather)

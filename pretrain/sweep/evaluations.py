@@ -20,9 +20,8 @@ import json
 import shlex
 import statistics
 import sys
-import time
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,6 @@ from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, run_logged
 from pretrain.sweep.file import Entry
 from pretrain.sweep.runs import Run, side_by_side, slug
-from pretrain.telemetry.formats import format_seconds
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}
 """Evaluations of every run: seconds on a GPU, a minute or two on a CPU."""
@@ -150,16 +148,10 @@ def evaluate(
         model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
     }
     todo = [pair for results, pair in wanted.items() if not results.is_file()]
-    started = time.monotonic()
 
     def run(number: int, model: EvaluatedModel, evaluation: str) -> None:
-        left = (
-            f"; about {format_seconds((time.monotonic() - started) / number * (len(todo) - number))} left"
-            if number
-            else ""
-        )
         check_for_stop()
-        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
+        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}")
         make_folder(model.folder)
         log = model.folder / f"{evaluation}.txt"
         code = run_logged(model.words(evaluation, evaluations[evaluation]), log, environment, check_for_stop)
@@ -213,17 +205,6 @@ def _on_the_way(run: Run | None, name: str) -> float | None:
     return {"start": start, "last": last, "change": last - start, "gain": run.dev - start}.get(name)
 
 
-def deviation(model: EvaluatedModel, name: str | list[str]) -> float | None:
-    """Return an evaluation's own standard deviation of a figure (over splits, say); None: it has none."""
-    if isinstance(name, list):
-        return None
-    evaluation, _, rest = name.partition(".")
-    if evaluation in ("average", "dev", "sts", "run", "start") or not model.results(evaluation).is_file():
-        return None
-    result, score = _task(json.loads(model.results(evaluation).read_text())["tasks"], rest)
-    return None if result is None or score else result["std"]
-
-
 def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
     """Return the task in TASK[.SCORE], and the score. Both may hold dots."""
     fitting = [task for task in tasks if name == task or name.startswith(f"{task}.")]
@@ -231,13 +212,3 @@ def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]
         return None, ""
     task = max(fitting, key=len)
     return tasks[task], name[len(task) + 1 :]
-
-
-def pending(wanted: Iterable[tuple[EvaluatedModel, dict[str, str]]]) -> list[str]:
-    """Return the commands of the evaluations (name -> flags) that are wanted and have no result yet."""
-    commands = {
-        model.results(evaluation): shlex.join(model.words(evaluation, flags))
-        for model, evaluations in wanted
-        for evaluation, flags in evaluations.items()
-    }
-    return [command for results, command in commands.items() if not results.is_file()]

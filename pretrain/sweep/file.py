@@ -8,16 +8,15 @@
     rows:
       JS: {set: {objective.vadvcse.divergence: js}, paper: {STS-B dev: 84.55}}
 
-`grid` multiplies the rows by every combination of its values, and `--readings` by the readings of their
-objectives; `search` tries every combination for each row with the first seed, and trains the best one by
-`select` with all seeds. `design` adds runs that vary many factors at once (`pretrain.sweep.design`).
+`grid` multiplies the rows by every combination of its values; `search` tries every combination for each row
+with the first seed, and trains the best one by `select` with all seeds.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,11 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults
-from pretrain.config.objectives import OBJECTIVES, ObjectiveConfig, readers, readings_of, unused
+from pretrain.config.objectives import ObjectiveConfig, readers, unused
 from pretrain.config.recipe import SHORT_FLAGS, find_recipe, load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml
-from pretrain.sweep.design import Design, Levels
 
 Overrides = dict[str, str]
 """Dotted key of the configuration -> its value as typed on the command line."""
@@ -71,12 +69,6 @@ class Row(BaseModel):
         default_factory=dict, description="where figures draw the row; metrics may name its keys, as {key}"
     )
     note: str = Field("", description="what must be known to compare")
-
-
-class DesignedRow(Row):
-    """A run of a designed experiment. levels: factor -> level."""
-
-    levels: Levels
 
 
 class Figure(BaseModel):
@@ -141,9 +133,6 @@ class Sweep(BaseModel):
         description="evaluations, and flags for each, of the model that the recipes start from; their "
         "metrics are start.EVALUATION.TASK",
     )
-    over: str = Field(
-        "", description="what the evaluations' own deviations are over ('five splits'), to show them too"
-    )
     figures: dict[str, Figure] = Field(
         default_factory=dict, description="name -> figure, drawn beside the table (finetune.figures)"
     )
@@ -156,37 +145,6 @@ class Sweep(BaseModel):
     select: str = Field("dev", description="metric that decides a search; dev: STS-B dev during training")
     notes: list[str] = Field(default_factory=list)
     rows: dict[str, Row] = Field(default_factory=dict)
-    design: Design | None = Field(
-        None, description="a designed experiment: further runs, and what each factor does (sweep/design.py)"
-    )
-
-    @property
-    def all_rows(self) -> dict[str, Row]:
-        """The rows that the file names, then the runs of its design.
-
-        These are dealt the seeds in turn; one that repeats another's levels has another seed.
-
-        Raises:
-            UserError: the design has more equal runs than there are seeds.
-        """
-        if self.design is None:
-            return self.rows
-        rows = dict(self.rows)
-        used: dict[tuple[str, ...], set[int]] = {}
-        for number, levels in enumerate(self.design.drawn()):
-            taken = used.setdefault(tuple(levels.values()), set())
-            turn = (self.seeds[(number + more) % len(self.seeds)] for more in range(len(self.seeds)))
-            seed = next((seed for seed in turn if seed not in taken), None)
-            if seed is None:
-                raise UserError(
-                    f"design: {len(taken) + 1} of its {self.design.runs} runs have the levels "
-                    f"{', '.join(levels.values())}, and there are {len(self.seeds)} seeds: give more seeds, "
-                    "more levels or fewer runs"
-                )
-            taken.add(seed)
-            settings = self.design.settings(levels)
-            rows[f"run {number + 1}"] = DesignedRow(levels=levels, set=settings, seeds=[seed])
-        return rows
 
     @field_validator("seeds")
     @classmethod
@@ -197,14 +155,10 @@ class Sweep(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Sweep:
-        if not self.rows and self.design is None:
+        if not self.rows:
             raise ValueError("rows: there are none")
         if "-trust" in " ".join([*self.evaluations.values(), *self.of_start.values()]):
             raise ValueError("evaluations: --trust is for the command line alone")
-        if self.design is not None and self.recipe is None:
-            raise ValueError("design: the sweep names no recipe")
-        if self.design is not None and (self.grid or self.search):
-            raise ValueError("design: its runs take neither grid nor search; make factors of their keys")
         ours = [name for name, row in self.rows.items() if row.kind != "quoted"]
         if self.baseline and self.baseline not in ours:
             raise ValueError(f"baseline {self.baseline!r}: no such row of ours; there are {', '.join(ours)}")
@@ -246,7 +200,7 @@ class Point:
 class Entry:
     """A row of the table.
 
-    of: name of the file's row; `name` adds the values of a grid, and readings.
+    of: name of the file's row; `name` adds the values of a grid.
     points: one, or those of a search; none where the row is quoted.
     """
 
@@ -271,7 +225,7 @@ def read_sweep(path: Path) -> Sweep:
         UserError: it is missing, not YAML, or no sweep; the message names every fault.
     """
     tree = read_yaml(path)
-    if not tree.keys() & {"rows", "design"}:
+    if "rows" not in tree:
         raise UserError(f"{path} is no sweep: it has no rows. Several seeds of one recipe: --config {path}")
     try:
         return Sweep.model_validate({"title": path.stem} | tree)
@@ -284,42 +238,33 @@ def sweep_of(recipe: Path) -> Sweep:
     return Sweep(title=recipe.stem, source=str(recipe), recipe=recipe.resolve(), rows={recipe.stem: Row()})
 
 
-def expand(
-    sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "", readings: Sequence[str] = ()
-) -> list[Entry]:
-    """Return the rows, times the grid and the readings, each with the points of its search.
+def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "") -> list[Entry]:
+    """Return the rows, times the grid, each with the points of its search.
 
     Args:
         folder: what recipes' paths are relative to; those not there are names of ours.
         given: overrides of the command line, which win over the file's; a relative value ({times: 2})
             multiplies them. Those of an objective's section apply to the rows with that objective.
         size: of the recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
-        readings: names, or "all": a row becomes one for each of these that its objective has; in a sum, for
-            every combination. A row whose objective has none of them stays as it is.
 
     Raises:
-        UserError: a recipe or an override is wrong (the message names the row), or a flag or a reading is of
-            an objective that no row has.
+        UserError: a recipe or an override is wrong (the message names the row), or a flag is of an objective
+            that no row has.
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
         raise UserError(
             f"--{taken[0]} is set by the sweep itself; --out names the folder and --seed-list the seeds"
         )
-    if readings and (fixed := [key for key in flags if key.endswith(".reading")]):
-        raise UserError(f"--readings makes rows of what --{fixed[0]} fixes for all: leave one of them out")
-    if readings and sweep.design is not None:
-        raise UserError("--readings: this sweep has a design; make a factor of the readings")
-    entries, used, read = [], set(), set()
-    for name, row in sweep.all_rows.items():
+    entries, used = [], set()
+    for name, row in sweep.rows.items():
         recipe = Path()
         if row.kind != "quoted":
             path = row.recipe or sweep.recipe
             assert path is not None  # `Sweep` refuses a row without one
             recipe = _recipe(folder, path, size)
-        for cell in _cells(sweep, row, recipe, flags, readings):
-            title = ", ".join([name, *(f"{_called(key)} {text_of(value)}" for key, value in cell.items())])
-            read |= {value for key, value in cell.items() if key.endswith(".reading")}
+        for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
+            title = ", ".join([name, *(_labels(cell))])
             entry = Entry(title, name, row, ())
             if row.kind != "quoted":
                 axes = sweep.search if row.search is None else row.search
@@ -341,21 +286,7 @@ def expand(
         raise UserError(
             f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}. Leave it out"
         )
-    if absent := [word for word in readings if word not in read and not (word == "all" and read)]:
-        raise UserError(
-            f"--readings {absent[0]}: no row's objective has a reading of that name; {_all_readings()}"
-        )
     return entries
-
-
-def replaced(sweep: Sweep, given: Mapping[str, str]) -> list[str]:
-    """Return the keys that rows, grid or search set and that the command line sets for all."""
-    flags = {SHORT_FLAGS.get(key, key) for key in given}
-    varied = set(sweep.grid) | set(sweep.search)
-    for row in sweep.rows.values():
-        varied |= {SHORT_FLAGS.get(key, key) for key, value in row.set.items() if not isinstance(value, dict)}
-        varied |= set(row.search or {})
-    return sorted(flags & varied)
 
 
 def text_of(value: Any) -> str:
@@ -369,31 +300,8 @@ def _combinations(axes: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def _cells(
-    sweep: Sweep, row: Row, recipe: Path, flags: Overrides, readings: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """Yield what tells the rows that a row becomes apart: values of the grid, and readings."""
-    for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
-        named: dict[str, list[Any]] = {}
-        if readings and row.kind == "trained":
-            for key, choices in readings_of(_objective(recipe, sweep.set | row.set | cell, flags)).items():
-                if chosen := [choice for choice in choices if "all" in readings or choice in readings]:
-                    named[key] = chosen
-        for of_objectives in _combinations(named):
-            yield cell | of_objectives
-
-
-def _called(key: str) -> str:
-    """Return what a title calls a key; of a reading the objective."""
-    *_, section, name = ["", *key.split(".")]
-    return section if name == "reading" else name
-
-
-def _all_readings() -> str:
-    return "; ".join(
-        f"{key.split('.')[1]} has {', '.join(choices)}"
-        for key, choices in readings_of("+".join(OBJECTIVES)).items()
-    )
+def _labels(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key.split('.')[-1]} {text_of(value)}" for key, value in values.items()]
 
 
 def _point(
@@ -414,11 +322,7 @@ def _point(
         for part in key.split("."):
             base = getattr(base, part)
         overrides[key] = text_of(type(base)(base * factor["times"]))
-    return Point(
-        recipe,
-        overrides,
-        ", ".join(f"{key.split('.')[-1]} {text_of(value)}" for key, value in searched.items()),
-    )
+    return Point(recipe, overrides, ", ".join(_labels(searched)))
 
 
 def _is_factor(value: Any) -> bool:

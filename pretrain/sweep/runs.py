@@ -422,15 +422,3 @@ def _newest_step(log: Path) -> str:
         stream.seek(max(0, os.path.getsize(log) - 4096))
         lines = stream.read().decode(errors="replace").splitlines()
     return next((line for line in reversed(lines) if line.startswith("step ")), "")
-
-
-def remaining_seconds(runs: list[Run], known: list[Run]) -> float | None:
-    """Estimate the seconds that the unfinished `runs` take, by the mean step of the finished of `known`.
-
-    None: none of those is finished.
-    """
-    paces = [pace for run in known if (pace := run.seconds_per_step) is not None]
-    if not paces:
-        return None
-    steps = sum(run.config.train.steps - run.steps_done for run in runs if run.state != "done")
-    return steps * sum(paces) / len(paces)

@@ -4,17 +4,13 @@ import datetime
 import os
 import platform
 import statistics
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from pretrain.common.files import make_folder, replace_durably, to_json
-from pretrain.sweep.checks import errors_of
-from pretrain.sweep.design import describe_effects, effects_of
 from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column, tasks_of
-from pretrain.sweep.evaluations import EvaluatedModel, deviation, metric, models_of
-from pretrain.sweep.file import DesignedRow, Row, Sweep
-from pretrain.sweep.mechanisms import add_mechanisms, describe_mechanisms
+from pretrain.sweep.evaluations import EvaluatedModel, metric, models_of
+from pretrain.sweep.file import Row, Sweep
 from pretrain.sweep.runs import Plan
 from pretrain.telemetry.intervals import interval_text
 
@@ -78,8 +74,6 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
             "runs": [],
         }
         rows.append(row)
-        if isinstance(entry.row, DesignedRow):
-            row["levels"] = entry.row.levels
         if entry.row.kind == "quoted":
             continue
         runs = plan.chosen(entry)
@@ -99,17 +93,11 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 "pooling": model.pooling,
                 "evaluations": str(model.folder),
             }
-            if "levels" in row and sweep.design is not None:
-                row["response"] = metric(model, sweep.design.response)
-            if sweep.over:
-                names = columns_for(sweep, entry.row)
-                own = {title: deviation(model, name) for title, name in names.items()}
-                of_run["deviations"] = {title: value for title, value in own.items() if value is not None}
             if model.run is not None:
                 summary = model.run.summary
                 assert summary is not None  # `models_of` gives finished runs
                 of_run |= {"seed": model.run.seed, "warnings": model.run.warnings}
-                of_run |= {"best_step": summary["best_step"], "in_force": summary.get("in_force", {})}
+                of_run["best_step"] = summary["best_step"]
             row["runs"].append(of_run)
         row |= statistics_of([run["figures"] for run in row["runs"]], dev)
     content: dict[str, Any] = {
@@ -117,7 +105,6 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
         "source": sweep.source,
         "paper_reports": sweep.paper_reports,
         "notes": sweep.notes,
-        "over": sweep.over,
         "figures": {name: figure.model_dump() for name, figure in sweep.figures.items()},
         "columns": columns_of(sweep),
         "own_columns": list(sweep.columns) or list(STANDARD),
@@ -126,12 +113,8 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    content["errors"] = errors_of([(entry, plan.chosen(entry)) for entry in plan.entries if entry.runs])
     judged_by = judging_column(sweep, content["columns"])
     add_differences(content, models, baseline_of(sweep, plan.entries), judged_by)
-    add_mechanisms(content, models)
-    if sweep.design is not None:
-        content["design"] = effects_of(sweep.design, [row for row in rows if "levels" in row])
     return content
 
 
@@ -169,7 +152,6 @@ def tabulate(content: dict[str, Any]) -> str:
         "",
         *([f"{content['source']}."] if content["source"] else []),
         "",
-        *(line for error in content["errors"] for line in (f"**ERROR: {error}.**", "")),
         "| " + " | ".join(["row", "figures", *titles]) + " |",
         "|---" * (len(titles) + 2) + "|",
     ]
@@ -179,19 +161,14 @@ def tabulate(content: dict[str, Any]) -> str:
         kind: str,
         values: dict[str, float],
         spread: dict[str, float] | None = None,
-        only: Collection[str] = titles,
     ) -> None:
         cells = [
             _cell(values.get(title), (spread or {}).get(title), 3 if title == "s/step" else 2)
-            if title in only
-            else ""
             for title in titles
         ]
         lines.append("| " + " | ".join([name, kind, *cells]) + " |")
 
     for row in content["rows"]:
-        if "levels" in row:  # of a designed experiment, which has tables of its own
-            continue
         name, runs, named = row["name"].replace("|", "\\|"), row["runs"], len(lines)
         if row.get("grey"):
             name = f"*~ {name}*"
@@ -200,8 +177,6 @@ def tabulate(content: dict[str, Any]) -> str:
             if row.get("search"):
                 count += f", {row['search']['best'] or 'search unfinished'}"
             line(name, f"ours, {count}", row["mean"], row["std"])
-            if deviations := _mean_of([run.get("deviations", {}) for run in runs]):
-                line("", f"ours, ± over {content['over']}", row["mean"], deviations, only=deviations)
             if len(runs) > 1:
                 line(
                     "",
@@ -238,15 +213,6 @@ def tabulate(content: dict[str, Any]) -> str:
             for run in warned
         ]
     return "\n".join(lines) + "\n"
-
-
-def _mean_of(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of every column that all rows have."""
-    return {
-        title: statistics.mean(row[title] for row in rows)
-        for title in (rows[0] if rows else {})
-        if all(title in row for row in rows)
-    }
 
 
 def _differences(difference: dict[str, Any], titles: list[str]) -> list[str]:
@@ -297,7 +263,7 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
 def write(content: dict[str, Any], folder: Path) -> str:
     """Write table.md and results.json; return the table."""
     make_folder(folder)
-    table = tabulate(content) + describe_mechanisms(content) + describe_effects(content)
+    table = tabulate(content)
     replace_durably(folder / "table.md", table.encode())
     replace_durably(folder / "results.json", to_json(content))
     return table

@@ -2,7 +2,7 @@
 
 A row of metrics holds each loss's share of the encoder's gradient, and a check of each objective's own
 mechanism (docs/objectives.md, "Is the mechanism alive?"). Here is what is inert, and at which threshold, for
-warnings in training (`InertTerms`) and for the tables of sweeps (`inert_in`).
+warnings in training (`InertTerms`).
 
 A check costs a part of a step, so its figures are of the row's last step; a warning is of a mean over several
 rows.
@@ -150,13 +150,6 @@ def inert_in(metrics: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         for name, check in checks_of(row)
         if check.inert(*(row[figure] for figure in check.figures))
     }
-
-
-def figures_in(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a row of metrics that say whether its losses and mechanisms are alive."""
-    row = dict(flatten(dict(metrics)))
-    checked = {figure for _, check in checks_of(row) for figure in check.figures}
-    return {name: value for name, value in row.items() if name in checked or name.endswith(COSINE)}
 
 
 class InertTerms:

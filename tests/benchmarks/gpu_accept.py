@@ -47,9 +47,9 @@ from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch, View
 from pretrain.data.masking import mask_tokens
 from pretrain.data.tokenizer import train_tokenizer
-from pretrain.estimate.devices import DEVICES
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
+from pretrain.plan import GPUS
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import Embed, SentenceModel
 from pretrain.step.plan import VIEWS, passes_of
@@ -326,7 +326,7 @@ def stated_peak(accept: Accept) -> float | None:
     if accept.device.type != "cuda":
         return None
     name = torch.cuda.get_device_name().lower()
-    return next((of.peak for key, of in DEVICES.items() if key.split("-")[0] in name), None)
+    return next((peak * 1e12 for key, (peak, _) in GPUS.items() if key.split("-")[0] in name), None)
 
 
 def beside(accept: Accept, ours: dict[str, Any], peer: Callable[[], tuple[str, float]]) -> dict[str, Any]:

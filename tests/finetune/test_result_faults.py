@@ -138,8 +138,6 @@ def test_chunks_of_remote_data(tmp_path):
 
 def test_the_table_of_a_sweep(tmp_path, monkeypatch):
     """The figures come last: where they are new, the table is."""
-    for name in ("describe_mechanisms", "describe_effects"):
-        monkeypatch.setattr(table, name, lambda content: "")
     monkeypatch.setattr(table, "tabulate", lambda content: content["which"] * 200)
 
     def find(folder: Path) -> str:

@@ -22,8 +22,7 @@ from finetune.encoders.models import open_model
 from finetune.search.__main__ import search
 from finetune.sts.scores import StsEvaluator
 from finetune.sts.tasks import SEVEN_TASKS
-from pretrain.adapt import claim, heldout_rows
-from pretrain.common.errors import UserError
+from pretrain.adapt import heldout_rows
 from pretrain.config.recipe import load_config
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.model.new_rows import pieces_of_new_words
@@ -144,22 +143,7 @@ def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_sho
     assert (out / "metrics.jsonl").read_bytes() == before
     # the folder is of this text
     other = write_corpus(tmp_path / "other.txt", documents=20)
-    assert "holds an adaptation whose sources is" in adapt(start, other, out, expect=2)
-
-
-def test_a_folder_in_which_nothing_was_made_takes_the_corrected_text(tmp_path):
-    out = tmp_path / "run"
-    wrong, right = (
-        load_config("adapt_micro", {"init": "model", "data.prepare.sources": sources})
-        for sources in ("rows.jsonl", "[{source: rows.jsonl, text_key: message}]")
-    )
-    claim(out, wrong)
-    claim(out, right)
-    (out / "data").mkdir()
-    (out / "data" / "manifest.json").touch()
-    claim(out, right)
-    with pytest.raises(UserError, match=r"sources is .*'text_key': 'message'.*, and now it is .*rows\.jsonl"):
-        claim(out, wrong)
+    assert str(out / "data") in adapt(start, other, out, expect=2)
 
 
 @pytest.mark.full
@@ -168,7 +152,7 @@ def test_a_folder_in_which_nothing_was_made_takes_the_corrected_text(tmp_path):
     [
         ("t5", "model type 't5' is not supported; choose one of bert, roberta"),
         ("none", "there is no folder"),
-        ("tokenizer", "has no tokenizer.json. Put the one that belongs to the model into it"),
+        ("tokenizer", "has no tokenizer.json"),
         ("taken", "holds something else; choose another --out"),
         ("twice", "train.steps is given two values, train.steps='6' and steps='100': leave one of"),
         ("flag", "--data follows from --init, --text"),
@@ -201,7 +185,7 @@ def test_what_cannot_be_adapted_is_one_error_before_anything_is_written(tmp_path
 def test_shares_are_shown_in_percent():
     start = {"heldout_mlm_loss": 5.0, "partner_found": 0.5, "partner_loss": 2.0, "partner_among": 24.0}
     adapted = start | {"partner_found": 0.75, "stsb-dev": 3.0}
-    rows = {label: (first, last) for label, first, last, _ in heldout_rows(start, adapted)}
+    rows = {label: (first, last) for label, first, last in heldout_rows(start, adapted)}
     assert rows["top-1 retrieval of the other view (24 candidates, %)"] == (50.0, 75.0) and len(rows) == 3
 
 

@@ -11,24 +11,7 @@ from safetensors.torch import load_file
 from write_faults import Subject, require_all
 
 from augment.convert_weights import convert
-from pretrain.adapt import RECORD, claim
-from pretrain.config.recipe import load_config
-from pretrain.mine.__main__ import SUMMARY, TRIPLES, main
-
-
-def test_an_adaptation_takes_its_folder(tmp_path):
-    """What a killed start leaves is no reason to refuse the folder."""
-    settings = load_config("adapt_micro", {"init": "a-model", "data.prepare.sources": "text.txt"})
-
-    def find(folder: Path) -> str:
-        record = folder / "out" / RECORD
-        if not record.is_file():
-            return "old"
-        assert json.loads(record.read_text())["init"] == "a-model"
-        return "new"
-
-    subject = Subject(act=lambda folder: claim(folder / "out", settings), find=find)
-    assert require_all(subject, tmp_path, least=7).found == {"old", "new"}
+from pretrain.mine import SUMMARY, TRIPLES, main
 
 
 def test_mined_triples(tmp_path):

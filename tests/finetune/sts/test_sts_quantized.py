@@ -14,7 +14,6 @@ from sentence_transformers.util import pairwise_cos_sim, pairwise_manhattan_sim
 from sentence_transformers.util.quantization import quantize_embeddings
 
 from finetune.encoders.models import open_model
-from finetune.report.sources import collect
 from finetune.sts import __main__ as sts
 from finetune.sts.tasks import StsFiles
 from pretrain.common.errors import UserError
@@ -60,25 +59,9 @@ def test_rows_are_the_scores_of_the_librarys_evaluator(run, layout, tmp_path, ca
             # neighbours that change places move the figure by 0.08
             assert figure == pytest.approx(100 * theirs[f"{kind}_{similarity}"], abs=1)
     assert "\nmean int8" in said and "\nmean binary" in said
-    assert "note: int8: cosine of the integers, 32 bytes a vector, ranges of the evaluated sentences" in said
+    assert "note: int8: cosine of the integers, 32 bytes a vector, ranges of these sentences" in said
     assert "note: binary: Hamming distance of the bits, 4 bytes a vector" in said
     assert content["stored"]["mean ubinary"] == "ubinary: Hamming distance of the bits, 4 bytes a vector"
-
-
-def test_an_export_that_says_so_gets_its_row_and_the_report_has_both(run, layout, tmp_path):
-    ranges = [[-1.0] * 32, [1.0] * 32]
-    said = {"precision": "int8", "ranges": ranges, "calibrated_on": "9 sentences of text.txt"}
-    (run / "export" / "quantization.json").write_text(json.dumps(said))
-    call(sts.main, run, eval_data=layout, tasks="SICK-R", pooling="mean")
-    (run / "export" / "quantization.json").unlink()
-    (subject,) = collect([str(run)])
-    rows = {pooling: one for (_, pooling), one in subject.evaluations.items()}
-    assert set(rows) == {"mean", "mean int8"}
-    assert rows["mean int8"].protocol.startswith(
-        "int8: cosine of the integers, 32 bytes a vector, ranges of 9 sentences of text.txt"
-    )
-    exact, stored = (rows[name].tasks["SICK-R"].scores["pearson_all"] for name in ("mean", "mean int8"))
-    assert exact != stored  # ranks of 25 pairs may be the same
 
 
 def test_an_unknown_precision_is_refused_before_the_model(layout):

@@ -28,7 +28,6 @@ COMMANDS = (
     "pretrain.export",
     "pretrain.sweep",
     "pretrain.sweep plan",
-    "pretrain.demo",
     "pretrain.adapt",
     "pretrain.show",
     "augment",

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pretrain.estimate import communication, duration, memory
-from pretrain.estimate.devices import DEVICES, device_named
-from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
+from pretrain.estimate import formulas
+from pretrain.estimate.sizes import BatchSize, Layout, ModelSize
 
 MODEL = ModelSize(
     trained=1_000_000,
@@ -34,129 +33,61 @@ FOUR = Layout(ranks=4, zero=0, micro_batch_tokens=500)
 )
 def test_states_of_four_ranks(zero, weights, gradients, optimizer, master):
     """A million parameters, 4 bytes each: MB of a rank."""
-    found = memory.memory(MODEL, BATCH, replace(FOUR, zero=zero))
+    found = formulas.memory(MODEL, BATCH, replace(FOUR, zero=zero))
     assert (found.weights, found.gradients) == (weights * 1e6, gradients * 1e6)
     assert (found.optimizer, found.master) == (optimizer * 1e6, master * 1e6)
 
 
 def test_the_pass_that_needs_most_decides():
     """500 tokens of 4000 / 4 a rank; a masked one of them with 15% predicted and their 1000 logits each."""
-    assert memory.micro_batch_bytes(MODEL, BATCH, FOUR) == (5000 * 500 + 1000 * 75, 12 * 75 * 1000)
+    assert formulas.micro_batch_bytes(MODEL, BATCH, FOUR) == (5000 * 500 + 1000 * 75, 12 * 75 * 1000)
     # with all at once, 1000 tokens of views, whose 200 vectors need 6 copies and their pairs a tile
     whole = replace(FOUR, micro_batch_tokens=9000)
-    assert memory.micro_batch_bytes(MODEL, BATCH, whole) == (5e6, 6 * 4 * 200 * 64 + 12 * 200**2)
+    assert formulas.micro_batch_bytes(MODEL, BATCH, whole) == (5e6, 6 * 4 * 200 * 64 + 12 * 200**2)
 
 
 def test_reduction_counts_where_it_needs_more_than_a_micro_batch():
     """A bucket of 500 million elements is reserved on a GPU at stages 1 to 3; stage 1 uses it nowhere."""
-    found = memory.memory(MODEL, BATCH, replace(FOUR, zero=2))
+    found = formulas.memory(MODEL, BATCH, replace(FOUR, zero=2))
     assert found.reduction == 4e6 + 2e9 + 1e6  # gradients in one piece, the bucket, the reduced share
     assert found.peak == 4e6 + 4e6 + 2e6 + 1e6 + found.reduction
     on_cpu = replace(FOUR, reserved=False)
-    assert memory.memory(MODEL, BATCH, replace(on_cpu, zero=2)).reduction == 4e6 + 4e6 + 1e6
-    assert memory.memory(MODEL, BATCH, replace(on_cpu, zero=1)).reduction == 4e6 + 1e6
-    assert memory.memory(MODEL, BATCH, replace(on_cpu, zero=0)).reduction == 4e6
+    assert formulas.memory(MODEL, BATCH, replace(on_cpu, zero=2)).reduction == 4e6 + 4e6 + 1e6
+    assert formulas.memory(MODEL, BATCH, replace(on_cpu, zero=1)).reduction == 4e6 + 1e6
+    assert formulas.memory(MODEL, BATCH, replace(on_cpu, zero=0)).reduction == 4e6
     small = replace(FOUR, zero=1, bucket=100_000, wire=2)
     # a bucket in one piece, all in bfloat16, DeepSpeed's bucket, the reduced share
-    assert memory.memory(MODEL, BATCH, small).reduction == 4e5 + 2e6 + 4e5 + 1e6
-    assert memory.memory(MODEL, BATCH, replace(small, ranks=1)).reduction == 4e5 + 4e6
+    assert formulas.memory(MODEL, BATCH, small).reduction == 4e5 + 2e6 + 4e5 + 1e6
+    assert formulas.memory(MODEL, BATCH, replace(small, ranks=1)).reduction == 4e5 + 4e6
 
 
 def test_the_largest_micro_batch_fits_and_one_more_step_does_not():
     big = replace(BATCH, view_tokens=4e6, masked_tokens=2e6, predicted=3e5)
     one = Layout(ranks=1, zero=0, micro_batch_tokens=1)
-    available = memory.memory(MODEL, big, replace(one, micro_batch_tokens=10 * 1024)).peak
-    assert memory.largest_micro_batch(MODEL, big, one, available) == 10 * 1024
-    assert memory.largest_micro_batch(MODEL, big, one, available - 1) == 9 * 1024
-    assert memory.largest_micro_batch(MODEL, big, one, 1e6) is None
-
-
-def test_bytes_sent_by_stage():
-    """Ring over 4 ranks: an all-gather or reduce-scatter of B bytes sends 3/4 B, an all-reduce 3/2 B."""
-    vectors = 2 * 100 * 64 * 4 * 0.75
-
-    def sent(zero: int) -> float:
-        parts = communication.collectives(MODEL, BATCH, replace(FOUR, zero=zero))
-        return sum(part.sent(4) for part in parts)
-
-    assert sent(0) == 1.5 * 4e6 + vectors
-    assert sent(1) == sent(2) == 1.5 * 4e6 + 0.75 * 4e6 + vectors
-    # two micro-batches of views and one of maskings: 2 without gradients, 3 forward, 3 backward
-    gathered = 4 * (990_000 * 8 + 10_000)
-    assert sent(3) == 0.75 * 4e6 + 0.75 * gathered + vectors
-    assert communication.collectives(MODEL, BATCH, replace(FOUR, ranks=1)) == []
-
-
-@pytest.mark.parametrize("zero, hops", [(0, 2), (1, 2), (2, 2), (3, 1)])
-def test_gradients_in_bfloat16_send_half(zero, hops):
-    def sent(wire: int) -> float:
-        parts = communication.collectives(MODEL, BATCH, replace(FOUR, zero=zero, wire=wire))
-        return sum(part.sent(4) for part in parts)
-
-    assert sent(4) - sent(2) == hops * 0.75 * 2e6
-
-
-def test_a_shared_loss_sums_gradients_of_vectors_over_ranks():
-    many = replace(BATCH, sequences=512)
-    parts = {part.name: part for part in communication.collectives(MODEL, many, FOUR)}
-    assert parts["loss"].payload == 2 * parts["vectors"].payload == 2 * 2 * 512 * 64 * 4
-    assert "loss" not in {part.name for part in communication.collectives(MODEL, BATCH, FOUR)}
+    available = formulas.memory(MODEL, big, replace(one, micro_batch_tokens=10 * 1024)).peak
+    assert formulas.largest_micro_batch(MODEL, big, one, available) == 10 * 1024
+    assert formulas.largest_micro_batch(MODEL, big, one, available - 1) == 9 * 1024
+    assert formulas.largest_micro_batch(MODEL, big, one, 1e6) is None
 
 
 def test_a_replay_costs_one_more_forward_of_the_views():
     needed = 3 * (2e6 * 6000 + 1e5 * 300)
-    assert duration.model_flops(MODEL, BATCH) == needed
-    assert duration.step_flops(MODEL, BATCH, FOUR) == needed + 2e6 * 4000
+    assert formulas.step_flops(MODEL, BATCH, FOUR) == needed + 2e6 * 4000
     whole = replace(FOUR, micro_batch_tokens=1000)  # a rank's views at once: their graph is kept
-    assert duration.step_flops(MODEL, BATCH, whole) == needed
+    assert formulas.step_flops(MODEL, BATCH, whole) == needed
 
 
-def test_seconds_of_a_step():
-    device = DEVICES["a100-80"]
-    found = duration.duration(MODEL, BATCH, replace(FOUR, ranks=16), device, 0.5, 10, 1e9)
-    layout = replace(FOUR, ranks=16)
-    products = duration.step_flops(MODEL, BATCH, layout) / (16 * 312e12 * 0.5)
-    update = 7 * 4e6 / 2.039e12  # weights, gradient and both moments read, three of them written
-    assert found.compute == pytest.approx(products + update)
-    wire = (2 * 4e6 + 2 * 100 * 64 * 4) * 15 / 16 / 25e9  # 16 ranks: over the network
-    assert found.communication == pytest.approx(wire)
-    assert found.checkpoint == pytest.approx(12e6 / 1e9 / 10)
-    assert found.tokens_per_second == pytest.approx(6000 / (products + update + wire))
-
-
-def test_one_moment_of_some_parameters_is_less_to_hold_save_and_move():
-    """Of a million parameters, 600,000 with one moment; 8e9 FLOPs of products on every rank."""
-    muon = replace(MODEL, moments=1_400_000, update_flops=8e9)
-    assert memory.memory(muon, BATCH, FOUR).optimizer == 4 * 1.4e6
-    assert memory.checkpoint_bytes(muon) == 4e6 + 4 * 1.4e6
-    device = DEVICES["a100-80"]
-    found, before = (duration.duration(m, BATCH, FOUR, device, 0.5, 10, 1e9) for m in (muon, MODEL))
-    difference = 8e9 / (312e12 * 0.5) - 2 * 4 * 0.6e6 / 2.039e12
-    assert found.compute - before.compute == pytest.approx(difference)
-    assert before.checkpoint - found.checkpoint == pytest.approx(4 * 0.6e6 / 1e9 / 10)
-
-
-def test_a_device_of_the_table_takes_what_the_user_knows():
-    device = device_named("h200", peak=700, memory=100, network=200)
-    assert (device.peak, device.memory, device.network) == (7e14, 1e11, 25e9)
-    assert device.link == DEVICES["h200"].link
-
-
-def test_seconds_of_a_checkpoint_in_the_background():
-    meanwhile = replace(FOUR, ranks=16, background=True)
-
-    def stall(disk: float) -> duration.Duration:
-        return duration.duration(MODEL, BATCH, meanwhile, DEVICES["a100-80"], 0.5, 10, disk)
-
-    copy = 12e6 / 16 / duration.COPIED
-    fast = stall(1e12)
-    assert fast.checkpoint == pytest.approx(copy / 10)
-    steps = 10 * (fast.compute + fast.communication)
-    assert stall(12e6 / (3 * steps)).checkpoint == pytest.approx((copy + 2 * steps) / 10)  # not done in time
+def test_one_moment_of_some_parameters_is_less_to_hold_and_save():
+    """Of a million parameters, 600,000 with one moment."""
+    muon = replace(MODEL, moments=1_400_000)
+    assert formulas.memory(muon, BATCH, FOUR).optimizer == 4 * 1.4e6
+    assert formulas.checkpoint_bytes(muon) == 4e6 + 4 * 1.4e6
 
 
 def test_a_copy_for_checkpoints_lies_in_the_machines_memory():
-    plain, copied = (memory.memory(MODEL, BATCH, replace(FOUR, background=b)) for b in (False, True))
+    plain, copied = (formulas.memory(MODEL, BATCH, replace(FOUR, background=b)) for b in (False, True))
     assert copied.host == 12e6 / 4 and copied.peak == plain.peak and plain.host == 0
-    on_cpu = [memory.memory(MODEL, BATCH, replace(FOUR, background=b, reserved=False)) for b in (False, True)]
+    on_cpu = [
+        formulas.memory(MODEL, BATCH, replace(FOUR, background=b, reserved=False)) for b in (False, True)
+    ]
     assert on_cpu[1].peak - on_cpu[0].peak == on_cpu[1].snapshot == 12e6 / 4 and on_cpu[1].host == 0

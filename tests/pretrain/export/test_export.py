@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.__main__ import main
 from pretrain.export.folder import _describe_data, export, read_policy
-from pretrain.export.model_card import _citation
+from pretrain.export.model_card import cited
 from pretrain.export.sentence_transformers import layer_weights
 from pretrain.model.encoder import load_encoder
 from pretrain.model.pooling import SECOND_STATE
@@ -255,7 +254,6 @@ def test_what_is_written_beside_the_weights(tmp_path):
         "123k",
         "01:02:05",
         "| held-out masked-language loss (nats per token) | 8.25 | 4.125 |",
-        "| 7 | 2.0000 | 5.0000 | 7.0000 |",
         "untrained",
         "SentenceTransformer(",
         "arXiv:2012.15466",
@@ -281,19 +279,19 @@ def test_an_export_names_its_dimensions_and_is_cut_to_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("objective", "cited"),
+    ("objective", "papers"),
     [
         ({"name": "mlm"}, {"1810.04805"}),
-        ({"name": "clear"}, {"wu2020clear", "1810.04805"}),
-        ({"name": "clear", "mlm": {"weight": 0.0}}, {"wu2020clear"}),
+        ({"name": "clear"}, {"2012.15466", "1810.04805"}),
+        ({"name": "clear", "mlm": {"weight": 0.0}}, {"2012.15466"}),
         ({"name": "simcse", "mlm": {"copies": 0}}, {"2104.08821"}),
         ({"name": "mlm+simcse"}, {"2104.08821", "1810.04805"}),
         ({"name": "own.py:Own", "mlm": {"weight": 0.0}}, set()),
     ],
 )
-def test_the_card_cites_the_losses_that_were_trained(objective, cited):
+def test_the_card_cites_the_losses_that_were_trained(objective, papers):
     recipe = validate_config({"objective": objective}, "test").model_dump(mode="json")
-    assert set(re.findall(r"wu2020clear|(?<=arXiv:)\d{4}\.\d{5}$", _citation(recipe), re.M)) == cited
+    assert {paper.partition("arXiv:")[2] for paper in cited(recipe)} == papers
 
 
 @pytest.mark.parametrize(("named", "said"), [("gone/wikibooks", None), (None, ["embedded"])])
@@ -369,8 +367,6 @@ def test_the_best_is_an_export_already_and_that_of_the_last_step_stays(tmp_path)
     export(tmp_path, tmp_path / "best", 3)
     before = (tmp_path / "export" / "clear.json").read_bytes()
     assert export(tmp_path, step="best") == tmp_path / "best"
-    with pytest.raises(UserError, match=r"best stays as it is: name a folder .* with --out"):
-        export(tmp_path, step="best", quantize="int8")
     assert (tmp_path / "export" / "clear.json").read_bytes() == before
 
 

@@ -111,10 +111,9 @@ def test_a_dry_run_shows_the_card_and_the_files_and_sends_nothing(run):
     before = stamps(run)
     output = pushed(run, "--dry-run", HF_ENDPOINT="http://127.0.0.1:9")
     assert stamps(run) == before
-    assert f"would export step 7 of {run} to {run / 'export'}" in output
+    assert f"would export step 7 of {run}" in output
     assert "model-index:" in output and f'SentenceTransformer("{REPO}")' in output
-    size = (run / "export" / "model.safetensors").stat().st_size
-    assert f"{size:,}  model.safetensors" in output and "nothing was written or sent" in output
+    assert "\nmodel.safetensors\n" in output and "nothing was written or sent" in output
     shutil.rmtree(run / "export")
     assert main(str(run), push=REPO, dry_run=True) == 0 and not (run / "export").exists()
     (run / "export").write_text("a file of the user's")
@@ -152,7 +151,7 @@ def test_evaluations_of_an_export_are_looked_for_beside_it(run, tmp_path, monkey
 
 def test_what_does_not_go_with_an_export_is_refused(run):
     made = run / "export"
-    for flags in ({"step": "7"}, {"out": str(run / "other")}, {"quantize": "int8"}):
+    for flags in ({"step": "7"}, {"out": str(run / "other")}):
         with pytest.raises(UserError, match="is an export, which is pushed as it is: --step, --out"):
             main(str(made), push=REPO, **flags)
     with pytest.raises(UserError, match="export already: send it to the hub as it is with --push"):

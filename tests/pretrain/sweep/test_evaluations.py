@@ -1,4 +1,4 @@
-"""Figures of a sweep's runs: names of metrics, an evaluation's own deviation, what a run started from."""
+"""Figures of a sweep's runs: names of metrics, what a run started from."""
 
 import json
 import sys
@@ -13,10 +13,10 @@ from sweep_helpers import ROOT, entries_of, write_sweep
 from augment.spec.grammar import parse
 from pretrain.common.errors import UserError
 from pretrain.common.shutdown import TERMINATE
-from pretrain.sweep.evaluations import EvaluatedModel, deviation, evaluate, metric, models_of, pending
+from pretrain.sweep.evaluations import EvaluatedModel, evaluate, metric, models_of
 from pretrain.sweep.file import expand, read_sweep
 from pretrain.sweep.runs import Plan, StopRequested
-from pretrain.sweep.table import collect, tabulate
+from pretrain.sweep.table import collect
 
 TASKS = {
     "augmentation/delete": {"value": 0.9, "std": 0.2, "scores": {"cosine": 0.9, "rate=0.05": 5.0}},
@@ -47,15 +47,6 @@ def test_names_of_tasks_and_scores_may_hold_dots(tmp_path):
         ("augmentation/reorder", None),
     ):
         assert metric(model, f"geometry-wdel.{name}") == expected
-    assert deviation(model, "geometry-wdel.SNIPS-5") == 4.0
-    for name in (
-        "geometry-wdel.augmentation/delete.cosine",
-        "intents.SNIPS-5",
-        "dev",
-        "sts.STS12",
-        ["a", "b"],
-    ):
-        assert deviation(model, name) is None
 
 
 def test_an_evaluation_with_a_label_is_kept_apart(tmp_path):
@@ -87,13 +78,10 @@ def test_columns_may_be_of_what_a_run_started_from_and_of_where_a_row_is(tmp_pat
         models += models_of(entry, plan.chosen(entry), plan.out)
     (start,) = {model.start for model in models}
     assert start.model == str(tmp_path) and start.folder.parent == tmp_path / "out" / "start"
-    commands = pending([(model.start, sweep.of_start) for model in models])
-    assert len(commands) == 1 and "--label x" in commands[0]
     evaluated(start.folder, "geometry-x")
     rows = collect(sweep, plan, plan.out)["rows"]
     assert [row["mean"].get("cosine") for row in rows] == [0.9, None, None]
     assert "cosine" not in (rows[1].get("difference") or {"columns": {}})["columns"]
-    assert pending([(model.start, sweep.of_start) for model in models]) == []
 
 
 def test_two_starts_with_names_that_begin_alike_are_two_models(tmp_path):
@@ -145,23 +133,6 @@ def test_random_weights_are_no_model_to_start_from(tmp_path):
     finish(plan.chosen(entries[0])[0])
     (model,) = models_of(entries[0], plan.chosen(entries[0]), plan.out)
     assert model.start is None and metric(model, "start.sts.STS-B") is None
-
-
-def test_an_evaluations_own_deviation_stands_beside_the_papers(tmp_path):
-    row = {"paper": {"SNIPS 5": 78.51}, "spread": {"SNIPS 5": 1.39}, "set": {"model.pooling": "mean"}}
-    path = write_sweep(
-        tmp_path, rows={"VaSCL": row}, columns={"SNIPS 5": "intents.SNIPS-5"}, over="five splits"
-    )
-    sweep = read_sweep(path)
-    plan = Plan(expand(sweep, tmp_path, {}), [1, 2], tmp_path / "out", lambda run: None)
-    for run in plan.chosen(plan.entries[0]):
-        finish(run)
-        evaluated(run.folder / "sweep", "intents")
-    table = tabulate(collect(sweep, plan, plan.out))
-    assert "| VaSCL | ours, 2 of 2 seeds | 70.00 ± 0.00 |" in table
-    assert (
-        "|  | ours, ± over five splits | 70.00 ± 4.00 |" in table and "|  | paper | 78.51 ± 1.39 |" in table
-    )
 
 
 def test_a_row_may_be_of_the_last_step(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from sweep_helpers import ROOT, entries_of, write_sweep
 
 from pretrain.common.errors import UserError
-from pretrain.sweep.file import expand, read_sweep, replaced
+from pretrain.sweep.file import expand, read_sweep
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,6 @@ def test_the_command_line_wins_and_relative_values_multiply_what_it_says(tmp_pat
         (128, 1e-3, 5, 1),
         (64, 1e-3, 5, 1),
     ]
-    assert replaced(read_sweep(path), given) == ["train.lr"]
     with pytest.raises(UserError, match="--seed-list"):
         expand(read_sweep(path), tmp_path, {"train.seed": "3"})
 
@@ -137,56 +136,3 @@ def test_recipes_of_another_size_stand_in(tmp_path):
     assert entries_of(tmp_path, size="micro", **recipe)[0].points[0].recipe.name == "vascl_micro.yaml"
     with pytest.raises(UserError, match=r"vascl_huge\.yaml.*vascl_micro\.yaml"):
         entries_of(tmp_path, size="huge", **recipe)
-
-
-def readings(tmp_path, *names, given=None, **tree):
-    """Title -> what each reading of its objectives is, of the rows that `--readings` makes."""
-    path = write_sweep(tmp_path, **tree)
-    found = {}
-    for entry in expand(read_sweep(path), tmp_path, given or {}, readings=names):
-        objective = entry.points[0].config(1).objective
-        found[entry.name] = [getattr(objective, section).reading for section in objective.sections]
-    return found
-
-
-def test_readings_become_rows_of_their_objective(tmp_path):
-    recipe = str(ROOT / "configs" / "vadvcse_micro.yaml")
-    assert readings(tmp_path, "all", recipe=recipe) == {
-        f"one, vadvcse {name}": [name] for name in ("smart-package", "algorithm-1", "appendix-A", "in-batch")
-    }
-    assert list(readings(tmp_path, "in-batch", "algorithm-1", recipe=recipe)) == [
-        "one, vadvcse algorithm-1",
-        "one, vadvcse in-batch",
-    ]
-    rows = {"sum": {"set": {"objective": "vascl+vadvcse"}}, "plain": {"set": {"objective": "sda+vascl"}}}
-    found = expand(
-        read_sweep(write_sweep(tmp_path, recipe=recipe, rows=rows)), tmp_path, {}, readings=["all"]
-    )
-    assert len(found) == 2 * 4 + 2 and found[0].name == "sum, vascl code, vadvcse smart-package"
-    grid = {"objective.name": ["simcse", "vascl"]}
-    assert [entry.name for entry in entries_of(tmp_path, recipe=recipe, grid=grid)] == [
-        "one, name simcse",
-        "one, name vascl",
-    ]
-    path = write_sweep(tmp_path, recipe=recipe, grid=grid)
-    assert [entry.name for entry in expand(read_sweep(path), tmp_path, {}, readings=["paper"])] == [
-        "one, name simcse",
-        "one, name vascl, vascl paper",
-    ]
-
-
-@pytest.mark.parametrize(
-    "names, given, said",
-    [
-        (["all"], {}, "--readings all: no row's objective.*vadvcse has smart-package, algorithm-1"),
-        (["code"], {"objective": "vadvcse"}, "--readings code: no row.*vascl has code, paper"),
-        (
-            ["all"],
-            {"objective": "vascl", "objective.vascl.reading": "code"},
-            "--objective.vascl.reading fixes",
-        ),
-    ],
-)
-def test_readings_that_no_row_has_are_refused(tmp_path, names, given, said):
-    with pytest.raises(UserError, match=said):
-        readings(tmp_path, *names, given=given)

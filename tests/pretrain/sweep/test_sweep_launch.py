@@ -117,20 +117,6 @@ def test_an_evaluation_that_the_sweep_does_not_have_is_said_before_any_run(tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_slurm_is_given_the_same_words(monkeypatch, tmp_path):
-    started = []
-    monkeypatch.setattr("os.execvp", lambda program, words: started.append(words))
-    script = str(ROOT / "slurm" / "sweep.sh")
-    for typed in (["--executor", "slurm"], ["--executor=slurm"], ["-executor", "slurm"]):
-        words = ["FILE.yaml", *typed, "--data", "slurm", "--out", "out"]
-        monkeypatch.setattr("sys.argv", ["sweep", *words])
-        sweep("FILE.yaml", flags=SweepFlags(), executor="slurm")
-        assert started.pop() == ["bash", script, "--", "FILE.yaml", "--data", "slurm", "--out", "out"]
-    monkeypatch.setattr("pretrain.sweep.__main__.ROOT", tmp_path)  # as of a wheel
-    with pytest.raises(UserError, match=r"has no batch scripts: give the command in the project's folder"):
-        sweep("FILE.yaml", flags=SweepFlags(), executor="slurm")
-
-
 @pytest.mark.full
 def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data, tmp_path):
     steps = 240  # none ends before the other is under way, also where one starts late

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from sweep_helpers import ROOT
 
-from pretrain.common.errors import UserError
 from pretrain.sweep.file import Sweep, expand, sweep_of
 from pretrain.sweep.runs import Plan
-from pretrain.sweep.table import collect, columns_of, statistics_of, tabulate, write
+from pretrain.sweep.table import collect, columns_of, statistics_of, tabulate
 
 
 def test_statistics_are_those_of_a_sample():
@@ -94,40 +93,3 @@ def test_a_row_without_runs_is_shown_empty(tmp_path):
         collect(tree, Plan(expand(tree, tmp_path, {}), [1], tmp_path, lambda run: None), tmp_path)
     )
     assert "| simcse_micro | ours, 0 of 1 seeds |  |" in table
-
-
-def test_a_design_becomes_a_table_of_effects(tmp_path):
-    factors = {
-        "rate": {"low": {"train.lr": 1e-4}, "high": {"train.lr": 2e-4}},
-        "dropout": {"0.1": {"model.dropout": 0.1}, "0.3": {"model.dropout": 0.3}},
-    }
-    recipe = str(ROOT / "configs" / "simcse_micro.yaml")
-    design = {"runs": 12, "factors": factors}
-    tree = Sweep.model_validate({"title": "T", "recipe": recipe, "seeds": [3, 5, 7, 9], "design": design})
-    entries = expand(tree, tmp_path, {"train.steps": "10"})
-    plan = Plan(entries, tree.seeds, tmp_path, lambda run: None)
-    assert len(plan.tasks) == 12  # equal levels have different seeds
-    for entry in entries:
-        levels, run = entry.row.levels, plan.chosen(entry)[0]
-        assert run.config.train.lr == {"low": 1e-4, "high": 2e-4}[levels["rate"]]
-        assert run.config.model.dropout == float(levels["dropout"])
-        (run.folder / "report").mkdir(parents=True)
-        (run.folder / "report" / "summary.json").write_text('{"steps": 10, "seconds": 2.0, "best_step": 5}')
-        change = 4.0 if levels["rate"] == "high" else -2.0
-        rows = [
-            {"step": step, "evaluation": {"stsb-dev": value}}
-            for step, value in ((0, 50.0), (5, 60.0), (10, 50.0 + change + 0.1 * run.seed))
-        ]
-        (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    content = collect(tree, plan, tmp_path)
-    effect = content["design"]["analysis"]["effects"]["rate"]["high"]
-    assert effect["mean"] == pytest.approx(3.0, abs=0.1) and effect["low"] > 2.8
-    table = write(content, tmp_path / "out")
-    assert "12 of 12 designed runs" in table and "| rate | 9" in table
-    assert "run 1 |" in table and "ours, 1 of 1 seeds" not in table
-    assert content["baseline"] is None
-    with pytest.raises(UserError, match="make a factor of the readings"):
-        expand(tree, tmp_path, {}, readings=["all"])
-    few = tree.model_copy(update={"seeds": [3, 5]})
-    with pytest.raises(UserError, match=r"3 of its 12 runs have the levels .*, and there are 2 seeds"):
-        expand(few, tmp_path, {})

@@ -8,7 +8,7 @@ import torch
 from run_helpers import command, finish, records, start
 from safetensors.torch import load_file
 
-from pretrain.telemetry.mechanisms import AT_ONCE, InertTerms, figures_in, inert_in
+from pretrain.telemetry.mechanisms import AT_ONCE, InertTerms, inert_in
 
 DEAD = {"vadvcse_adversarial_over_random": 1.0, "vadvcse_cosine_with_start": 1.0}
 ALIVE = {"vadvcse_adversarial_over_random": 1.3, "vadvcse_cosine_with_start": 0.4}
@@ -69,13 +69,8 @@ def test_a_resume_is_not_noticed(cut):
     assert len(expected) == 1
 
 
-def test_figures_and_what_is_inert_in_one_row():
+def test_what_is_inert_in_one_row():
     row = ROW | DEAD | {"x_gradient_cosine": 0.1, "x_gradient_share": 1e-5, "alignment": 0.3}
-    assert figures_in(row) == DEAD | {
-        "vadvcse_gradient_share": 1.0,
-        "x_gradient_share": 1e-5,
-        "x_gradient_cosine": 0.1,
-    }
     assert inert_in(row) == {"x_gradient_share": ("x_gradient_share",), "vadvcse": tuple(DEAD)}
     assert inert_in(ROW | ALIVE | {"vadvcse_adversarial_over_random": None}) == {}
 

@@ -1,10 +1,12 @@
-"""Bytes of a rank, part by part, by formula. Parameters, gradients and optimizer states are float32."""
+"""Bytes of a rank in memory, part by part, and FLOPs of a step, by formula."""
 
 from dataclasses import dataclass, replace
 
-from pretrain.estimate.communication import FLOAT
-from pretrain.estimate.run_size import BatchSize, Layout, ModelSize
+from pretrain.estimate.sizes import BatchSize, Layout, ModelSize
 
+FLOAT = 4
+BACKWARD = 2.0
+"""FLOPs of a backward pass for each of its forward's (`pretrain.telemetry.throughput.BACKWARD_COST`)."""
 USABLE = 0.9
 """Share of a device's memory that is planned with: the rest is the context, kernels and holes."""
 TILES = {True: (2**28, 2**26), False: (2**25, 2**22)}
@@ -152,3 +154,17 @@ def largest_micro_batch(
         middle = (least + most + 1) // 2
         least, most = (middle, most) if fits(middle) else (least, middle - 1)
     return least * step
+
+
+def step_flops(model: ModelSize, batch: BatchSize, layout: Layout) -> float:
+    """Return the FLOPs of a step with all that is computed again, of all ranks together.
+
+    A loss of one sequence at a time reads each row twice: a generator or a clean pass, and the one trained.
+    """
+    forward = (
+        model.token_flops * (batch.tokens + batch.sequence_tokens) + model.masked_flops * batch.predicted
+    )
+    again = batch.momentum_tokens
+    if batch.view_tokens > layout.ranks * layout.micro_batch_tokens:  # else their graph is kept
+        again += batch.view_tokens
+    return (1 + BACKWARD) * forward + model.token_flops * again

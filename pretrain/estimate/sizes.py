@@ -18,7 +18,6 @@ class ModelSize:
     masked_bytes: further ones for each masked token, without the tile of logits.
     token_flops: of a forward pass, for each token, attention at the batch's mean length included.
     masked_flops: further ones for each masked token.
-    update_flops: of the products in an optimizer's step over all parameters: Muon's.
     guide: parameters of the frozen encoder that finds false negatives; whole on every rank, never saved.
     """
 
@@ -34,7 +33,6 @@ class ModelSize:
     masked_bytes: float
     token_flops: float
     masked_flops: float
-    update_flops: float = 0.0
     guide: int = 0
 
 

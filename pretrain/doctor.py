@@ -1,0 +1,365 @@
+"""Examine an installation, its machine and its folders, and say what to do about what is found.
+
+    clearly doctor --folder /scratch/me/runs
+    srun --label --nodes 2 --ntasks-per-node 1 clearly doctor --folder /scratch/me/runs  # of each node
+
+The exit status is 1 if something is wrong: it would fail. A note is about what works, but slower or with
+less than it could. `python -m finetune.data check DIR` examines benchmarks.
+"""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from packaging.requirements import Requirement
+from rich.console import Console
+from rich.text import Text
+
+from pretrain.common import cli
+from pretrain.common.cores import threads_of_user, usable_cores
+from pretrain.common.environment import choose_accelerator
+from pretrain.common.processes import free_port, python_path
+from pretrain.common.program import DISTRIBUTION
+
+PARSER = "CLEAR_PARSER"
+_MEBIBYTES = 64  # of the file that is written and read
+_LEAST_GIB = 10
+_LEAST_RATE = 100  # MiB/s
+_MEETING_SECONDS = 90.0
+_MEET = """
+import os, sys, time
+import torch, torch.distributed as dist
+backend, ranks = sys.argv[1], int(sys.argv[2])
+os.environ["WORLD_SIZE"] = str(ranks)
+for rank in reversed(range(ranks)):  # forks: the import takes seconds
+    os.environ["RANK"] = str(rank)
+    if rank and not os.fork():
+        break
+device = torch.device("cuda", int(os.environ["RANK"])) if backend == "nccl" else torch.device("cpu")
+if backend == "nccl":
+    torch.cuda.set_device(device)
+dist.init_process_group(backend)
+numbers = torch.ones(4 << 20, device=device)
+dist.all_reduce(numbers)
+started = time.perf_counter()
+dist.all_reduce(numbers)
+last = float(numbers[-1])  # waits for the device
+seconds = time.perf_counter() - started
+assert last == dist.get_world_size() ** 2, "the sum is wrong"
+if dist.get_rank() == 0:
+    print(seconds)
+dist.destroy_process_group()
+"""
+"""Ranks: two sums of 16 MiB over all of them, whose value is known; rank 0 prints the second's seconds."""
+
+
+class Finding(NamedTuple):
+    """One thing found.
+
+    level: ok; note: works, but slower or with less than it could; WRONG: something will fail.
+    what: the finding, with its figure. todo: what to do about it; "" where nothing is to be done.
+    """
+
+    level: Literal["ok", "note", "WRONG"]
+    what: str
+    todo: str = ""
+
+
+Findings = Iterator[Finding]
+COLOURS = {"ok": "green", "note": "yellow", "WRONG": "red"}
+
+
+def doctor(*, folder: Path = Path("runs")) -> int:
+    """Examine the installation, the machine and the folders; say what to do about what is found.
+
+    Args:
+        folder: where runs will be written.
+    """
+    choose_accelerator()
+    console = Console(highlight=False)
+    examinations: dict[str, list[Callable[[], Findings]]] = {
+        "software": [packages, compiled, parser],
+        "machine": [partial(job, os.environ), processor, devices, meeting],
+        "folder": [partial(disk, folder), partial(visibility, folder, os.environ)],
+    }
+    wrong = 0
+    for heading, steps in examinations.items():
+        console.print(Text(heading, style="bold"))
+        for examine in steps:
+            for finding in examine():
+                show(console, finding)
+                wrong += finding.level == "WRONG"
+    verdict = {0: "nothing here will fail", 1: "1 thing will fail"}.get(wrong, f"{wrong} things will fail")
+    console.print(f"\n{verdict}")
+    return 1 if wrong else 0
+
+
+def show(console: Console, finding: Finding) -> None:
+    """Print a finding, with what to do about it."""
+    mark = (f"{finding.level:5}", COLOURS[finding.level])
+    console.print(Text.assemble("  ", mark, "  ", finding.what), soft_wrap=True)
+    if finding.todo:
+        console.print(Text(f"         -> {finding.todo}"), soft_wrap=True)
+
+
+# -- software ----------------------------------------------------------
+
+
+def packages() -> Findings:
+    """Compare the installed packages with what this project requires."""
+    here = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
+    try:
+        required = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
+    except importlib.metadata.PackageNotFoundError:
+        todo = "pip install -e . in the checkout, so that `clearly` is a command"
+        yield Finding("note", f"{here}; {DISTRIBUTION} is not installed: it runs from its folder", todo)
+        return
+    versions = {}
+    for requirement in required:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        name, todo = requirement.name, f"pip install '{requirement}'"
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding("WRONG", f"{name} is missing", todo)
+            continue
+        if requirement.specifier.contains(version, prereleases=True):
+            versions[name] = version
+        else:
+            yield Finding("WRONG", f"{name} {version}, and {requirement.specifier} is needed", todo)
+    main = [f"{name} {versions[name]}" for name in ("torch", "deepspeed", "transformers") if name in versions]
+    yield Finding("ok", f"{here}; {len(versions)} packages as required; {', '.join(main)}")
+
+
+def compiled() -> Findings:
+    """Say whether the compiled loops of augmentation and the compiled layers are there."""
+    from augment.core.compiled import native
+    from pretrain.model.kernels.compiled import available
+
+    todo = "install a C++17 compiler and Python's headers, then `pip install --force-reinstall --no-deps .`"
+    if native is None:
+        yield Finding("note", "text augmentation runs in Python: same results, many times slower", todo)
+    if (instructions := available()) is None:
+        yield Finding("note", "CPU layers run in plain torch: same results but for rounding, slower", todo)
+    if native is not None and instructions is not None:
+        yield Finding("ok", f"text augmentation and CPU layers are compiled; they use {instructions} here")
+
+
+def parser() -> Findings:
+    """Load the dependency parser that CLEAR_PARSER names, and parse a sentence."""
+    name = os.environ.get(PARSER, "")
+    if not name:
+        todo = (
+            f"{PARSER}=NAME_OR_FOLDER names a spaCy pipeline; only augmentations that rewrite text need one"
+        )
+        yield Finding("note", "no dependency parser is named", todo)
+        return
+    from augment.core.errors import AugmentationError
+    from augment.text.parsing import find_parser, parse_texts
+
+    try:
+        (sentence,) = parse_texts(["The dog barks."], find_parser())
+        yield Finding("ok", f"parser {name}: {len(sentence.words)} words of a sentence parsed")
+    except (AugmentationError, OSError, ValueError) as error:
+        yield Finding("WRONG", f"the parser {name} does not work: {error}", f"name another in {PARSER}")
+
+
+# -- machine -----------------------------------------------------------
+
+
+def job(environment: Mapping[str, str]) -> Findings:
+    """Say which Slurm job and task this is, and whether the task may use its share of the job's CPUs.
+
+    Args:
+        environment: of the process, with the variables that Slurm sets (sbatch(1), srun(1)).
+    """
+    if "SLURM_JOB_ID" not in environment:
+        return
+    cpus = int(environment.get("SLURM_CPUS_ON_NODE", "1"))
+    tasks = int(environment.get("SLURM_STEP_TASKS_PER_NODE", "1").partition("(")[0].partition(",")[0])
+    share, usable = max(1, cpus // tasks), len(os.sched_getaffinity(0))
+    name = f"Slurm job {environment['SLURM_JOB_ID']}, task {environment.get('SLURM_PROCID', '0')}"
+    what = (
+        f"{name} of {environment.get('SLURM_NTASKS', '1')}, on {platform.node()}: {cpus} CPUs for {tasks} "
+        f"tasks here; this one may run on {usable}"
+    )
+    todo = f"srun --cpus-per-task {share}; srun does not take that over from sbatch" if usable < share else ""
+    yield Finding("note" if todo else "ok", what, todo)
+
+
+def processor() -> Findings:
+    """Say which processor, cores and memory there are, and what limits them."""
+    information: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        information[key.strip()] = value.strip()
+    flags = information.get("flags", "").split()
+    special = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    cores, threads, load = usable_cores(), threads_of_user(), os.getloadavg()[0]
+    what = f"{information.get('model name', 'unknown processor')}, {cores} cores"
+    yield Finding("ok", f"{what} ({', '.join(special) or 'no AVX2'}), {memory:.0f} GiB")
+    if threads is not None and threads < cores and "SLURM_JOB_ID" not in os.environ:
+        todo = "unset it, unless other work needs the remaining cores"
+        yield Finding("note", f"OMP_NUM_THREADS is {threads}, of {cores} cores", todo)
+    if load > cores / 2:
+        todo = "training and every measurement will be slower; `top` shows what runs"
+        yield Finding("note", f"other work is running: a load of {load:.1f} on {cores} cores", todo)
+
+
+def devices() -> Findings:
+    """Say which GPUs torch can use."""
+    import torch
+
+    driver = Path("/proc/driver/nvidia/version").exists()
+    if torch.version.cuda is None:
+        todo = "for a GPU, install torch's CUDA build" if driver else ""
+        yield Finding("note" if driver else "ok", "no GPU: torch's CPU build", todo)
+    elif not torch.cuda.is_available():
+        todo = "nvidia-smi must list one, and its driver be new enough for this CUDA" if driver else ""
+        what = f"torch for CUDA {torch.version.cuda} finds no GPU"
+        yield Finding("WRONG" if driver else "note", what, todo)
+    for number in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(number)
+        free = torch.cuda.mem_get_info(number)[0] / gpu.total_memory
+        todo = "nvidia-smi shows which process holds the rest" if free < 0.9 else ""
+        what = f"GPU {number}: {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {100 * free:.0f}% free"
+        yield Finding("note" if todo else "ok", what, todo)
+
+
+def meeting() -> Findings:
+    """Have two ranks of this machine (or a rank a GPU) meet, sum, and check the sum."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    backend, ranks = ("nccl", gpus) if gpus > 1 else ("gloo", 2)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": python_path()}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MEET, backend, str(ranks)],
+        env=os.environ | place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=_MEETING_SECONDS)
+    except subprocess.TimeoutExpired:
+        todo = (
+            "a firewall between ports of this machine, or a name that does not lead to it: "
+            "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME name the network interface"
+        )
+        what = f"{ranks} ranks did not meet by {backend} within {_MEETING_SECONDS:g} s"
+        yield Finding("WRONG", what, todo)
+        return
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        last = (errors.strip().splitlines() or ["no message"])[-1]
+        yield Finding("WRONG", f"{ranks} ranks fail to meet by {backend}: {last}", "run with NCCL_DEBUG=INFO")
+    else:
+        rate = 2 * (ranks - 1) / ranks * 16 / 1024 / float(output.split()[-1])
+        yield Finding("ok", f"{ranks} ranks meet; all-reduce ({backend}): {rate:.1f} GiB/s per rank")
+
+
+# -- folder ------------------------------------------------------------
+
+
+def disk(folder: Path) -> Findings:
+    """Write and read a file in a folder, and look at the space that is left.
+
+    Where the folder is not there yet, the one that it would be made in is looked at: nothing is left behind.
+    """
+    target, folder = folder, next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    path = folder / f".doctor-{uuid.uuid4().hex}"
+    try:
+        usage = shutil.disk_usage(folder)
+        try:
+            written, read = _rates(path)
+        finally:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        yield Finding("WRONG", f"{target} cannot be written: {error.strerror}", "name another with --folder")
+        return
+    free = usage.free / 2**30
+    todo = "a checkpoint takes 12 bytes a parameter, data 2 a token" if free < _LEAST_GIB else ""
+    what = f"{folder}: {free:,.0f} GiB free of {usage.total / 2**30:,.0f}"
+    yield Finding("note" if todo else "ok", what, todo)
+    todo = ""
+    if min(written, read) < _LEAST_RATE:
+        todo = "put runs/ and data/ on a faster disk, local where there is one"
+    what = f"{folder}: writes {written:,.0f} MiB/s to the disk, reads {read:,.0f} MiB/s"
+    yield Finding("note" if todo else "ok", what, todo)
+
+
+def _rates(path: Path) -> tuple[float, float]:
+    """Return MiB/s of writing a file, synced, and of reading it without the page cache."""
+    block = os.urandom(1 << 20)
+    started = time.perf_counter()
+    with open(path, "wb") as file:
+        for _ in range(_MEBIBYTES):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    written = time.perf_counter() - started
+    started = time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        while file.read(1 << 20):
+            pass
+    return _MEBIBYTES / written, _MEBIBYTES / (time.perf_counter() - started)
+
+
+def visibility(folder: Path, environment: Mapping[str, str], wait: float = 60.0) -> Findings:
+    """Have every task of a Slurm step leave a file in a folder, and look whether all see all of them.
+
+    Args:
+        environment: of the process; without SLURM_NTASKS above 1 there is nobody to look for.
+        wait: seconds until all files must be seen.
+    """
+    tasks = int(environment.get("SLURM_NTASKS", "1"))
+    if tasks < 2 or "SLURM_STEP_ID" not in environment:
+        return
+    rank = int(environment["SLURM_PROCID"])
+    place = folder / f".doctor-{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / str(rank)).write_text(socket.gethostname())
+    deadline = time.monotonic() + wait
+    while len(hosts := _names(place)) < tasks and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if missing := sorted(set(range(tasks)) - hosts.keys()):
+        others = ", ".join(map(str, missing))
+        what = f"{socket.gethostname()} does not see what tasks {others} wrote in {folder}"
+        yield Finding("WRONG", what, "name a folder on a file system that all nodes mount")
+        return
+    (place / f"{rank}.seen").touch()
+    while rank == 0 and len(list(place.glob("*.seen"))) < tasks and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if rank == 0:
+        shutil.rmtree(place, ignore_errors=True)
+    yield Finding("ok", f"{folder} is seen by {', '.join(sorted(set(hosts.values())))}")
+
+
+def _names(place: Path) -> dict[int, str]:
+    """Return task -> host of the files that are there, whole."""
+    files = [path for path in place.iterdir() if path.name.isdecimal()]  # a network file system refreshes
+    return {int(path.name): host for path in files if (host := path.read_text())}
+
+
+if __name__ == "__main__":
+    cli.run(doctor)

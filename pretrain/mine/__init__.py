@@ -1,1 +1,0 @@
-"""Find hard negatives for labelled pairs by a trained encoder: `clearly mine`."""
