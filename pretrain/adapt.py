@@ -1,7 +1,7 @@
 """Adapt an encoder to your own text: prepare it, continue training on it, and compare with the start.
 
     clearly adapt --init MODEL --text my.txt --out runs/mine
-    clearly adapt --init runs/base --text my.txt --out runs/mine --config adapt_micro --new-words 500
+    clearly adapt --init runs/base --text my.txt --out runs/mine --config adapt_micro
     clearly adapt --init MODEL --text 'my/*.txt' --out runs/mine --eval-data DIR --train.steps 2000
 
 MODEL is a BERT, RoBERTa, XLM-R, ModernBERT or mmBERT, as a folder or a name of the hub, or a run or an export
@@ -35,7 +35,7 @@ RECORD = "adapt.json"
 """What an output folder is of: its start, its text and how that is prepared."""
 _OURS = (
     *("data", "data.folder", "run", "folder", "resume", "checkpoint.resume", "model.init"),
-    *("data.prepare.sources", "data.prepare.tokenizer", "data.prepare.new_words"),
+    *("data.prepare.sources", "data.prepare.tokenizer"),
 )
 """Keys of a run that follow from the flags of this command."""
 
@@ -46,7 +46,6 @@ def main(
     text: str,
     out: Path,
     config: str = "adapt_base",
-    new_words: cli.Natural = 0,
     eval_data: str = "",
     **overrides: str,
 ) -> int:
@@ -57,14 +56,13 @@ def main(
         text: text, jsonl, csv or parquet files, comma-separated; a folder, or a glob.
         out: the run folder.
         config: YAML recipe; adapt_micro is for encoders of some 10 million parameters.
-        new_words: how many frequent words that the encoder's tokenizer takes apart become tokens.
         eval_data: folder of the benchmarks, for STS (default: CLEAR_DATA).
         overrides: any key of the recipe, dotted (`--train.steps 2000`).
 
     Returns: the exit status.
     """
     if taken := sorted(set(_OURS) & set(overrides)):
-        raise UserError(f"--{taken[0]} follows from --init, --text, --new-words and --out: leave it out")
+        raise UserError(f"--{taken[0]} follows from --init, --text and --out: leave it out")
     given = {"init": init} | ({"eval_data": eval_data} if eval_data else {})
     overrides_of(overrides | given)  # what `train` would refuse, before the text is prepared
     choose_accelerator()  # children inherit it
@@ -72,10 +70,7 @@ def main(
     overrides.setdefault("data.prepare.max_length", _at_most(longest, config, overrides))
     settings = recipes.load_config(
         config,
-        overrides
-        | given
-        | {"data.prepare.sources": text, "data.prepare.new_words": str(new_words)}
-        | {"data.prepare.tokenizer": export_of(init)},
+        overrides | given | {"data.prepare.sources": text, "data.prepare.tokenizer": export_of(init)},
     )
     from pretrain.start.encoder import adopt_interface
 
@@ -210,7 +205,7 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
         for label, start, adapted, interval in rows
     }
     replace_durably(out / "report" / "adapt.json", to_json(content))
-    print("\n".join(["", *_notes(out, summary, sts), "", *_next(out, text, eval_data)]))
+    print("\n".join(["", *_notes(out, summary), "", *_next(out, text, eval_data)]))
 
 
 def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tuple[str, float, float, Any]]:
@@ -257,20 +252,14 @@ def _difference(difference: float, interval: Any) -> str:
     return interval_text(interval.mean, interval.low, interval.high)
 
 
-def _notes(out: Path, summary: dict[str, Any], sts: dict[str, Any]) -> list[str]:
+def _notes(out: Path, summary: dict[str, Any]) -> list[str]:
     from pretrain.start.summary import LABELS
 
     manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
     held = manifest["splits"]["heldout"]["sequences"]
     best, steps = summary["best_step"], summary["steps"]
     by = LABELS[summary["best_by"]]
-    lines = [f"  adapted: step {best:,} of {steps:,}, the best by {by}; {held:,} held-out sequences"]
-    if tokens := manifest["counts"].get("new_tokens"):
-        lines.append(
-            f"  {tokens:,} new tokens: the start's losses are with them, each as the mean of its pieces"
-            + ("; its STS is without them" if sts else "")
-        )
-    return lines
+    return [f"  adapted: step {best:,} of {steps:,}, the best by {by}; {held:,} held-out sequences"]
 
 
 def _next(out: Path, text: str, eval_data: str) -> list[str]:

@@ -38,7 +38,7 @@ NOT_IMPORTED = {
     "setuptools": "DeepSpeed builds its operations with it",
     "wheel": "DeepSpeed builds its operations with it",
 }
-NOT_PINNED = {"flash-attn", "nlpaug", "ray"}  # extras that were not installed with the rest
+NOT_PINNED = {"flash-attn", "nlpaug"}  # extras that were not installed with the rest
 APEX = "apex"  # built from NVIDIA's source: no index has it
 # An empty package that names others; the CUDA build of torch brings it.
 NO_LICENSE_STATED = {"cuda-toolkit"}

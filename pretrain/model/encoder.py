@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
-from augment.core.pretrained import pretrained, pretrained_model
+from augment.core.pretrained import has_tokenizer, pretrained, pretrained_model
 from pretrain.common.errors import UserError
 from pretrain.common.memory import limit_kernel_cache
 from pretrain.common.transfer import send
@@ -22,7 +22,6 @@ from pretrain.model.architectures import FAMILIES, config_from, family_of, set_d
 from pretrain.model.attention import ATTENTION_NAME, register
 from pretrain.model.kernels import kernels_for
 from pretrain.model.layer import Copies, Pass, install, rotations, run_layers, working_copy
-from pretrain.model.new_rows import add_rows, own_tokenizer
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 
@@ -357,8 +356,7 @@ def load_encoder(
     `dropout`, `attention_dropout`: instead of the checkpoint's own; None: its own.
 
     `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them
-    ([DEL], new words): the embedding, and the masked-language head with it, is grown
-    (`pretrain.model.new_rows`).
+    ([DEL]): the embedding, and the masked-language head with it, is grown.
 
     Raises:
         UserError: nothing to load there, a model type that is not supported, weights missing, or a tokenizer
@@ -386,10 +384,37 @@ def load_encoder(
     if missing:
         raise UserError(f"'{source}' is incomplete: no weights for {missing[0]} ({len(missing)} missing).")
     check_tokenizer(lm.config.vocab_size, tokenizer, source)
-    add_rows(lm, tokenizer, own_tokenizer(source))
+    _add_rows(lm, len(tokenizer))
     encoder = SentenceEncoder(lm, pooling, None, layer_code, residual)
     encoder.random_head = bool(report["missing_keys"])
     return encoder
+
+
+def _add_rows(lm: PreTrainedModel, size: int) -> None:
+    """Grow the embedding and the masked-language head to `size` tokens.
+
+    A new row begins as the mean of all, in the middle of the known ones (Hewitt 2021, "Initializing new word
+    embeddings").
+    """
+    old = lm.config.vocab_size
+    if size <= old:
+        return
+    lm.resize_token_embeddings(size, mean_resizing=False)
+    output = lm.get_output_embeddings()
+    tables = (lm.get_input_embeddings().weight, output.weight, output.bias)
+    with torch.no_grad():
+        for table in {id(table): table for table in tables if table is not None}.values():
+            table[old:] = table[:old].mean(0)
+
+
+def own_tokenizer(source: str | Path) -> Any:
+    """Return a checkpoint's own tokenizer; None where it brings none."""
+    if not has_tokenizer(source):
+        return None
+    try:
+        return pretrained(AutoTokenizer, source)
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "encoder") -> None:

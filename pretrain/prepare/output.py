@@ -12,7 +12,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.manifest import MANIFEST, read_manifest
 from pretrain.data.shard_writer import raise_if_disk_full, write_manifest
-from pretrain.prepare.executors import ExecutorOptions, Job, Unfinished, run_jobs
+from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs
 from pretrain.prepare.progress import Display, peak_memory, quiet_tasks
 
 
@@ -58,8 +58,6 @@ def make_once(
                 except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks
                     raise_if_disk_full(error, work)
                     raise
-        except Unfinished:
-            raise  # the work folder has the logs that it names
         except (UserError, AugmentationError):
             ended = itertools.chain(work.glob("logs/*/completions/*"), work.glob("counts/**/*.json"))
             if options.executor == "local" and not any(ended):

@@ -49,7 +49,6 @@ class Heartbeat:
 
     def __enter__(self) -> Heartbeat:
         make_folder(self._path.parent)
-        self._path.with_suffix(".pid").write_text(str(os.getpid()))
         return self
 
     def advance(self, units: int) -> None:
@@ -63,28 +62,8 @@ class Heartbeat:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kB on Linux
         with contextlib.suppress(OSError):
-            self._path.with_suffix(".pid").unlink(missing_ok=True)  # first: a full disk refuses what follows
             self._path.write_text(str(self._done))
             self._path.with_suffix(".memory").write_text(str(peak * 1024))
-
-
-def forget_workers(work: Path) -> None:
-    """Remove the traces of tasks that an earlier run was killed in."""
-    for path in work.glob("progress/*/*.pid"):
-        path.unlink(missing_ok=True)
-
-
-def dead_task(work: Path) -> str | None:
-    """Return `stage task` of an unfinished task on this machine whose process is gone; or None."""
-    for path in work.glob("progress/*/*.pid"):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(path.read_text())
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                if path.exists():  # or it has ended in this very moment
-                    return f"{path.parent.name} {path.stem}"
-    return None
 
 
 def peak_memory(work: Path) -> int:

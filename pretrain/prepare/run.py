@@ -51,18 +51,13 @@ def prepare(
     """Prepare the corpora of `config` into the folder `out`; return its manifest ({}: submitted to Slurm).
 
     A folder that holds the finished result of the same config is left as it is; an unfinished one is resumed.
-    Shards do not depend on `executor` (local, slurm, ray), `workers`, `options` (the other fields of
+    Shards do not depend on `executor` (local, slurm), `workers`, `options` (the other fields of
     `ExecutorOptions`) or interruptions. overwrite: prepare a folder again that has another config;
     its data is removed when the folder is locked and every source has been found.
 
     Raises: UserError for bad input, a full disk, a folder that is taken, or failed tasks.
     """
     out = Path(out)
-    if config.new_words and config.tokenizer is None:
-        raise UserError(
-            f"new_words={config.new_words} adds words to an existing tokenizer: name it with --tokenizer; a "
-            "trained one has the text's frequent words already"
-        )
     _refuse_others_folders(out)
     execution = ExecutorOptions.checked(executor=executor, workers=workers, **options)
     wanted = config.model_dump(mode="json")
