@@ -140,7 +140,7 @@ def orthogonalisation_flops(rows: int, columns: int) -> float:
 
 def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceEncoder:
     model = config.model
-    encoder = build_encoder(sizes, tokenizer, model.pooling, model.layer_code, model.residual)
+    encoder = build_encoder(sizes, tokenizer, model.pooling, model.residual)
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     return encoder

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pretrain.common.memory import rounded_rows
 from pretrain.model.kernels import fused, kernels_for
-from pretrain.model.kernels.operators import IGNORED, scaled
+from pretrain.model.kernels.fused import IGNORED, scaled
 
 if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder

@@ -6,7 +6,6 @@ import logging
 import shlex
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -191,8 +190,6 @@ def length_only(
 
 
 def _layers(config: Config) -> str:
-    if config.model.layer_code == "library":
-        return "layers by transformers: other micro-batches or ranks draw other dropout"
     of_stream = f", residual stream {config.model.residual}" if config.train.precision == "bf16" else ""
     return f"own layers{of_stream}"
 
@@ -224,11 +221,6 @@ def _encoder_lines(
         lines.append(
             f"           {model.init} has no masked-language head: a random one is trained beside it, and "
             "best/ is not chosen by its loss"
-        )
-    if torch.cuda.is_available() and model.attention_dropout > 0 and find_spec("flash_attn") is None:
-        lines.append(
-            "attention  dropout without flash-attn: one dense product for each length, slower than its "
-            "kernel; pip install flash-attn, or --model.attention_dropout 0"
         )
     return lines
 

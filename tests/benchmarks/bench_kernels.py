@@ -28,7 +28,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
 
-from pretrain.model.attention import PackedLayout, _attend_by_length
+from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import compiled, native
 from pretrain.model.kernels.dropout import Dropout
 
@@ -153,8 +153,13 @@ def cases(tokens: int, hidden: int, inner: int, heads: int, dtype: torch.dtype, 
     qkv = leaf(tokens, 3, heads, size)
 
     def torch_attention(x: Tensor) -> Tensor:
-        q, k, v = (part.transpose(0, 1).unsqueeze(0) for part in x.unbind(1))
-        return _attend_by_length(q, k, v, layout, size**-0.5, rate, None)[0]
+        sizes = [count * length for count, length in layout.groups]
+        outputs = []
+        for (count, length), part in zip(layout.groups, x[: sum(sizes)].split(sizes)):
+            q, k, v = part.view(count, length, 3, heads, size).permute(2, 0, 3, 1, 4)
+            attended = functional.scaled_dot_product_attention(q, k, v, dropout_p=rate)
+            outputs.append(attended.transpose(1, 2).reshape(count * length, heads, size))
+        return torch.cat([*outputs, x[sum(sizes) :].sum(1) * 0.0])
 
     def torch_add_norm(x: Tensor, b: Tensor, r: Tensor, w: Tensor, nb: Tensor) -> Tensor:
         return functional.layer_norm(r + drop(x + b.to(dtype)), (hidden,), w.to(dtype), nb.to(dtype))
