@@ -24,7 +24,7 @@ from pretrain.data.microbatches import MicroBatch
 from pretrain.estimate.run_size import ModelSize
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder
-from pretrain.model.kernels.compiled import VARIABLE
+from pretrain.model.kernels.native import VARIABLE
 from pretrain.model.layer import layer_matrices
 from pretrain.objectives import WholeObjective, build_objective
 from pretrain.step.model import Embed, SentenceModel

@@ -16,12 +16,11 @@ from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.false_negatives import Guide
-from pretrain.losses.replaced_token import replaced_token_loss
+from pretrain.losses.mlm import replaced_token_loss
 from pretrain.model.architectures import FAMILIES
 from pretrain.model.encoder import SentenceEncoder, check_tokenizer
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, running_statistics_kept
-from pretrain.objectives.parts import joint, pair
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
 
 
 class Diffcse(Objective):

@@ -21,8 +21,7 @@ from pretrain.losses.virtual_adversarial import (
 )
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, running_statistics_kept
-from pretrain.objectives.parts import joint, pair
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
 
 
 class Vadvcse(Objective):

@@ -222,7 +222,7 @@ def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
 
 
 def _jobs(plan: Plan, work: Path) -> list[Job]:
-    from pretrain.prepare.stages import build, heldout, merge, read, records, running_text, tokenizer
+    from pretrain.prepare.stages import build, merge, read, records, running_text, tokenizer
 
     config, sizes, count = plan.config, [task.size for task in plan.tasks], plan.buckets
     of_records = config.unit == "record"
@@ -243,7 +243,7 @@ def _jobs(plan: Plan, work: Path) -> list[Job]:
         reading.insert(1, minhash_filter(work))
     add("read, clean, split", reading[-1], sizes, reading[:-1])
     if config.heldout:
-        add("held-out text", heldout.EnsureSplits(work, list(reading)), [1])
+        add("held-out text", read.EnsureSplits(work, list(reading)), [1])
     if config.keeps_documents and config.heldout:
         add("held-out sentences", running_text.Resolve(work), [1] * count)
     if of_records:

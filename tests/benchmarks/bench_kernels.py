@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pretrain.model.attention import PackedLayout
-from pretrain.model.kernels import compiled, native
+from pretrain.model.kernels import native
 from pretrain.model.kernels.dropout import Dropout
 
 SHAPES = ((4358, 256, 1024, 4), (8192, 768, 3072, 12))
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
-    instructions = compiled.available()
+    instructions = native.available()
     if instructions is None:
         raise SystemExit("the kernels are not compiled here, or CLEAR_KERNELS turns them off")
     console = Console(width=110)

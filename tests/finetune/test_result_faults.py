@@ -21,8 +21,7 @@ from finetune.results import Evaluation, read, write
 from finetune.search.index import open_index
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.common.errors import UserError
-from pretrain.remote.chunks import Place, RemoteChunks
-from pretrain.remote.transport import Transport
+from pretrain.remote.mirror import Place, RemoteChunks, Transport
 from pretrain.sweep import table
 
 

@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
-from pretrain.prepare.sources.rows import Broken, Row, about_first_line, is_unicode, json_rows, table_rows
+from pretrain.prepare.sources.rows import Broken, about_first_line, is_unicode, json_rows, table_rows
 from pretrain.prepare.tasks import Task
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 

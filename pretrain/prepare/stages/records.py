@@ -21,9 +21,7 @@ from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_records, one_per_sequence
 from pretrain.prepare.sources.readers import where
 from pretrain.prepare.sources.records import MOST_NEGATIVES, Record, column_names, records, split_joined
-from pretrain.prepare.stages.build import Build
-from pretrain.prepare.stages.choose import choose
-from pretrain.prepare.stages.encode import TextEncoder
+from pretrain.prepare.stages.build import Build, TextEncoder, choose
 from pretrain.prepare.stages.read import Scatter
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.stages.tokenizer import MakeTokenizer

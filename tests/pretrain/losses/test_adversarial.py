@@ -14,7 +14,7 @@ from pretrain.losses.adversary import (
     discriminator_loss,
     reverse_gradient,
 )
-from pretrain.losses.replaced_token import replaced_token_loss
+from pretrain.losses.mlm import replaced_token_loss
 
 # ---- AugCSE
 # ------------------------------------------------------------------------------------------------------------

@@ -20,10 +20,7 @@ from pretrain.common.credentials import require_no_credentials, without_credenti
 from pretrain.common.errors import UserError
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.export.push import Upload
-from pretrain.remote import transport
-from pretrain.remote.chunks import Place, RemoteChunks
-from pretrain.remote.mirror import chunks_of, mirror
-from pretrain.remote.transport import Retries, Transport, Unreachable
+from pretrain.remote.mirror import Place, RemoteChunks, Retries, Transport, Unreachable, chunks_of, mirror
 
 QUICK = Retries(tries=4, first=0.001, longest=0.01)
 ENOUGH = 10**9
@@ -47,7 +44,7 @@ def test_what_passes_is_tried_again(tiny_data, tmp_path, fault):
         reader, local = ShardReader(tmp_path / "m"), ShardReader(tiny_data)
         shard = reader.manifest["splits"]["train"]["shards"][0]["file"]
         server.faults[shard] = [fault, fault]
-        reader._remote.transport.retries = QUICK
+        reader._remote.remote.retries = QUICK
         assert contents(reader) == contents(local)
         assert server.met[fault] == 2 and server.requests[shard] == local.num_chunks + 2
 
@@ -59,7 +56,7 @@ def test_what_does_not_pass_is_a_damaged_chunk_that_names_the_place(tiny_data, t
     with RangeServer(tiny_data) as server:
         mirror(server.url, tmp_path / "m", ENOUGH, QUICK)
         reader = ShardReader(tmp_path / "m")
-        reader._remote.transport.retries = QUICK
+        reader._remote.remote.retries = QUICK
         shard = reader.manifest["splits"]["train"]["shards"][0]["file"]
         server.faults[shard] = [fault] * 4
         with pytest.raises(DamagedShard, match=rf"{server.url}/{shard}.*{why}.*4 tries"):
