@@ -3,6 +3,7 @@
 import copy
 import multiprocessing
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -71,37 +72,36 @@ class Job(Stage):
         return len(self.sizes)
 
 
-def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
+def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> int | None:
     """Run the stages one after another; skip what was finished before a kill (datatrove's completion files).
 
-    Returns: whether all is done (False: submitted to Slurm, not waited for).
+    Returns: bytes of the largest process (0 on Slurm); None: submitted to Slurm, and not waited for.
     Raises: UserError from a task, or naming the logs when a task failed on the cluster.
     """
     if options.executor == "slurm":
-        return _run_slurm(jobs, work, options)
-    for job in jobs:
-        _run_here(job, work, options.parallel)
-    return True
+        return 0 if _run_slurm(jobs, work, options) else None
+    return max(_run_here(job, work, options.parallel) for job in jobs)
 
 
-def _run_here(job: Job, work: Path, workers: int) -> None:
-    """Run the tasks of a stage that are not finished, so many at a time; the first error ends them all."""
+def _run_here(job: Job, work: Path, workers: int) -> int:
+    """Run the tasks of a stage that are not finished, so many at a time; the first error ends them all.
+
+    Returns: bytes of the largest process.
+    """
     from datatrove.executor import LocalPipelineExecutor
 
     executor = LocalPipelineExecutor(job.steps, job.tasks, logging_dir=str(work / "logs" / job.name))
     ranks = executor.get_incomplete_ranks()
     if workers == 1 or len(ranks) < 2:
-        for rank in ranks:
-            _run_task(copy.deepcopy(executor), rank)
-        return
+        return max((_run_task(copy.deepcopy(executor), rank) for rank in ranks), default=0)
     # Imported once, in the server that workers are forked from: webdataset brings torch, a second and 200
     # MB, which each worker of each stage would pay again.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pretrain.prepare.stages.build", "webdataset"])
     with ProcessPoolExecutor(min(workers, len(ranks)), context, _start_worker) as pool:
         try:
-            for task in as_completed([pool.submit(_run_task, executor, rank) for rank in ranks]):
-                task.result()
+            tasks = as_completed([pool.submit(_run_task, executor, rank) for rank in ranks])
+            return max(task.result() for task in tasks)
         except BrokenProcessPool:
             raise UserError(
                 f"A process of stage {job.name} was killed, most likely because memory ran out. Use fewer "
@@ -118,8 +118,9 @@ def _start_worker() -> None:
     die_with(os.getppid())  # the server ends with the preparation; a worker alone would wait for ever
 
 
-def _run_task(executor: Any, rank: int) -> None:
+def _run_task(executor: Any, rank: int) -> int:
     executor._run_for_rank(rank)
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kB on Linux
 
 
 _NEVER_STARTS = {"PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"}

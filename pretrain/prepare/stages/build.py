@@ -24,7 +24,6 @@ from pretrain.data.shard_writer import ShardWriter, chunk_bounds, token_dtype
 from pretrain.data.tokenizer import encode
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
-from pretrain.prepare.progress import Heartbeat
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.work_folder import BuiltShards, TokenizerSize, read_dropped
 
@@ -89,12 +88,11 @@ class TextEncoder:
     cls_id, sep_id: its special tokens. spelled: how many special tokens were in texts, and were read as text.
     """
 
-    def __init__(self, work: Path, heartbeat: Heartbeat):
+    def __init__(self, work: Path):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tasks run side by side: one core each
         from tokenizers import Tokenizer
 
         folder = work / "tokenizer"
-        self._heartbeat = heartbeat
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._clean_tokenizer, _ = for_clean_text(self._tokenizer)
         for tokenizer in (self._tokenizer, self._clean_tokenizer):
@@ -126,7 +124,6 @@ class TextEncoder:
                 tokenizer, given = self._tokenizer, self._special.taken_apart(batch)
                 self.spelled += self._special.count(batch)
             parts.append(encode(tokenizer, given))
-            self._heartbeat.advance(sum(map(len, batch)))
         return Ragged.concatenate(parts)
 
 
@@ -184,9 +181,9 @@ class Pack(PlannedStep):
 
     stage = "build"
 
-    def packed(self, bucket: int, heartbeat: Heartbeat, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
+    def packed(self, bucket: int, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
         """Yield the sequences of a bucket, split by split, in as many parts as the bound on memory asks."""
-        encoder = TextEncoder(self.work, heartbeat)
+        encoder = TextEncoder(self.work)
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         parts = self.parts_of(runs, bucket)
         for part in range(parts):
@@ -271,23 +268,17 @@ class Build(Pack):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         counts: Counter[str] = Counter()
-        with self.heartbeat(rank) as heartbeat, Shards(self, rank) as shards:
-            annotate = self._annotate(heartbeat, counts)
-            for split, packed in self.packed(rank, heartbeat, counts):
+        with Shards(self, rank) as shards:
+            annotate = self._annotate(counts)
+            for split, packed in self.packed(rank, counts):
                 shards.write(split, packed, annotate)
         BuiltShards(counts=counts, shards=shards.records()).write(self.work, rank)
 
-    def _annotate(self, heartbeat: Heartbeat, counts: Counter[str]) -> Annotate | None:
+    def _annotate(self, counts: Counter[str]) -> Annotate | None:
         if self.config.annotate is None:
             return None
         annotator = Annotator(self.annotation, self.config.max_length, self.work / "parses")
-
-        def annotate(texts: list[str], sequences: Ragged) -> dict[str, bytes]:
-            members = annotator.members(texts, sequences, counts)
-            heartbeat.advance(sum(map(len, texts)))
-            return members
-
-        return annotate
+        return partial(annotator.members, counts=counts)
 
 
 def _encode_sentences(

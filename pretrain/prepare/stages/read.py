@@ -1,9 +1,9 @@
 """Stages `read` and `heldout`: documents to clean sentences, scattered into run files by hash.
 
-Documents are held out by a hash of their text, so that the choice depends on nothing else; of a few documents
-that may choose none, or all. Then `EnsureSplits` decides. The document with the smallest hash is held out, the
-one with the largest is not, for any share. Of a single document the last sentences are held out: the share
-`heldout` of them, and at least one. Duplicates of a document share its hash, hence its split.
+Documents are held out by a hash of their text, so that the choice depends on nothing else; of a few
+documents that may choose none, or all. Then `EnsureSplits` decides. The document with the smallest hash is
+held out, the one with the largest is not, for any share. Of a single document the last sentences are held
+out: the share `heldout` of them, and at least one. Duplicates of a document share its hash, hence its split.
 """
 
 import re
@@ -50,12 +50,10 @@ class ReadSource(PlannedStep):
         task = self.plan.tasks[rank]
         counts: Counter[str] = Counter()
         faults = Faults(counts)
-        with self.heartbeat(rank) as heartbeat:
-            for number, text in enumerate(documents(task, self.config.sources[task.source], faults)):
-                heartbeat.advance(len(text))
-                if text:
-                    counts["documents_read"] += 1
-                    yield Document(text, f"{rank}/{number}", metadata={"source": task.source})
+        for number, text in enumerate(documents(task, self.config.sources[task.source], faults)):
+            if text:
+                counts["documents_read"] += 1
+                yield Document(text, f"{rank}/{number}", metadata={"source": task.source})
         DocumentCounts(counts).write(self.work, rank)
         if faults.named:
             UnreadRows(named=faults.named).write(self.work, rank)
@@ -159,15 +157,14 @@ class EnsureSplits(PlannedStep):
         self.reading = reading
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        with self.heartbeat(0):
-            ranges = HashRange.read_all(self.work)
-            decision = _decide(list(ranges.values()), self.config.heldout)
-            if decision is None:
-                return
-            decision.write(self.work)
-            for task, hashes in ranges.items():
-                if any(pair and pair[1] == decision.key for pair in (hashes.smallest, hashes.largest)):
-                    self._read_again(task, len(ranges))
+        ranges = HashRange.read_all(self.work)
+        decision = _decide(list(ranges.values()), self.config.heldout)
+        if decision is None:
+            return
+        decision.write(self.work)
+        for task, hashes in ranges.items():
+            if any(pair and pair[1] == decision.key for pair in (hashes.smallest, hashes.largest)):
+                self._read_again(task, len(ranges))
 
     def _read_again(self, task: int, tasks: int) -> None:
         stream: Any = None

@@ -27,9 +27,8 @@ class MakeTokenizer(PlannedStep):
     name = stage = "tokenizer"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        with self.heartbeat(0) as self._heartbeat:
-            self._check_script()
-            self._make()
+        self._check_script()
+        self._make()
 
     def _check_script(self) -> None:
         """Refuse a corpus in another script than the parser's language, before anything is parsed."""
@@ -94,4 +93,3 @@ class MakeTokenizer(PlannedStep):
                 coin = bk.fraction(texts.records["key"], bk.SAMPLE_SALT)
                 chosen = (coin < share * weights[texts.records["source"]]) & (texts.records["heldout"] == 0)
                 yield from texts.decode(np.flatnonzero(chosen))
-            self._heartbeat.advance(1)

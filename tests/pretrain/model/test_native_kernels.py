@@ -304,7 +304,7 @@ def test_the_variable_chooses(monkeypatch):
         kernels_for(CPU, torch.float32)
     monkeypatch.setenv(native.VARIABLE, "native")
     assert kernels_for(CPU, torch.float32) is native
-    monkeypatch.setattr(compiled, "instruction_sets", lambda: ())
+    monkeypatch.setattr(native, "instruction_sets", lambda: ())
     with pytest.raises(UserError, match="not compiled"):
         kernels_for(CPU, torch.float32)
 
