@@ -139,14 +139,8 @@ def replaced_token_loss(logits: Tensor, replaced: Tensor, lengths: Tensor) -> Te
         replaced: int64[T], 1 where the token is not the original's, else 0.
         lengths: int64[n], tokens of each sequence of the row, their sum at most T.
     """
-    if logits.ndim != 2 or logits.shape[1] != 2 or replaced.shape != logits.shape[:1]:
-        raise ValueError(
-            f"replaced_token_loss takes [T, 2] and [T], not {list(logits.shape)} and {list(replaced.shape)}."
-        )
-    tokens = int(lengths.sum())
-    if tokens > len(replaced):
-        raise ValueError(f"sequences of {tokens} tokens in a row of {len(replaced)}.")
-    labels = replaced.long()
+    tokens, labels = int(lengths.sum()), replaced.long()
+    assert logits.shape == (len(labels), 2) and tokens <= len(labels)
     if tokens < len(labels):
         labels = torch.cat([labels[:tokens], labels.new_full((len(labels) - tokens,), IGNORED)])
     with torch.autocast(logits.device.type, enabled=False):

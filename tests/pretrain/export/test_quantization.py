@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from commands import call
 from export_helpers import WORDS, make_run
+from loader_helpers import write_folder
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util.quantization import quantize_embeddings
 
 from augment.core.ragged import Ragged
 from pretrain import api
 from pretrain.common.errors import UserError
-from pretrain.data.shard_writer import write_folder
 from pretrain.export.__main__ import main
 from pretrain.export.folder import export
 from pretrain.export.quantization import PRECISIONS, Quantization, unit

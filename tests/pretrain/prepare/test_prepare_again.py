@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from loader_helpers import write_folder
 from prepare_helpers import config, digest, make_corpus
 from run_helpers import command, finish, start
 
@@ -16,7 +17,6 @@ from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import Source
 from pretrain.data.manifest import PREPARATION, outdated, read_manifest
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import ShardReader
 from pretrain.prepare import output
 from pretrain.prepare.executors import ExecutorOptions, Unfinished

@@ -45,7 +45,7 @@ def test_what_passes_is_tried_again(tiny_data, tmp_path, fault):
         reader, local = ShardReader(tmp_path / "m"), ShardReader(tiny_data)
         shard = reader.manifest["splits"]["train"]["shards"][0]["file"]
         server.faults[shard] = [fault, fault]
-        reader._remote.remote.retries = QUICK
+        reader._remote.transport.retries = QUICK
         assert contents(reader) == contents(local)
         assert server.met[fault] == 2 and server.requests[shard] == local.num_chunks + 2
 
@@ -57,7 +57,7 @@ def test_what_does_not_pass_is_a_damaged_chunk_that_names_the_place(tiny_data, t
     with RangeServer(tiny_data) as server:
         mirror(server.url, tmp_path / "m", ENOUGH, QUICK)
         reader = ShardReader(tmp_path / "m")
-        reader._remote.remote.retries = QUICK
+        reader._remote.transport.retries = QUICK
         shard = reader.manifest["splits"]["train"]["shards"][0]["file"]
         server.faults[shard] = [fault] * 4
         with pytest.raises(DamagedShard, match=rf"{server.url}/{shard}.*{why}.*4 tries"):

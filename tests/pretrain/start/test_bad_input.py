@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
+from loader_helpers import write_folder
 from run_helpers import command, curve, finish, kill, outputs_of, records, start, wait_for
 
 from augment.core.ragged import Ragged
@@ -18,7 +19,7 @@ from pretrain.config.recipe import RECIPES, load_config
 from pretrain.config.run import Config
 from pretrain.data.damage import first_sound, known_damaged
 from pretrain.data.lanes import Lanes
-from pretrain.data.shard_writer import write_folder, write_manifest
+from pretrain.data.shard_writer import write_manifest
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.start.data import Data, find_data, report_damage
 from pretrain.step.heldout import read_sound
