@@ -8,8 +8,6 @@ token: that costs the training process some 10 ns a token (tests/benchmarks/benc
 nothing of /dev/shm, which is 64 MB in a default container.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +53,7 @@ class LoaderSettings:
     growth_steps: int = 0
 
     @staticmethod
-    def of(config: Config) -> LoaderSettings:
+    def of(config: Config) -> "LoaderSettings":
         """Return what a run's configuration says."""
         train, data, sizes = config.train, config.data, config.batch_sizes
         return LoaderSettings(

@@ -3,8 +3,6 @@
 `pretrain.data.shards` describes the format.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 from pathlib import Path
@@ -121,7 +119,7 @@ class ShardWriter:
             [begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)]
         )
 
-    def __enter__(self) -> ShardWriter:
+    def __enter__(self) -> "ShardWriter":
         return self
 
     def __exit__(self, kind, error, trace) -> None:

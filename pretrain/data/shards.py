@@ -16,8 +16,6 @@ keeps the byte range and the sha256 of every chunk inside its tar, so any chunk 
 before it is believed, while `webdataset.WebDataset` still reads the same files as a stream.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -140,7 +138,7 @@ class ShardReader:
     """Of the steps, one for each of its parts, adding up to 1."""
 
     @property
-    def parts(self) -> list[ShardReader]:
+    def parts(self) -> list["ShardReader"]:
         """The readers of which it is made: itself, or one for each of several sets."""
         return [self]
 

@@ -4,8 +4,6 @@ Of a batch's tokens 15% are masked, so the vocabulary projection, the widest pro
 15% of the rows.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +24,7 @@ TILE_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
 
 
 def masked_lm_loss(
-    encoder: SentenceEncoder,
+    encoder: "SentenceEncoder",
     hidden: Tensor,
     positions: Tensor,
     labels: Tensor,
@@ -70,7 +68,7 @@ def masked_lm_loss(
     return torch.stack(losses).sum()
 
 
-def _agreed_count(encoder: SentenceEncoder, tiles: int) -> int:
+def _agreed_count(encoder: "SentenceEncoder", tiles: int) -> int:
     """Return the largest number of tiles over ranks where ZeRO-3 gathers weights.
 
     That is a collective, which all ranks must enter equally often: a rank that needs fewer tiles runs empty

@@ -10,8 +10,6 @@ runs
 What depends on the batch only (groups, cumulative lengths, masks) is computed once per forward.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch
@@ -45,7 +43,7 @@ class PackedLayout:
     """(length, half window) -> bool[length, length], filled on first use, shared by the forward's layers."""
 
     @classmethod
-    def build(cls, lengths: Tensor, device: torch.device, filler: int = 0) -> PackedLayout:
+    def build(cls, lengths: Tensor, device: torch.device, filler: int = 0) -> "PackedLayout":
         """`lengths` int64[N] on the CPU (no device synchronisation is needed then), equal ones adjacent."""
         values, counts = torch.unique_consecutive(lengths, return_counts=True)
         num_tokens, max_length = int(lengths.sum()), int(values.max()) if len(values) else 0

@@ -1,7 +1,5 @@
 """Heads on sentence vectors, trained beside the encoder in float32; an export keeps at most one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -101,7 +99,7 @@ class ProjectionHead(nn.Module):
             for norm in norms:
                 norm.fixed = None
 
-    def _norms(self) -> list[WholeBatchNorm]:
+    def _norms(self) -> list["WholeBatchNorm"]:
         return [module for module in self.layers if isinstance(module, WholeBatchNorm)]
 
 

@@ -8,8 +8,6 @@ are. Optional tensors may be None, which is known when a program is compiled.
 With TRITON_INTERPRET=1 they run on a CPU, which is how tests hold them against `plain`.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 
