@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from pretrain.losses.vectors import at_least_float32
+from pretrain.model.kernels.plain import at_least_float32
 
 
 def reverse_gradient(values: Tensor, scale: float) -> Tensor:

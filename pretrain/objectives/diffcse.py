@@ -50,7 +50,8 @@ class Diffcse(Objective):
         self.sequence_roles = ("anchor", "positive")
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
         self._generator = [_load_generator(settings.generator, tokenizer, encoder)]
-        generator_config = _config(self._generator[0])
+        generator = self._generator[0]
+        generator_config = (generator.lm if isinstance(generator, SentenceEncoder) else generator).config
         self.discriminator = copy.deepcopy(encoder)
         base = {id(parameter) for parameter in self.discriminator.lm.base_model.parameters()}
         for parameter in self.discriminator.lm.parameters():
@@ -227,10 +228,6 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
     check_tokenizer(generator.config.vocab_size, tokenizer, source, "generator")
     generator.requires_grad_(False)
     return SentenceEncoder(generator) if config.model_type in FAMILIES else generator
-
-
-def _config(generator: nn.Module) -> Any:
-    return generator.lm.config if isinstance(generator, SentenceEncoder) else generator.config
 
 
 def _positions(config: Any) -> int:

@@ -15,8 +15,6 @@ results have the same bits whatever that number is.
 import ctypes
 import importlib.util
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -33,7 +31,7 @@ _INTERFACE = 1  # of the sources in native: a library compiled from other source
 _EXTENSION = "pretrain.model.kernels._native"
 _INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 
-_forced: str | None = None
+_forced: str | None = None  # one of `instruction_sets`, by tests
 
 
 def available() -> str | None:
@@ -48,19 +46,6 @@ def instruction_sets() -> tuple[str, ...]:
     """Return those of portable, avx2 and avx512 that this processor runs; none where nothing is compiled."""
     library = _library()
     return () if library is None else _INSTRUCTION_SETS[: library.instruction_sets() + 1]
-
-
-@contextmanager
-def forced_instruction_set(name: str) -> Iterator[None]:
-    """Run the kernels of one of `instruction_sets` within the block, for tests and benchmarks."""
-    global _forced
-    if name not in instruction_sets():
-        raise ValueError(f"{name} is not among this processor's instruction sets {instruction_sets()}")
-    before, _forced = _forced, name
-    try:
-        yield
-    finally:
-        _forced = before
 
 
 def call(name: str, *arguments: Tensor | float | None) -> None:

@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def _compiled():
 def instructions(request):
     if request.param not in native.instruction_sets():
         pytest.skip(f"this processor does not run {request.param}")
-    with native.forced_instruction_set(request.param):
+    with patch.object(native, "_forced", request.param):
         yield request.param
 
 
