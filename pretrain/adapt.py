@@ -1,7 +1,7 @@
 """Adapt an encoder to your own text: prepare it, continue training on it, and compare with the start.
 
     clearly adapt --init MODEL --text my.txt --out runs/mine
-    clearly adapt --init runs/base --text my.txt --out runs/mine --config adapt_micro --new-words 500
+    clearly adapt --init runs/base --text my.txt --out runs/mine --config adapt_micro
     clearly adapt --init MODEL --text 'my/*.txt' --out runs/mine --eval-data DIR --train.steps 2000
 
 MODEL is a BERT, RoBERTa, XLM-R, ModernBERT or mmBERT, as a folder or a name of the hub, or a run or an export
@@ -31,7 +31,7 @@ from pretrain.config.run import Config
 
 _OURS = (
     *("data", "data.folder", "run", "folder", "resume", "checkpoint.resume", "model.init"),
-    *("data.prepare.sources", "data.prepare.tokenizer", "data.prepare.new_words"),
+    *("data.prepare.sources", "data.prepare.tokenizer"),
 )
 """Keys of a run that follow from the flags of this command."""
 
@@ -42,7 +42,6 @@ def main(
     text: str,
     out: Path,
     config: str = "adapt_base",
-    new_words: cli.Natural = 0,
     eval_data: str = "",
     **overrides: str,
 ) -> int:
@@ -53,14 +52,13 @@ def main(
         text: text, jsonl, csv or parquet files, comma-separated; a folder, or a glob.
         out: the run folder.
         config: YAML recipe; adapt_micro is for encoders of some 10 million parameters.
-        new_words: how many frequent words that the encoder's tokenizer takes apart become tokens.
         eval_data: folder of the benchmarks, for STS (default: CLEAR_DATA).
         overrides: any key of the recipe, dotted (`--train.steps 2000`).
 
     Returns: the exit status.
     """
     if taken := sorted(set(_OURS) & set(overrides)):
-        raise UserError(f"--{taken[0]} follows from --init, --text, --new-words and --out: leave it out")
+        raise UserError(f"--{taken[0]} follows from --init, --text and --out: leave it out")
     start = {"init": init} | ({"eval_data": eval_data} if eval_data else {})
     overrides_of(overrides | start)  # what `train` would refuse, before the text is prepared
     choose_accelerator()  # children inherit it
@@ -69,10 +67,7 @@ def main(
     overrides.setdefault("data.prepare.max_length", str(min(longest, of_recipe)))
     settings = recipes.load_config(
         config,
-        overrides
-        | start
-        | {"data.prepare.sources": text, "data.prepare.new_words": str(new_words)}
-        | {"data.prepare.tokenizer": export_of(init)},
+        overrides | start | {"data.prepare.sources": text, "data.prepare.tokenizer": export_of(init)},
     )
     from pretrain.start.encoder import adopt_interface
 
@@ -160,8 +155,6 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
         f"\n  adapted: step {summary['best_step']:,} of {summary['steps']:,}, the best by "
         f"{LABELS[summary['best_by']]}; {heldout:,} held-out sequences"
     )
-    if tokens := manifest["counts"].get("new_tokens"):
-        print(f"  {tokens:,} new tokens: the start's losses are with them, each as the mean of its pieces")
     run, texts, data = map(shlex.quote, map(str, (out, text, out / "data")))
     print(
         f'\n  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained\n'

@@ -147,7 +147,7 @@ def packages() -> Findings:
 def compiled() -> Findings:
     """Say whether the compiled loops of augmentation and the compiled layers are there."""
     from augment.core.compiled import native
-    from pretrain.model.kernels.compiled import available
+    from pretrain.model.kernels.native import available
 
     todo = "install a C++17 compiler and Python's headers, then `pip install --force-reinstall --no-deps .`"
     if native is None:

@@ -269,7 +269,6 @@ class TrainingRun:
             telemetry.say(self.ledger_message)
         continuity.print_changes(progress.changes, progress.step, telemetry)
         report_damage(data, self.evaluate.heldout, progress, telemetry)
-        summary.print_idle_augmentations(data, telemetry)
         length_baseline = summary.length_only(self.objective, lengths)
         return lambda step: length_baseline(config.batch_sizes.at_step(step - 1)) | self.loader.counts(step)
 

@@ -14,4 +14,4 @@ PIP_NO_CACHE_DIR=1 make install VENV=/opt/venv
 
 # The kernels are optional for an installation, which says nothing where a compiler failed. Not for an image.
 /opt/venv/bin/python -c 'from augment.core.compiled import native; assert native, "augment: not compiled"'
-/opt/venv/bin/python -c 'from pretrain.model.kernels.compiled import available; assert available()'
+/opt/venv/bin/python -c 'from pretrain.model.kernels.native import available; assert available()'

@@ -27,7 +27,6 @@ DISTRIBUTION_OF = {
     "faiss": "faiss-cpu",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
-    "flash_attn": "flash-attn",
     "mlflow": "mlflow-skinny",
 }
 DISTRIBUTION_OF["triton"] = "torch"  # its CUDA build brings it; without, the plain kernels run
@@ -38,7 +37,7 @@ NOT_IMPORTED = {
     "setuptools": "DeepSpeed builds its operations with it",
     "wheel": "DeepSpeed builds its operations with it",
 }
-NOT_PINNED = {"flash-attn", "nlpaug", "ray"}  # extras that were not installed with the rest
+NOT_PINNED = {"nlpaug"}  # extras that were not installed with the rest
 APEX = "apex"  # built from NVIDIA's source: no index has it
 # An empty package that names others; the CUDA build of torch brings it.
 NO_LICENSE_STATED = {"cuda-toolkit"}

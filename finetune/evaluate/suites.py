@@ -10,8 +10,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from augment.core.hub import hub_fault
-
+from augment.core.pretrained import hub_fault
 from finetune import anli, clustering, cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.encoders.source import ModelSource, kind_of, names_function
 from finetune.files import known_name

@@ -15,7 +15,6 @@ from transformers import AutoModelForMaskedLM
 from finetune.tuning.labelled import Encoded, Source
 from pretrain.data.microbatches import count_micro_batches, cut, pack
 from pretrain.model.architectures import set_dropout
-from pretrain.model.attention import ATTENTION_NAME
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.pooling import pool
 
@@ -57,7 +56,7 @@ def build_classifier(source: Source, outputs: int, dropout: float, seed: int) ->
     config = copy.deepcopy(old.config)
     set_dropout(config, dropout, dropout)
     dtype = next(old.parameters()).dtype
-    lm = AutoModelForMaskedLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=dtype)
+    lm = AutoModelForMaskedLM.from_config(config, dtype=dtype)
     lm.load_state_dict(old.state_dict())
     lm.requires_grad_(False)
     lm.base_model.requires_grad_(True)

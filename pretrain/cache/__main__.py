@@ -25,7 +25,6 @@ from pydantic import BaseModel, Field
 
 from pretrain.cache.run import cache
 from pretrain.common import cli
-from pretrain.data import idle_augmentations
 from pretrain.prepare.executors import ExecutorOptions
 
 
@@ -73,7 +72,6 @@ def summary(manifest: dict, out: Path) -> str:
                 f"  {column:10s} {name:34s} {outcomes['drawn']:>10,} {outcomes['rate']:>9.2%} "
                 f"{outcomes['not_applicable'] / max(1, outcomes['drawn']):>15.2%}"
             )
-    lines += [f"  {line}" for line in idle_augmentations.of_cache(manifest)]
     if run := manifest.get("run"):
         lines.append(
             f"  {run['seconds']} s with {run['workers']} workers, largest task "

@@ -114,10 +114,7 @@ class AugmentShard(_CacheStep):
         views = {column: view_number(column, made.columns) for column in made.columns}
         counts = made.no_counts()
         path = self.out / task.split / f"shard-{task.number:05d}.tar"
-        with (
-            self.heartbeat(rank) as heartbeat,
-            ShardWriter(path, reader.manifest["token_dtype"], self.work / "partial") as writer,
-        ):
+        with ShardWriter(path, reader.manifest["token_dtype"], self.work / "partial") as writer:
             for number in range(task.first_chunk, task.first_chunk + task.chunks):
                 chunk = reader.read(number)
                 columns: dict[str, Augmented] = {}
@@ -138,7 +135,6 @@ class AugmentShard(_CacheStep):
                 if len(stored):
                     starts = stored.offsets[:-1][stored.lengths > 0] + 1
                     writer.write(stored, starts, columns=1 + len(columns), labels=labels)
-                heartbeat.advance(len(chunk.sequence_ids))
         AugmentedShard(counts=counts, shard=writer.record).write(self.work, rank)
 
 

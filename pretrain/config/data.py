@@ -173,12 +173,6 @@ class DataConfig(BaseModel):
         description="existing tokenizer: folder or Hugging Face name; [DEL] is added (a run without a view "
         "that has it exports none). none: train one",
     )
-    new_words: int = Field(
-        0,
-        ge=0,
-        description="with an existing tokenizer: how many words that it takes apart and that are frequent "
-        "in the text become tokens of their own (pretrain.data.new_words)",
-    )
     tokenizer_type: Literal["bpe", "wordpiece"] = Field(
         "bpe", description="trained tokenizer: byte-level BPE or WordPiece"
     )
@@ -242,6 +236,14 @@ class DataConfig(BaseModel):
         "augmentations of text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is "
         "installed. For units sentence and record",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        """Drop a key that earlier versions wrote into every config."""
+        if isinstance(value, dict) and value.get("new_words") == 0:
+            return {key: setting for key, setting in value.items() if key != "new_words"}
+        return value
 
     @field_validator("sources", mode="before")
     @classmethod

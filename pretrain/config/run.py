@@ -61,20 +61,23 @@ class ModelConfig(Section):
         description="sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding "
         "output and last; of the last two",
     )
-    layer_code: Literal["own", "library"] = Field(
-        "own",
-        description="who computes the layers: pretrain/model/layer.py, whose dropout does not depend on "
-        "micro-batches and ranks, or transformers. Weights are the same",
-    )
     residual: Literal["bf16", "fp32"] = Field(
         "fp32",
-        description="type of the residual stream under train.precision bf16, in own layers; transformers' "
-        "keep fp32. bf16 halves its memory, and rounds every sum",
+        description="type of the residual stream under train.precision bf16; bf16 halves its memory, and "
+        "rounds every sum",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        """Drop a key that earlier versions wrote into every config."""
+        if isinstance(value, dict) and value.get("layer_code") == "own":
+            return {key: setting for key, setting in value.items() if key != "layer_code"}
+        return value
 
     def architecture(self) -> dict[str, Any]:
         """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""
-        sizes = self.model_dump(exclude={"init", "pooling", "layer_code", "residual"}, exclude_none=True)
+        sizes = self.model_dump(exclude={"init", "pooling", "residual"}, exclude_none=True)
         return sizes | {"intermediate_size": self.intermediate_size or 4 * self.hidden_size}
 
     @field_validator("init")

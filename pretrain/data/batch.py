@@ -1,7 +1,5 @@
 """The types of a batch: what is asked of the loader (`BatchSpec`), and what it gives (`RankBatch`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -102,12 +100,12 @@ class View:
     identities: np.ndarray
     present: np.ndarray
 
-    def slice(self, start: int, stop: int) -> View:
+    def slice(self, start: int, stop: int) -> "View":
         """Return sequences start to stop - 1; no token is copied."""
         return View(self.tokens.slice(start, stop), self.identities[start:stop], self.present[start:stop])
 
     @staticmethod
-    def concatenate(parts: Sequence[View]) -> View:
+    def concatenate(parts: Sequence["View"]) -> "View":
         """Return all sequences of all parts, one part after the other."""
         return View(
             Ragged.concatenate([part.tokens for part in parts]),
@@ -157,7 +155,7 @@ class RankBatch:
     def __len__(self) -> int:
         return len(self.original)
 
-    def slice(self, start: int, stop: int) -> RankBatch:
+    def slice(self, start: int, stop: int) -> "RankBatch":
         """Return sequences start to stop - 1 of the same step; no token is copied."""
         return RankBatch(
             self.step,
@@ -172,7 +170,7 @@ class RankBatch:
         )
 
     @staticmethod
-    def concatenate(parts: Sequence[RankBatch]) -> RankBatch:
+    def concatenate(parts: Sequence["RankBatch"]) -> "RankBatch":
         """Return one step's batch of the batches of neighbouring groups of lanes, in the order of lanes."""
         first = parts[0]
         if len(parts) == 1:

@@ -12,13 +12,12 @@ So the data of a run never change without an entry and a warning.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from pretrain.data.lanes import AnyLanes
-from pretrain.data.shards import Chunk, DamagedShard, ShardReader
+from pretrain.data.shards import DamagedShard, ShardReader
 
 _MOST_CHECKED = 100  # recorded chunks that are read at a start, to say which have been repaired
 _RECORDED = "recorded as damaged earlier in this run"
@@ -105,17 +104,6 @@ def describe_record(
             "the middle; a new run reads them"
         )
     return text
-
-
-def first_sound(reader: ShardReader) -> Chunk:
-    """Read the first chunk that can be read, to look at what the data is like.
-
-    Raises: DamagedShard where none can.
-    """
-    for chunk in range(reader.num_chunks - 1):
-        with suppress(DamagedShard):
-            return reader.read(chunk)
-    return reader.read(reader.num_chunks - 1)
 
 
 def _is_sound(reader: ShardReader, chunk: int) -> bool:

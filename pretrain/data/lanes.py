@@ -165,11 +165,6 @@ class Lanes:
         self.chunk_sizes = np.asarray(chunk_sizes, dtype=np.int64)
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)
         self.num_sequences = int(self.chunk_sizes.sum())
-        if self.lanes < 1 or self.global_batch < 1:
-            raise UserError(
-                f"data.lanes ({lanes}) and train.global_batch ({global_batch}) must be at least 1: set "
-                "them so."
-            )
         if self.global_batch % self.lanes:
             below = max(self.global_batch // self.lanes, 1) * self.lanes
             near = min(_divisors(self.global_batch), key=lambda n: abs(n - self.lanes))

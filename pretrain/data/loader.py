@@ -8,8 +8,6 @@ token: that costs the training process some 10 ns a token (tests/benchmarks/benc
 nothing of /dev/shm, which is 64 MB in a default container.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +53,7 @@ class LoaderSettings:
     growth_steps: int = 0
 
     @staticmethod
-    def of(config: Config) -> LoaderSettings:
+    def of(config: Config) -> "LoaderSettings":
         """Return what a run's configuration says."""
         train, data, sizes = config.train, config.data, config.batch_sizes
         return LoaderSettings(
@@ -139,7 +137,6 @@ class Loader:
     def __init__(
         self, reader: ShardReader, spec: BatchSpec, settings: LoaderSettings, position: Position
     ) -> None:
-        _check_settings(settings, position)
         _check_views(reader, spec)
         self.reader, self.settings, self.position = reader, settings, position
         self.lanes = lanes_of(reader, settings)
@@ -247,17 +244,6 @@ def lanes_of(reader: ShardReader, settings: LoaderSettings) -> AnyLanes:
     if isinstance(reader, SeveralSets):
         return MixedLanes([part.chunk_sizes for part in reader.parts], reader.shares, *order)
     return Lanes(reader.chunk_sizes, *order, settings.start_batch, settings.growth_steps)
-
-
-def _check_settings(settings: LoaderSettings, position: Position) -> None:
-    start, stop = position.start_step, position.stop_step
-    if settings.damaged not in ("refuse", "skip"):
-        raise UserError(f"data.damaged={settings.damaged!r} is unknown: set it to 'refuse' or 'skip'")
-    if settings.workers < 0 or settings.prefetch < 1 or not 0 <= start <= stop:
-        raise UserError(
-            f"data.workers={settings.workers}, prefetch={settings.prefetch} and steps {start} to {stop} must "
-            "not be negative, nor prefetch below 1, nor the last step before the first"
-        )
 
 
 def _check_views(reader: ShardReader, spec: BatchSpec) -> None:

@@ -4,8 +4,6 @@ A manifest may come from elsewhere with the data, or be damaged. So its types, i
 checked when it is read, and the sizes of the files that it lists at the start of a run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
@@ -57,7 +55,7 @@ class _Shard(_Part):
     chunks: list[Annotated[tuple[_Count, _Positive, _Positive, _Positive, _Sha256], Field(strict=False)]]
 
     @model_validator(mode="after")
-    def _chunks_lie_in_the_file(self) -> _Shard:
+    def _chunks_lie_in_the_file(self) -> "_Shard":
         for number, (offset, size, *_) in enumerate(self.chunks):
             if offset + size > self.bytes:
                 raise ValueError(
@@ -73,7 +71,7 @@ class _Split(_Part):
     shards: list[_Shard]
 
     @model_validator(mode="after")
-    def _sums_agree(self) -> _Split:
+    def _sums_agree(self) -> "_Split":
         rows = [row for shard in self.shards for row in shard.chunks]
         listed = {
             "sequences": sum(row[2] for row in rows),
@@ -115,7 +113,7 @@ class _Manifest(_Part):
     splits: dict[str, _Split]
 
     @model_validator(mode="after")
-    def _text_first(self) -> _Manifest:
+    def _text_first(self) -> "_Manifest":
         if self.columns[:1] != ["text"] or len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns is {shown(self.columns)}: 'text' first, and no name twice")
         return self

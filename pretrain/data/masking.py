@@ -1,7 +1,5 @@
 """Masking for the masked-language loss: which tokens to predict, and what the model sees in their place."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +30,7 @@ class Masking:
     linear: bool = False
 
     @staticmethod
-    def of(objective: ObjectiveConfig) -> Masking:
+    def of(objective: ObjectiveConfig) -> "Masking":
         """Return the masking that training with an objective needs."""
         mlm = objective.mlm
         later, linear = tuple(sorted(mlm.later_rates.items())), mlm.rate_change == "linear"
@@ -64,7 +62,7 @@ class Masked:
         """Tokens in each sequence, int64[N]."""
         return self.batch.lengths
 
-    def take(self, order: np.ndarray) -> Masked:
+    def take(self, order: np.ndarray) -> "Masked":
         """Return the sequences numbered by `order` (int64[K]), in that order."""
         batch = self.batch
         first = np.searchsorted(self.positions, batch.offsets[order])
@@ -74,14 +72,14 @@ class Masked:
         moved = np.repeat(taken.offsets[:-1] - batch.offsets[order], counts)
         return Masked(taken, self.positions[chosen] + moved, self.labels[chosen])
 
-    def slice(self, start: int, stop: int) -> Masked:
+    def slice(self, start: int, stop: int) -> "Masked":
         """Return sequences start to stop - 1; of the tokens only the positions are copied."""
         first, last = self.batch.offsets[start], self.batch.offsets[stop]
         low, high = np.searchsorted(self.positions, (first, last))
         return Masked(self.batch.slice(start, stop), self.positions[low:high] - first, self.labels[low:high])
 
     @staticmethod
-    def concatenate(parts: list[Masked]) -> Masked:
+    def concatenate(parts: list["Masked"]) -> "Masked":
         """Return all sequences of all parts, one part after the other."""
         starts = np.cumsum([0] + [part.batch.num_tokens for part in parts])
         return Masked(

@@ -3,8 +3,6 @@
 A step's micro-batches are made once, here; every pass over them runs the same objects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -46,7 +44,7 @@ class MicroBatch:
         """Return the tensors that are to lie on the device."""
         return [part for part in (self.ids, self.rows, self.positions, self.labels) if part is not None]
 
-    def moved(self, tensors: Iterator[Tensor]) -> MicroBatch:
+    def moved(self, tensors: Iterator[Tensor]) -> "MicroBatch":
         """Return this micro-batch with the next tensors in the place of those of `moving`."""
         places = ("ids", "rows", "positions", "labels")
         return replace(self, **{name: next(tensors) for name in places if getattr(self, name) is not None})

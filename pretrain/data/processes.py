@@ -6,8 +6,6 @@ waiting for the rest. torch's DataLoader sends all blocks through one queue, lea
 waits for ever where that signal comes just before it begins to read.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import itertools
@@ -62,7 +60,7 @@ class WorkerProcesses:
         # Registered after that, so run before it.
         atexit.register(self.close)
 
-    def __iter__(self) -> WorkerProcesses:
+    def __iter__(self) -> "WorkerProcesses":
         return self
 
     def __next__(self) -> RankBatch:

@@ -3,8 +3,6 @@
 `pretrain.data.shards` describes the format.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 from pathlib import Path
@@ -24,10 +22,9 @@ from pretrain.common.files import (
     sync,
     to_json,
 )
-from pretrain.data.manifest import FORMAT, MANIFEST
+from pretrain.data.manifest import MANIFEST
 from pretrain.data.shards import TOKEN_MEMBERS
 
-CHUNK_TOKENS = 65536
 _OFFSET, _BYTES, _SEQUENCES, _TOKENS = range(4)  # columns of a shard's chunk rows in the manifest
 
 
@@ -122,7 +119,7 @@ class ShardWriter:
             [begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)]
         )
 
-    def __enter__(self) -> ShardWriter:
+    def __enter__(self) -> "ShardWriter":
         return self
 
     def __exit__(self, kind, error, trace) -> None:
@@ -172,56 +169,6 @@ def split_summary(shards: list[dict]) -> dict:
         "chunks": len(rows),
         "shards": shards,
     }
-
-
-def write_folder(
-    folder: str | Path,
-    splits: dict[str, Ragged],
-    vocabulary_size: int,
-    max_length: int,
-    unit: str = "sentence",
-    tokenizer_hash: str = "",
-    chunk_tokens: int = CHUNK_TOKENS,
-    chunks_per_shard: int = 1024,
-    columns: tuple[str, ...] = ("text",),
-    labels: dict[str, np.ndarray] | None = None,
-) -> dict:
-    """Write tokenised sequences as a prepared folder, in the order given; return the manifest.
-
-    For data that comes from elsewhere, and for trying things out: `pretrain.prepare` is the way from text
-    to shards. Every sequence counts as one sentence that begins after its first (special) token.
-
-    columns: of more than one, each split has the columns of its records in turn (`Chunk.stored`). labels: of
-    every split, int[records].
-    """
-    folder, dtype = Path(folder), token_dtype(vocabulary_size)
-    summaries, width = {}, len(columns)
-    for split, sequences in splits.items():
-        cuts = chunk_bounds(np.diff(sequences.offsets[::width]), chunk_tokens)
-        records: list[dict[str, Any]] = []
-        for first in range(0, len(cuts) - 1, chunks_per_shard):
-            with ShardWriter(folder / split / f"shard-{len(records):05d}.tar", dtype) as shard:
-                for start, stop in zip(cuts[first : first + chunks_per_shard], cuts[first + 1 :]):
-                    part = sequences.slice(int(start) * width, int(stop) * width)
-                    starts = part.offsets[:-1][part.lengths > 0] + 1
-                    of_part = None if labels is None else labels[split][start:stop]
-                    shard.write(part, starts, columns=width, labels=of_part)
-            records.append(shard.record)
-        summaries[split] = split_summary(records)
-    manifest = {
-        "format": FORMAT,
-        "unit": unit,
-        "max_length": max_length,
-        **({"columns": list(columns)} if width > 1 else {}),
-        **({"labels": max(int(array.max(initial=-1)) for array in labels.values()) + 1} if labels else {}),
-        "vocabulary_size": vocabulary_size,
-        "token_dtype": dtype,
-        "tokenizer": "tokenizer",
-        "tokenizer_hash": tokenizer_hash,
-        "splits": summaries,
-    }
-    write_manifest(folder, manifest)
-    return manifest
 
 
 def chunk_bounds(lengths: np.ndarray, chunk_tokens: int) -> np.ndarray:

@@ -16,8 +16,6 @@ keeps the byte range and the sha256 of every chunk inside its tar, so any chunk 
 before it is believed, while `webdataset.WebDataset` still reads the same files as a stream.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -31,9 +29,7 @@ from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation
 from pretrain.data.manifest import read_manifest
-from pretrain.remote.chunks import Place
-from pretrain.remote.mirror import chunks_of
-from pretrain.remote.transport import Unreachable
+from pretrain.remote.mirror import Place, Unreachable, chunks_of
 
 TOKEN_MEMBERS = {"uint16": ("u16", "<u2"), "int32": ("i32", "<i4")}
 """Type of tokens in the manifest -> (suffix of the member, numpy's name of its type)."""
@@ -142,7 +138,7 @@ class ShardReader:
     """Of the steps, one for each of its parts, adding up to 1."""
 
     @property
-    def parts(self) -> list[ShardReader]:
+    def parts(self) -> list["ShardReader"]:
         """The readers of which it is made: itself, or one for each of several sets."""
         return [self]
 

@@ -1,7 +1,5 @@
 """Train a tokenizer on a sample, or take an existing one and give it [DEL]; load and identify it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -144,7 +142,7 @@ def _batched(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
         yield batch
 
 
-def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact: bool) -> Tokenizer:
+def _canonical(tokenizer: "Tokenizer", special: list[str], wordpiece: bool, exact: bool) -> "Tokenizer":
     """Renumber a tokenizer's tokens, so that ids do not depend on a hash map's order; it cleans.
 
     The vocabulary is padded to a multiple of 64.
@@ -170,7 +168,7 @@ def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact:
     return Tokenizer.from_str(json.dumps(with_cleaning(content), ensure_ascii=False))
 
 
-def _wrap(tokenizer: Tokenizer, roles: dict[str, str], max_length: int) -> Any:
+def _wrap(tokenizer: "Tokenizer", roles: dict[str, str], max_length: int) -> Any:
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
@@ -271,7 +269,7 @@ def without_del(tokenizer: Any) -> Any:
     return with_backend(tokenizer, Tokenizer.from_str(json.dumps(backend, ensure_ascii=False)))
 
 
-def with_backend(tokenizer: Any, backend: Tokenizer) -> Any:
+def with_backend(tokenizer: Any, backend: "Tokenizer") -> Any:
     """Return a plain transformers tokenizer with another backend, and the roles and settings of this one."""
     from transformers import PreTrainedTokenizerFast
 
@@ -383,7 +381,7 @@ def tokenizer_hash(path: str | Path) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def encode(tokenizer: Tokenizer, texts: list[str], batch: int = 4096) -> Ragged:
+def encode(tokenizer: "Tokenizer", texts: list[str], batch: int = 4096) -> Ragged:
     """Return the token ids of texts, without special tokens.
 
     tokenizer: the `tokenizers` object, without padding or truncation.

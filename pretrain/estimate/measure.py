@@ -23,7 +23,7 @@ from pretrain.data.microbatches import MicroBatch
 from pretrain.estimate.sizes import ModelSize
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder
-from pretrain.model.kernels.compiled import VARIABLE
+from pretrain.model.kernels.native import VARIABLE
 from pretrain.model.layer import layer_matrices
 from pretrain.objectives import WholeObjective, build_objective
 from pretrain.step.model import Embed, SentenceModel
@@ -124,7 +124,7 @@ def _elements_of_muon(config: Config, module: nn.Module) -> int:
 
 def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceEncoder:
     model = config.model
-    encoder = build_encoder(sizes, tokenizer, model.pooling, model.layer_code, model.residual)
+    encoder = build_encoder(sizes, tokenizer, model.pooling, model.residual)
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     return encoder

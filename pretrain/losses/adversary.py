@@ -5,10 +5,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from pretrain.common.errors import UserError
-from pretrain.losses.vectors import at_least_float32
-
-FORMS = ("code", "paper")
+from pretrain.model.kernels.plain import at_least_float32
 
 
 def reverse_gradient(values: Tensor, scale: float) -> Tensor:
@@ -55,10 +52,7 @@ class Discriminator(nn.Module):
             dropout: probability.
         """
         super().__init__()
-        if form not in FORMS:
-            raise UserError(f"unknown form '{form}' of the discriminator; choose one of {', '.join(FORMS)}.")
-        if outputs < 2:
-            raise UserError(f"a discriminator tells at least 2 classes apart, not {outputs}.")
+        assert form in ("code", "paper") and outputs > 1
         wide = 2 * in_features
         second = outputs if form == "code" else in_features
         modules = [

@@ -61,8 +61,7 @@ def nt_xent(
     Returns:
         The mean over the 2N anchors, a scalar.
     """
-    if views.ndim != 3 or views.shape[0] != 2:
-        raise ValueError(f"nt_xent takes two views as [2, N, d], not {list(views.shape)}.")
+    assert views.ndim == 3 and len(views) == 2
     count = views.shape[1]
     with torch.autocast(views.device.type, enabled=False):
         vectors = unit_vectors(views.flatten(0, 1))
@@ -77,7 +76,7 @@ def nt_xent(
 
         same = None
         if identities is not None:
-            _check_identities(identities, (2, count), "identities")
+            assert identities.shape == (2, count)
             every = Meanings.of(identities, views.device).records.repeat(2)
             same = Identities(every, every)
         return softmax_over_candidates(
@@ -133,10 +132,8 @@ def info_nce(
     Returns:
         The mean over the N anchors, a scalar.
     """
-    _check_same_shape("info_nce", anchors, positives)
-    count, further = len(anchors), 0 if negatives is None else len(negatives)
-    if further % max(count, 1) and (own_negative_bias or groups is not None):
-        raise ValueError(f"own negatives need as many for each of the {count} anchors, not {further}.")
+    assert anchors.shape == positives.shape
+    count = len(anchors)
     with torch.autocast(anchors.device.type, enabled=False):
         candidates = unit_vectors(positives)
         if negatives is not None:
@@ -155,10 +152,7 @@ def info_nce(
                     within_group(block, start, stop)
 
         same = _pair_identities(anchors, anchor_identities, positive_identities, negative_identities)
-        if (same is None) != (negative_identities is None) and negatives is not None:
-            raise ValueError(
-                "identities are given for anchors, positives and negatives, or for none of them."
-            )
+        assert negatives is None or (same is None) == (negative_identities is None)
         index = torch.arange(count, device=anchors.device)
         return softmax_over_candidates(
             unit_vectors(anchors),
@@ -188,7 +182,7 @@ def symmetric_info_nce(
     It is CLIP's loss (Radford et al. 2021, figure 3), and the "ranking" loss of AugCSE's code (Tang et al.
     2022). Arguments and result as `info_nce`.
     """
-    _check_same_shape("symmetric_info_nce", anchors, positives)
+    assert anchors.shape == positives.shape
     with torch.autocast(anchors.device.type, enabled=False):
         ours, theirs = unit_vectors(anchors), unit_vectors(positives)
         index = torch.arange(len(anchors), device=anchors.device)
@@ -239,7 +233,7 @@ def relaxed_negative_info_nce(
     Returns:
         The mean over the N anchors, a scalar.
     """
-    _check_same_shape("relaxed_negative_info_nce", anchors, positives, negatives)
+    assert anchors.shape == positives.shape == negatives.shape
     with torch.autocast(anchors.device.type, enabled=False):
         ours, theirs = unit_vectors(anchors), unit_vectors(positives)
         own_negative = ((ours * unit_vectors(negatives)).sum(1) - margin) * inverse(temperature)
@@ -278,8 +272,6 @@ def softmax_over_candidates(
     """
     if tile is None:
         tile = max(1, TILE_LOGITS.get(anchors.device.type, TILE_LOGITS["cuda"]) // max(len(candidates), 1))
-    if tile < 1:
-        raise ValueError(f"tile must be at least 1, not {tile}.")
     among_themselves = candidates is anchors  # then one array takes both gradients
     return TiledSoftmax.apply(
         anchors,
@@ -399,27 +391,12 @@ def _within_group(groups: Tensor | None, vectors: Tensor) -> Adjustment | None:
     return exclude
 
 
-def _check_same_shape(name: str, *vectors: Tensor) -> None:
-    if any(v.ndim != 2 or v.shape != vectors[0].shape for v in vectors):
-        raise ValueError(
-            f"{name} takes vectors of one shape [N, d], not {', '.join(str(list(v.shape)) for v in vectors)}."
-        )
-
-
-def _check_identities(identities: Tensor, shape: tuple[int, ...], name: str) -> None:
-    if identities.shape != shape:
-        raise ValueError(f"{name} must have the shape {list(shape)}, not {list(identities.shape)}.")
-
-
 def _pair_identities(
     vectors: Tensor, anchors: Tensor | None, positives: Tensor | None, negatives: Tensor | None = None
 ) -> Identities | None:
-    if (anchors is None) != (positives is None):
-        raise ValueError("identities are given for both anchors and positives, or for neither.")
-    if anchors is None or positives is None:
+    if anchors is None:
         return None
-    _check_identities(anchors, (len(vectors),), "anchor_identities")
-    _check_identities(positives, (len(vectors),), "positive_identities")
+    assert positives is not None and anchors.shape == positives.shape == vectors.shape[:1]
     meanings = Meanings.of(torch.stack([anchors, positives]), vectors.device)
     further = [] if negatives is None else [meanings.look_up(negatives)]
     return Identities(meanings.records, torch.cat([meanings.records, *further]))

@@ -10,8 +10,6 @@ sentence-transformers:
 An anchor's own positive always stays. The guide is a constant: no gradient goes through what it decides.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,18 +37,18 @@ class Guide:
     counting: bool = False
     tally: list[Tensor] = field(default_factory=list)
 
-    def forth(self) -> FalseNegatives:
+    def forth(self) -> "FalseNegatives":
         """Guide anchors against positives and then negatives."""
         candidates = unit_vectors(self.positives)
         if self.negatives is not None:
             candidates = torch.cat([candidates, unit_vectors(self.negatives)])
         return FalseNegatives(unit_vectors(self.anchors), candidates, self)
 
-    def back(self) -> FalseNegatives:
+    def back(self) -> "FalseNegatives":
         """Guide positives against anchors."""
         return FalseNegatives(unit_vectors(self.positives), unit_vectors(self.anchors), self)
 
-    def both(self) -> FalseNegatives:
+    def both(self) -> "FalseNegatives":
         """Guide all vectors, anchors and then positives, against one another."""
         every = unit_vectors(torch.cat([self.anchors, self.positives]))
         return FalseNegatives(every, every, self)

@@ -5,8 +5,6 @@ therefore mean the same, and so do two that others link: a question's other righ
 it. (With records (q, a), (q, b), (r, b) none is a negative of another.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,7 +34,7 @@ class Meanings:
     of_texts: Tensor
 
     @staticmethod
-    def of(identities: Tensor, device: torch.device | None = None) -> Meanings:
+    def of(identities: Tensor, device: torch.device | None = None) -> "Meanings":
         """Find the meanings of N records of R texts each: O(R N log N) time, the same on every rank.
 
         identities: int64[R, N], hashes of the texts, best on the CPU: the host waits for those of a device.

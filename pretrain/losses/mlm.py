@@ -4,8 +4,6 @@ Of a batch's tokens 15% are masked, so the vocabulary projection, the widest pro
 15% of the rows.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pretrain.common.memory import rounded_rows
 from pretrain.model.kernels import fused, kernels_for
-from pretrain.model.kernels.operators import IGNORED, scaled
+from pretrain.model.kernels.fused import IGNORED, scaled
 
 if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
@@ -26,7 +24,7 @@ TILE_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
 
 
 def masked_lm_loss(
-    encoder: SentenceEncoder,
+    encoder: "SentenceEncoder",
     hidden: Tensor,
     positions: Tensor,
     labels: Tensor,
@@ -70,7 +68,7 @@ def masked_lm_loss(
     return torch.stack(losses).sum()
 
 
-def _agreed_count(encoder: SentenceEncoder, tiles: int) -> int:
+def _agreed_count(encoder: "SentenceEncoder", tiles: int) -> int:
     """Return the largest number of tiles over ranks where ZeRO-3 gathers weights.
 
     That is a collective, which all ranks must enter equally often: a rank that needs fewer tiles runs empty
@@ -123,3 +121,25 @@ class _CrossEntropySum(torch.autograd.Function):
     def backward(ctx, upstream: Tensor) -> tuple[Tensor, None]:
         (gradient,) = ctx.saved_tensors
         return scaled(gradient, upstream), None
+
+
+def replaced_token_loss(logits: Tensor, replaced: Tensor, lengths: Tensor) -> Tensor:
+    """SUM over the tokens of -log p(replaced or not): a scalar, float32 (float64 from float64).
+
+    A sum, because the right mean is over the tokens of the whole global batch, which only the caller knows.
+    All tokens count, position 0 too, whose embedding is the sentence vector and which is never replaced: as
+    in the authors' code. Padding does not exist in packed rows; the authors' code counts it as class 0, so
+    that its loss depends on the padding's width (voidism/DiffCSE#25). Tokens beyond the last sequence, which
+    fill a row up, count for nothing.
+
+    Args:
+        logits: [T, 2] of a packed row.
+        replaced: int64[T], 1 where the token is not the original's, else 0.
+        lengths: int64[n], tokens of each sequence of the row, their sum at most T.
+    """
+    tokens, labels = int(lengths.sum()), replaced.long()
+    assert logits.shape == (len(labels), 2) and tokens <= len(labels)
+    if tokens < len(labels):
+        labels = torch.cat([labels[:tokens], labels.new_full((len(labels) - tokens,), IGNORED)])
+    with torch.autocast(logits.device.type, enabled=False):
+        return cross_entropy_sum(logits, labels)

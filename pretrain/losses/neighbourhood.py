@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.losses.contrastive import TILE_LOGITS
 from pretrain.losses.sharing import complete, is_shared, my_rows
-from pretrain.losses.vectors import at_least_float32, directions, inverse, unit_vectors
+from pretrain.losses.vectors import directions, inverse, unit_vectors
+from pretrain.model.kernels.plain import at_least_float32
 
 NONE = -1
 """In the place of a neighbour: there is none."""
@@ -47,13 +47,9 @@ def nearest_neighbours(
         tile: vectors at a time; memory is tile x N numbers. Default: `TILE_LOGITS` of the device.
         identities: int64[N], equal where texts are equal or mean the same; if given, such are no neighbours.
         groups: int64[N]; if given, neighbours are of the vector's own group only.
-
-    Raises:
-        UserError: k is less than 1.
     """
     count = len(vectors)
-    if k < 1:
-        raise UserError(f"the number of neighbours must be at least 1, not {k}.")
+    assert k >= 1
     if tile is None:
         tile = max(1, TILE_LOGITS.get(vectors.device.type, TILE_LOGITS["cuda"]) // count)
     with torch.no_grad(), torch.autocast(vectors.device.type, enabled=False):
@@ -111,8 +107,6 @@ def virtual_augmentation(
         radius: Delta, the length of delta*; 15 for RoBERTa-base, 30 for RoBERTa-large in the paper.
         start: d0, [N, d], from `random_directions`.
     """
-    if not radius > 0:
-        raise UserError(f"the radius of the virtual augmentation must be above 0, not {radius}.")
     with torch.autocast(vectors.device.type, enabled=False):
         still = at_least_float32(vectors.detach())
         with torch.no_grad():
@@ -135,10 +129,6 @@ def random_directions(vectors: Tensor, generator: torch.Generator, gaussian: boo
     vectors: [N, d], whose shape and device it takes. generator: a CPU generator; d0 is drawn on the CPU in
     float32, so that it depends on the generator alone.
     """
-    if generator.device.type != "cpu":
-        raise ValueError(
-            "the virtual augmentation wants a CPU generator: those of other devices draw other numbers."
-        )
     if gaussian:
         start = torch.randn(vectors.shape, generator=generator, dtype=torch.float32)
     else:
@@ -163,10 +153,7 @@ def neighbourhood_loss(
         temperature: divides the cosine.
         tile: anchors at a time; memory is tile x (2K + 1) x D numbers. Default: `GATHERED` of the device.
     """
-    if clean.shape != augmented.shape or clean.ndim != 2:
-        raise ValueError(
-            f"neighbourhood_loss takes two [N, D], not {list(clean.shape)} and {list(augmented.shape)}."
-        )
+    assert clean.shape == augmented.shape
     count = len(clean)
     with torch.autocast(clean.device.type, enabled=False):
         both = torch.cat([unit_vectors(clean), unit_vectors(augmented)])
@@ -196,8 +183,6 @@ def softmax_over_listed(
         tile = max(
             1, GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1])
         )
-    if tile < 1:
-        raise ValueError(f"tile must be at least 1, not {tile}.")
     return ListedSoftmax.apply(anchors, candidates, listed, inverse(temperature), tile)
 
 

@@ -5,14 +5,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pretrain.common.errors import UserError
+from pretrain.model.kernels.plain import at_least_float32
 
 SMALLEST_NORM = 1e-12
 ROWS_AT_ONCE = 8192
-
-
-def at_least_float32(values: Tensor) -> Tensor:
-    """Return float64 values as they are, all others as float32."""
-    return values if values.dtype == torch.float64 else values.float()
 
 
 def inverse(temperature: float) -> float:

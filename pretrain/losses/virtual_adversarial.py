@@ -12,6 +12,7 @@ H for each token's embedding.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,26 +20,18 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from augment.core.keys import token_bits
-from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
-from pretrain.losses.vectors import at_least_float32, inverse, unit_vectors
+from pretrain.losses.vectors import inverse, unit_vectors
+from pretrain.model.kernels.plain import at_least_float32
 
-DIVERGENCES = ("kl", "symmetric-kl", "js")
-FORMS = ("packaged", "printed")
-REDUCTIONS = ("sum", "batchmean", "none")
-NORMS = ("inf", "l2")
-MODES = ("smart", "ball", "closed-form")
-SCOPES = ("token", "sequence")
 NEVER = -1e9
 """A logit of probability 0 that stays finite, so that 0 times its logarithm is 0."""
 GUARD = 1e-6
 """The "epsilon" of the packages: it keeps a denominator from 0, and is no radius."""
 
 
-def divergence(
-    p_logits: Tensor, q_logits: Tensor, kind: str = "js", reduction: str = "sum", form: str = "packaged"
-) -> Tensor:
-    """Compute F between p = softmax(p_logits), perturbed, and q = softmax(q_logits), clean, row by row.
+def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", form: str = "packaged") -> Tensor:
+    """Compute F between p = softmax(p_logits), perturbed, and q = softmax(q_logits), clean: a sum over rows.
 
     sg is stop-gradient, KL(a || b) = sum a (log a - log b). Values and gradients of the form "packaged" are
     those of smart-pytorch and vat-pytorch, of "printed" those of the paper's equations 11 to 14:
@@ -54,15 +47,10 @@ def divergence(
 
     Args:
         p_logits, q_logits: [N, D], any floating dtype, finite.
-        reduction: "sum" over rows and features (smart-pytorch's default for "symmetric-kl" and "js"),
-            "batchmean": the sum divided by N (vat-pytorch), or "none": [N], one number for each row.
 
     Returns:
         float32 (float64 from float64), also under autocast.
     """
-    _choice(kind, DIVERGENCES, "divergence")
-    _choice(reduction, REDUCTIONS, "reduction")
-    _choice(form, FORMS, "form of the divergence")
     with torch.autocast(p_logits.device.type, enabled=False):
         p, q = at_least_float32(p_logits).log_softmax(-1), at_least_float32(q_logits).log_softmax(-1)
         if kind == "kl":
@@ -78,9 +66,7 @@ def divergence(
                 terms = _kl(mean.detach(), p) + _kl(mean.detach(), q)
             else:
                 terms = (_kl(p, mean) + _kl(q, mean)) / 2
-        if reduction == "none":
-            return terms
-        return terms.sum() / (len(terms) if reduction == "batchmean" else 1)
+        return terms.sum()
 
 
 def in_batch_logits(
@@ -144,16 +130,9 @@ def project_noise(
         lengths: int64[n], tokens of each sequence, their sum T: if given, a norm is over all tokens of a
             sequence, as the paper writes it; else over each token's H numbers, as in the packages.
     """
-    _choice(norm, NORMS, "norm")
-    _choice(mode, MODES, "projection")
-    if (radius is None) != (mode == "smart"):
-        raise UserError("the projections 'ball' and 'closed-form' need a radius; 'smart' takes none.")
-    if isinstance(radius, float) and not radius > 0:
-        raise UserError(f"the radius of the adversarial noise must be above 0, not {radius}.")
+    assert (radius is None) == (mode == "smart")
     noise, gradient = noise.detach(), gradient.detach()
     if lengths is not None:
-        if int(lengths.sum()) != len(noise):
-            raise ValueError(f"sequences of {int(lengths.sum())} tokens in noise of {len(noise)}.")
         (lengths,) = send([lengths], noise.device)
     if radius is None:  # "smart"
         step = noise + step_size * gradient
@@ -175,7 +154,6 @@ def sizes(words: Tensor, lengths: Tensor, norm: str) -> Tensor:
 
     words: [T, H]. lengths: int64[n], tokens of each sequence, their sum T.
     """
-    _choice(norm, NORMS, "norm")
     (counts,) = send([lengths], words.device)
     length = _norms(at_least_float32(words), "l2", counts)
     if norm == "l2":
@@ -185,53 +163,45 @@ def sizes(words: Tensor, lengths: Tensor, norm: str) -> Tensor:
     )
 
 
+@dataclass(frozen=True)
+class Ascent:
+    """How noise is made worse (algorithm 1, lines 3 to 7).
+
+    sigma: standard deviation of the start. step_size, steps: eta and K; with 0 steps the noise is the start.
+    norm, mode, radius: as `project_noise`. scope: "token" or "sequence", over what a norm is taken.
+    """
+
+    sigma: float = 1e-5
+    step_size: float | None = 1e-3
+    steps: int = 1
+    norm: str = "inf"
+    mode: str = "smart"
+    radius: float | Tensor | None = None
+    scope: str = "token"
+
+
 def adversarial_noise(
     objective: Callable[[Tensor], Tensor],
-    shape: tuple[int, int],
-    source: torch.Generator | np.ndarray,
-    *,
-    sigma: float = 1e-5,
-    step_size: float | None = 1e-3,
-    steps: int = 1,
-    norm: str = "inf",
-    mode: str = "smart",
-    radius: float | Tensor | None = None,
-    lengths: Tensor | None = None,
-    scope: str = "token",
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    start: Tensor,
+    lengths: Tensor,
+    ascent: Ascent,
 ) -> Tensor:
-    """Return the noise [T, H], detached, after K steps of projected ascent (algorithm 1, lines 3 to 7).
+    """Return the noise [T, H], detached, after K steps of projected ascent.
 
     Args:
         objective: noise -> scalar to raise; a sum over rows, so that no row's gradient depends on how many
             there are. Its gradient is taken with respect to the noise alone (`torch.autograd.grad`):
             parameters get none.
-        shape: (T, H).
-        source: a CPU generator, or uint64[n], a key for each sequence (`augment.core.keys`); with keys a
-            token's start depends on its sequence's key and its position alone, however sequences are packed.
-        sigma: standard deviation of the start.
-        step_size, steps: eta and K. With 0 steps the noise is the start.
-        norm, mode, radius: as `project_noise`.
-        lengths: int64[n], tokens of each sequence, their sum T; wanted by keys and by `scope="sequence"`.
-        scope: "token" or "sequence", over what a norm is taken.
+        start: standard normals [T, H], from `sequence_noise`.
+        lengths: int64[n], tokens of each sequence, their sum T.
     """
-    _choice(scope, SCOPES, "scope of the norm")
-    if lengths is None and (scope == "sequence" or isinstance(source, np.ndarray)):
-        raise ValueError("keys, and norms over sequences, need the sequences' lengths.")
-    if isinstance(source, torch.Generator):
-        start = torch.randn(shape, generator=source, dtype=torch.float32).to(device)
-    else:
-        start = sequence_noise(source, lengths, shape[1], device)
-    if start.shape != shape:
-        raise ValueError(f"sequences of {len(start)} tokens in noise of shape {shape}.")
-    noise = start.to(dtype) * sigma
-    for _ in range(steps):
+    noise, within = start * ascent.sigma, lengths if ascent.scope == "sequence" else None
+    for _ in range(ascent.steps):
         with torch.enable_grad():
             noise.requires_grad_()
             (gradient,) = torch.autograd.grad(objective(noise), noise)
         noise = project_noise(
-            noise, gradient, step_size, norm, mode, radius, lengths if scope == "sequence" else None
+            noise, gradient, ascent.step_size, ascent.norm, ascent.mode, ascent.radius, within
         )
     return noise
 
@@ -307,8 +277,3 @@ def _norms(values: Tensor, norm: str, lengths: Tensor | None) -> Tensor:
         squares = torch.segment_reduce(rows.square(), "sum", lengths=lengths, unsafe=True)
         rows = squares.sqrt_().repeat_interleave(lengths, output_size=len(values))
     return rows[:, None]
-
-
-def _choice(value: str, choices: tuple[str, ...], what: str) -> None:
-    if value not in choices:
-        raise UserError(f"unknown {what} '{value}'; choose one of {', '.join(choices)}.")

@@ -12,25 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
-from augment.core.pretrained import pretrained, pretrained_model
+from augment.core.pretrained import has_tokenizer, pretrained, pretrained_model
 from pretrain.common.errors import UserError
 from pretrain.common.memory import limit_kernel_cache
 from pretrain.common.transfer import send
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
-from pretrain.model.attention import ATTENTION_NAME, register
 from pretrain.model.kernels import kernels_for
 from pretrain.model.layer import Copies, Pass, install, rotations, run_layers, working_copy
-from pretrain.model.new_rows import add_rows, own_tokenizer
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 
-register()
 limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
 
-LAYER_CODES = ("own", "library")
-"""Who computes the layers: `pretrain.model.layer`, or transformers. Weights and results are the same."""
 VOCABULARY_MULTIPLE = 128
 """What the width of logits is filled up to on a GPU."""
 RESIDUALS = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -51,25 +46,18 @@ class SentenceEncoder(nn.Module):
         lm: PreTrainedModel,
         pooling: str = "mean",
         head: nn.Module | None = None,
-        layer_code: str = "own",
         residual: str = "fp32",
     ):
         """
         Args:
-            lm: a masked language model of a supported family, loaded with attn_implementation="packed". With
-                own layers its embedding block and layers are replaced in place; weights and names stay.
+            lm: a masked language model of a supported family. Its embedding block and layers are replaced in
+                place by own ones (`pretrain.model.layer`); weights and names stay.
             head: what sentence vectors [N, H] by `pooling` go through, of an export that keeps one. (Heads in
                 training are the objective's.)
-            layer_code: who computes the layers, of `LAYER_CODES`.
-            residual: type of the residual stream under bfloat16 products, of `RESIDUALS`. The library's
-                layers keep float32.
+            residual: type of the residual stream under bfloat16 products, of `RESIDUALS`.
         """
         super().__init__()
         self.family = family_of(lm.config.model_type)
-        if lm.config._attn_implementation != ATTENTION_NAME:
-            raise ValueError(
-                f"load the model with attn_implementation='{ATTENTION_NAME}'; build_encoder does."
-            )
         if getattr(lm.config, "is_decoder", False):
             raise UserError(
                 "the model's config has is_decoder=true; packed training takes bidirectional encoders only."
@@ -81,13 +69,8 @@ class SentenceEncoder(nn.Module):
         """Whether vectors by the encoder's own pooling have length 1 in use; training goes without."""
         self.random_head = False
         """Whether the masked-language head was not in the checkpoint, and starts at random values."""
-        if layer_code not in LAYER_CODES or residual not in RESIDUALS:
-            raise ValueError(
-                f"layer_code {layer_code!r} of {LAYER_CODES}, residual {residual!r} of {list(RESIDUALS)}"
-            )
-        self.layer_code, self.residual = layer_code, residual
-        if layer_code == "own":
-            install(lm)
+        self.residual = RESIDUALS[residual]
+        install(lm)
         self._left_out: list[Tensor] = []
         self._copies: Copies | None = None
         self._first_position = self.family.first_position(lm.config)
@@ -219,21 +202,20 @@ class SentenceEncoder(nn.Module):
         embedding block (words and positions, after norm and dropout), in the order of `ids`.
 
         keys: uint64[N], one for each sequence: in training mode its dropout depends on its key alone (a
-        flash kernel's, and that of the library's layers, on torch's generator). None: drawn from torch's
-        generator.
+        flash kernel's on torch's generator). None: drawn from torch's generator.
 
         An empty batch is a row of filler, which still reaches every parameter (with a zero gradient): a rank
         without work takes part in the collectives of those that have some.
         """
         self._check(ids, lengths)
-        if not (self.training and self.layer_code == "own"):
+        if not self.training:
             keys = None
         elif keys is None:
             keys = torch.randint(-(2**63), 2**63 - 1, (len(lengths),)).numpy().view(np.uint64)
         row = PackedRow.build(
             ids, lengths, self.lm.device, self._pad_id, self._first_position, token_types, keys
         )
-        last, other = (self._own if self.layer_code == "own" else self._by_library)(row, second, edit)
+        last, other = self._run(row, second, edit)
         return PackedStates(
             last=row.in_input_order(last),
             second=None if other is None else row.in_input_order(other),
@@ -253,7 +235,7 @@ class SentenceEncoder(nn.Module):
             pooled[places] &= ~begins
         return pooled
 
-    def _own(
+    def _run(
         self, row: PackedRow, second: int | None, edit: EditEmbeddings | None
     ) -> tuple[Tensor, Tensor | None]:
         """[T + filler, H], twice: the last states, and those of another layer."""
@@ -263,7 +245,7 @@ class SentenceEncoder(nn.Module):
             dtype = torch.get_autocast_dtype(device.type)
         residual = dtype
         if dtype in (torch.bfloat16, torch.float16):  # float16 would overflow where the stream has grown
-            residual = RESIDUALS[self.residual] if dtype == torch.bfloat16 else torch.float32
+            residual = self.residual if dtype == torch.bfloat16 else torch.float32
         run = Pass(row.layout, kernels_for(device, dtype), row.keys, dtype, residual, self._copies)
         with torch.autocast(device.type, enabled=False):
             hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
@@ -274,38 +256,9 @@ class SentenceEncoder(nn.Module):
                 run.rotary.update(rotations(base.rotary_emb, hidden, row.positions))
             return run_layers(self.lm, hidden, run, second)
 
-    def _by_library(
-        self, row: PackedRow, second: int | None, edit: EditEmbeddings | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """`_own`, by the library's code."""
-        more: dict[str, Any] = {} if second is None else {"output_hidden_states": [second]}
-        if row.token_types is not None:
-            more["token_type_ids"] = row.token_types.unsqueeze(0)
-        embeddings = self.lm.base_model.embeddings
-        handle = embeddings.register_forward_hook(lambda *given: row.edited(given[2][0], edit).unsqueeze(0))
-        try:
-            output = self.lm.base_model(
-                input_ids=row.ids.unsqueeze(0),
-                position_ids=row.positions.unsqueeze(0),
-                packed_layout=row.layout,
-                **more,
-            )
-        finally:
-            handle.remove()
-        return output.last_hidden_state[0], None if second is None else output.hidden_states[second][0]
-
     def _check(self, ids: Tensor, lengths: Tensor) -> None:
-        if self.lm.config._attn_implementation != ATTENTION_NAME:
-            # Any other attention would let every sequence of the row see all others, without an error.
-            raise RuntimeError(
-                "the attention implementation was changed; give other models a copy of the config."
-            )
-        if lengths.device.type != "cpu":
-            raise ValueError(
-                "lengths must lie on the CPU: reading them from a device would stall it at every call."
-            )
-        if int(lengths.sum()) != ids.numel():
-            raise ValueError(f"lengths sum to {int(lengths.sum())}, but there are {ids.numel()} token ids.")
+        # on the CPU: reading them from a device would stall it at every call
+        assert lengths.device.type == "cpu" and int(lengths.sum()) == ids.numel()
         if not len(lengths):
             return
         if int(lengths.min()) < 1:
@@ -329,7 +282,6 @@ def build_encoder(
     architecture: Mapping[str, Any],
     tokenizer: Any,
     pooling: str = "mean",
-    layer_code: str = "own",
     residual: str = "fp32",
 ) -> SentenceEncoder:
     """Build a randomly initialised encoder of the given sizes (keys: `architectures.config_from`).
@@ -337,8 +289,8 @@ def build_encoder(
     Draws from torch's global generator: seed it first. Parameters are float32.
     """
     config = config_from(architecture, tokenizer)
-    lm = AutoModelForMaskedLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=torch.float32)
-    return SentenceEncoder(lm, pooling, None, layer_code, residual)
+    lm = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    return SentenceEncoder(lm, pooling, None, residual)
 
 
 def load_encoder(
@@ -347,7 +299,6 @@ def load_encoder(
     pooling: str = "mean",
     dropout: float | None = None,
     attention_dropout: float | None = None,
-    layer_code: str = "own",
     residual: str = "fp32",
 ) -> SentenceEncoder:
     """Load the encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`.
@@ -357,8 +308,7 @@ def load_encoder(
     `dropout`, `attention_dropout`: instead of the checkpoint's own; None: its own.
 
     `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them
-    ([DEL], new words): the embedding, and the masked-language head with it, is grown
-    (`pretrain.model.new_rows`).
+    ([DEL]): the embedding, and the masked-language head with it, is grown.
 
     Raises:
         UserError: nothing to load there, a model type that is not supported, weights missing, or a tokenizer
@@ -373,7 +323,6 @@ def load_encoder(
             AutoModelForMaskedLM,
             source,
             config=config,
-            attn_implementation=ATTENTION_NAME,
             dtype=torch.float32,
             output_loading_info=True,
         )
@@ -386,10 +335,37 @@ def load_encoder(
     if missing:
         raise UserError(f"'{source}' is incomplete: no weights for {missing[0]} ({len(missing)} missing).")
     check_tokenizer(lm.config.vocab_size, tokenizer, source)
-    add_rows(lm, tokenizer, own_tokenizer(source))
-    encoder = SentenceEncoder(lm, pooling, None, layer_code, residual)
+    _add_rows(lm, len(tokenizer))
+    encoder = SentenceEncoder(lm, pooling, None, residual)
     encoder.random_head = bool(report["missing_keys"])
     return encoder
+
+
+def _add_rows(lm: PreTrainedModel, size: int) -> None:
+    """Grow the embedding and the masked-language head to `size` tokens.
+
+    A new row begins as the mean of all, in the middle of the known ones (Hewitt 2021, "Initializing new word
+    embeddings").
+    """
+    old = lm.config.vocab_size
+    if size <= old:
+        return
+    lm.resize_token_embeddings(size, mean_resizing=False)
+    output = lm.get_output_embeddings()
+    tables = (lm.get_input_embeddings().weight, output.weight, output.bias)
+    with torch.no_grad():
+        for table in {id(table): table for table in tables if table is not None}.values():
+            table[old:] = table[:old].mean(0)
+
+
+def own_tokenizer(source: str | Path) -> Any:
+    """Return a checkpoint's own tokenizer; None where it brings none."""
+    if not has_tokenizer(source):
+        return None
+    try:
+        return pretrained(AutoTokenizer, source)
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "encoder") -> None:

@@ -1,7 +1,5 @@
 """Heads on sentence vectors, trained beside the encoder in float32; an export keeps at most one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -9,8 +7,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm as normalise
-
-from pretrain.common.errors import UserError
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
 
@@ -21,7 +17,7 @@ Statistics = tuple[tuple[Tensor, Tensor], ...]
 class ProjectionHead(nn.Module):
     """The projection g before the contrastive loss (Chen et al. 2020, "SimCLR", section 2.1).
 
-    `layers` linear maps with an activation between each two: in -> hidden -> ... -> out. With `batch_norm`,
+    `layers` linear maps with ReLU between each two: in -> hidden -> ... -> out. With `batch_norm`,
     hidden layers are batch-normalised before their activation. It sees the vectors of the whole global batch,
     so batch statistics need no exchange between ranks.
 
@@ -35,7 +31,6 @@ class ProjectionHead(nn.Module):
         hidden_features: int,
         out_features: int,
         layers: int = 2,
-        activation: str = "relu",
         batch_norm: bool = False,
         *,
         bias: bool = True,
@@ -46,17 +41,12 @@ class ProjectionHead(nn.Module):
         """
         Args:
             bias: whether linear maps have one.
-            output_activation: activation after the last map; None for none.
+            output_activation: activation after the last map, of `ACTIVATIONS`; None for none.
             output_batch_norm: batch norm without weight and bias after the last map.
             initializer_range: standard deviation of the weights, normal with mean 0, biases 0, as in BERT
                 (0.02 there); None for torch's own: uniform within 1 / sqrt(in).
         """
         super().__init__()
-        if layers < 1:
-            raise UserError(f"a projection head has at least one layer, not {layers}.")
-        for name in (activation, output_activation):
-            if name is not None and name not in ACTIVATIONS:
-                raise UserError(f"unknown activation '{name}'; choose one of {', '.join(ACTIVATIONS)}.")
         widths = [in_features] + [hidden_features] * (layers - 1) + [out_features]
         modules: list[nn.Module] = []
         for index, (width, following) in enumerate(pairwise(widths)):
@@ -64,7 +54,7 @@ class ProjectionHead(nn.Module):
             if index < layers - 1:
                 if batch_norm:
                     modules.append(WholeBatchNorm(following))
-                modules.append(ACTIVATIONS[activation]())
+                modules.append(nn.ReLU())
         if output_batch_norm:
             modules.append(WholeBatchNorm(out_features, affine=False))
         if output_activation is not None:
@@ -109,7 +99,7 @@ class ProjectionHead(nn.Module):
             for norm in norms:
                 norm.fixed = None
 
-    def _norms(self) -> list[WholeBatchNorm]:
+    def _norms(self) -> list["WholeBatchNorm"]:
         return [module for module in self.layers if isinstance(module, WholeBatchNorm)]
 
 

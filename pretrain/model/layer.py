@@ -26,7 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pretrain.common.errors import UserError
 from pretrain.model.attention import PackedLayout
-from pretrain.model.flash import attend, variable_length_kernel
+from pretrain.model.flash import attend, takes_flash
 from pretrain.model.kernels import Kernels
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
 
@@ -62,15 +62,11 @@ class Pass:
         self, qkv: Tensor, half_window: int | None, dropout: Dropout | None, deterministic: bool = False
     ) -> Tensor:
         """Attend within each sequence: qkv [T, 3, heads, D] -> [T, heads * D]."""
+        if takes_flash(qkv, deterministic):
+            rate = 0.0 if dropout is None else dropout.rate
+            return attend(qkv, self.layout, rate, half_window).flatten(1)
         scale = qkv.shape[-1] ** -0.5
-        kernel, layout = variable_length_kernel(qkv, deterministic), self.layout
-        if kernel is None:
-            return self.kernels.attention(qkv, layout, scale, half_window, dropout).flatten(1)
-        rate = 0.0 if dropout is None else dropout.rate
-        q, k, v = qkv.unbind(1)
-        return attend(
-            kernel, q, k, v, layout.boundaries, layout.longest, scale, rate, half_window, deterministic
-        ).flatten(1)
+        return self.kernels.attention(qkv, self.layout, scale, half_window, dropout).flatten(1)
 
     def product(self, x: Tensor, *maps: nn.Linear, bias: bool = True) -> Tensor:
         """Apply linear maps side by side, as one product in the working type: [T, in] -> [T, sum of outs]."""

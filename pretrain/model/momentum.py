@@ -1,7 +1,5 @@
 """A module that follows another: m <- gamma m + (1 - gamma) p (He et al. 2020, "MoCo", equation 2)."""
 
-from __future__ import annotations
-
 import copy
 
 import torch
@@ -21,7 +19,7 @@ class MomentumEncoder(nn.Module):
         self.momentum = momentum
         self._source = [source]  # in a list: not a submodule of this one
 
-    def train(self, mode: bool = True) -> MomentumEncoder:
+    def train(self, mode: bool = True) -> "MomentumEncoder":
         return super().train(False)
 
     def forward(self, *inputs: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
+from pretrain.model.kernels.plain import at_least_float32
 
 SECOND_STATE: dict[str, int | None] = {
     "cls": None,
@@ -55,7 +56,7 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
     with torch.autocast(device_type, enabled=False):
         if pooling == "cls":
             (starts,) = send([lengths.cumsum(0) - lengths], states.last.device)
-            return _at_least_float32(states.last.index_select(0, starts))
+            return at_least_float32(states.last.index_select(0, starts))
         means = _mean(states.last, states)
         if SECOND_STATE[check_pooling(pooling)] is None:
             return means
@@ -68,7 +69,7 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
 
 def _mean(values: Tensor, states: PackedStates) -> Tensor:
     """Mean of [T, H] over each sequence's tokens that are pooled: [N, H]."""
-    values = _at_least_float32(values)
+    values = at_least_float32(values)
     if states.pooled is None:
         return segment_mean(values, states.lengths)
     kept = states.pooled[:, None].to(values.dtype)
@@ -84,7 +85,3 @@ def segment_mean(values: Tensor, lengths: Tensor) -> Tensor:
         return sums / on_device[:, None].to(values.dtype)
     # index_add on CUDA adds with atomics, in an order that changes from run to run.
     return torch.segment_reduce(values, "mean", lengths=on_device, axis=0, unsafe=True)
-
-
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()

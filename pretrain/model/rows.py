@@ -1,7 +1,5 @@
 """A packed batch as the encoder runs it: one row of sequences in an order, with positions and filler."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,7 +54,7 @@ class PackedRow:
         first_position: int,
         token_types: Tensor | None = None,
         keys: np.ndarray | None = None,
-    ) -> PackedRow:
+    ) -> "PackedRow":
         """Lay out `ids` int64[T], sequences of `lengths` int64[N] (on the CPU).
 
         The row is filled up with padding, so that rows of a thousand lengths have a few dozen shapes (see

@@ -19,8 +19,7 @@ from pretrain.losses.contrastive import info_nce, symmetric_info_nce
 from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views
-from pretrain.objectives.parts import joint, pair
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair
 
 
 class Augcse(Objective):

@@ -12,21 +12,61 @@ sequence_loss   a loss of one sequence at a time (a perturbed forward pass, repl
 momentum        an encoder that follows the trained one and is not trained
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypedDict
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.config.run import Config
-from pretrain.config.terms import FalseNegativesConfig
+from pretrain.config.terms import FalseNegativesConfig, Term
 from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
-from pretrain.objectives.probe import Probe
+
+
+class Probe:
+    """Add up numbers over micro-batches and ranks, on the device: the host waits for none of them.
+
+    >>> probe = Probe()
+    >>> vectors = torch.ones(2, 3, requires_grad=True)
+    >>> probe.watch(vectors)
+    >>> probe.add(tokens=torch.tensor(5))
+    >>> (2 * vectors).sum().backward()
+    >>> {name: float(value) for name, value in probe.sums.items()}
+    {'tokens': 5.0, 'squared_gradient': 24.0}
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, **values: Tensor) -> None:
+        """Add scalars to the sums of their names, in float64. All ranks must use the same names."""
+        for name, value in values.items():
+            value = value.detach().double()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def watch(self, vectors: Tensor) -> None:
+        """Add the squares of the gradient on `vectors`, when it comes, to the sum "squared_gradient"."""
+        if vectors.requires_grad:
+            vectors.register_hook(
+                lambda gradient: self.add(squared_gradient=gradient.double().square().sum())
+            )
+
+    def gather(self) -> dict[str, Tensor]:
+        """Return the sums over all ranks, which must all call it: name -> float64 scalar."""
+        names = sorted(self.sums)
+        if not names:
+            return {}
+        values = torch.stack([self.sums[name] for name in names])
+        dist.all_reduce(values)
+        return dict(zip(names, values))
+
 
 Views = dict[str, Tensor]
 """Role -> float32[N, d], the sentence vectors of the whole global batch."""
@@ -298,3 +338,43 @@ def running_statistics_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for norm in norms:
             norm.track_running_stats = True
+
+
+def joint(head: nn.Module, views: Sequence[Tensor]) -> Tensor:
+    """Apply `head` to all views at once, so that a batch norm sees them all: V x [N, d] -> [V, N, e]."""
+    return head(torch.cat(list(views))).unflatten(0, (len(views), -1))
+
+
+def local_groups(settings: Term, context: BatchContext) -> Tensor | None:
+    """int64[N] for negatives of the same rank only, None for those of the whole batch."""
+    return context.groups if settings.scope == "local" else None
+
+
+class Pair(TypedDict):
+    """Keyword arguments of `info_nce`; see there."""
+
+    groups: Tensor | None
+    anchor_identities: Tensor | None
+    positive_identities: Tensor | None
+
+
+def pair(settings: Term, context: BatchContext, positive: str = "positive") -> Pair:
+    """Return what a loss of anchors and positives needs to know of the batch (for `info_nce`)."""
+    return {
+        "groups": local_groups(settings, context),
+        "anchor_identities": context.identity("anchor"),
+        "positive_identities": context.identity(positive),
+    }
+
+
+def share_of_loss(loss: Tensor, without: Tensor) -> Tensor:
+    """Return the part of a loss, 0 to 1, that it lacks without some of its negatives: a scalar.
+
+    Where positives have nearly all of the softmax, it is those negatives' part of the gradient.
+    """
+    return torch.where(loss.detach() > 0, 1 - without / loss.detach(), 0.0)
+
+
+def stacked_identities(context: BatchContext, roles: Sequence[str]) -> Tensor | None:
+    """Return int64[len(roles), N], or None where duplicates count as negatives."""
+    return None if context.identities is None else torch.stack([context.identities[role] for role in roles])

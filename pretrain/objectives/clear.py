@@ -7,8 +7,7 @@ from pretrain.losses.contrastive import nt_xent
 from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
-from pretrain.objectives.base import BatchContext, Objective, Views
-from pretrain.objectives.parts import joint, local_groups, stacked_identities
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, local_groups, stacked_identities
 
 
 class Clear(Objective):

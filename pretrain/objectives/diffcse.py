@@ -16,13 +16,11 @@ from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.false_negatives import Guide
-from pretrain.losses.replaced_token import replaced_token_loss
+from pretrain.losses.mlm import replaced_token_loss
 from pretrain.model.architectures import FAMILIES
-from pretrain.model.attention import ATTENTION_NAME
 from pretrain.model.encoder import SentenceEncoder, check_tokenizer
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, running_statistics_kept
-from pretrain.objectives.parts import joint, pair
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
 
 
 class Diffcse(Objective):
@@ -52,7 +50,8 @@ class Diffcse(Objective):
         self.sequence_roles = ("anchor", "positive")
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
         self._generator = [_load_generator(settings.generator, tokenizer, encoder)]
-        generator_config = _config(self._generator[0])
+        generator = self._generator[0]
+        generator_config = (generator.lm if isinstance(generator, SentenceEncoder) else generator).config
         self.discriminator = copy.deepcopy(encoder)
         base = {id(parameter) for parameter in self.discriminator.lm.base_model.parameters()}
         for parameter in self.discriminator.lm.parameters():
@@ -210,9 +209,8 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
         )
     try:
         config = pretrained(AutoConfig, source)
-        known = {"attn_implementation": ATTENTION_NAME} if config.model_type in FAMILIES else {}
         generator, report = pretrained_model(
-            AutoModelForMaskedLM, source, dtype=torch.float32, output_loading_info=True, **known
+            AutoModelForMaskedLM, source, dtype=torch.float32, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load objective.diffcse.generator={source}: {error}") from error
@@ -229,11 +227,7 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
         )
     check_tokenizer(generator.config.vocab_size, tokenizer, source, "generator")
     generator.requires_grad_(False)
-    return SentenceEncoder(generator, layer_code=encoder.layer_code) if known else generator
-
-
-def _config(generator: nn.Module) -> Any:
-    return generator.lm.config if isinstance(generator, SentenceEncoder) else generator.config
+    return SentenceEncoder(generator) if config.model_type in FAMILIES else generator
 
 
 def _positions(config: Any) -> int:

@@ -15,8 +15,16 @@ from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
 from pretrain.model.momentum import MomentumEncoder
-from pretrain.objectives.base import BatchContext, Objective, Views
-from pretrain.objectives.parts import joint, local_groups, pair, share_of_loss, stacked_identities
+from pretrain.objectives.base import (
+    BatchContext,
+    Objective,
+    Views,
+    joint,
+    local_groups,
+    pair,
+    share_of_loss,
+    stacked_identities,
+)
 
 HEADS: dict[str, Callable[[int], nn.Module]] = {
     "mlp": simcse_head,

@@ -11,6 +11,7 @@ from pretrain.losses.contrastive import info_nce
 from pretrain.losses.false_negatives import Guide
 from pretrain.losses.vectors import unit_vectors
 from pretrain.losses.virtual_adversarial import (
+    Ascent,
     adversarial_noise,
     at_lengths_of,
     divergence,
@@ -21,8 +22,7 @@ from pretrain.losses.virtual_adversarial import (
 )
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, running_statistics_kept
-from pretrain.objectives.parts import joint, pair
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
 
 
 class Vadvcse(Objective):
@@ -112,31 +112,26 @@ class Vadvcse(Objective):
             return in_batch_logits(vectors, self._candidates, settings.temperature, self._repeated)
 
         def moved(noise: Tensor, clean: Tensor, learned: bool = False) -> Tensor:
-            return divergence(output(noise, learned), clean, settings.divergence, "sum", reading.form)
+            return divergence(output(noise, learned), clean, settings.divergence, reading.form)
 
         with torch.set_grad_enabled(torch.is_grad_enabled() and reading.clean_gradient):
             clean = output(None, learned=True)
         radius = None
         if reading.radius is not None:
             radius = reading.radius * sizes(embedded[0], lengths, reading.norm)
-        noise = adversarial_noise(
-            lambda r: moved(r, clean.detach()),
-            (len(ids), encoder.hidden_size),
-            keys,
-            sigma=reading.sigma,
-            step_size=reading.step_size,
-            steps=settings.steps,
-            norm=reading.norm,
-            mode=reading.projection,
-            radius=radius,
-            lengths=lengths,
-            scope=reading.scope,
-            device=ids.device,
-            dtype=clean.dtype,
+        start = sequence_noise(keys, lengths, encoder.hidden_size, ids.device).to(clean.dtype)
+        ascent = Ascent(
+            reading.sigma,
+            reading.step_size,
+            settings.steps,
+            reading.norm,
+            reading.projection,
+            radius,
+            reading.scope,
         )
+        noise = adversarial_noise(lambda r: moved(r, clean.detach()), start, lengths, ascent)
         if self.probe is not None:
             with torch.no_grad():
-                start = sequence_noise(keys, lengths, encoder.hidden_size, ids.device).to(noise.dtype)
                 cosines = cosine_similarity(noise, start)
                 random = moved(at_lengths_of(noise, start), clean)
                 counts = {"tokens": len(cosines), "sequences": len(lengths)}

@@ -17,8 +17,7 @@ from pretrain.losses.neighbourhood import (
 from pretrain.losses.vectors import unit_vectors
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import vascl_head
-from pretrain.objectives.base import BatchContext, Objective, Views
-from pretrain.objectives.parts import joint, local_groups, stacked_identities
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, local_groups, stacked_identities
 
 
 class Vascl(Objective):

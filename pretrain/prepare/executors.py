@@ -1,14 +1,15 @@
-"""Running the stages of a preparation on datatrove's executors: local processes, Slurm job arrays, or Ray."""
+"""Run the stages of a preparation as datatrove pipelines: in processes here, or as Slurm job arrays."""
 
-import contextlib
+import copy
+import multiprocessing
 import os
+import resource
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,12 +17,10 @@ from typing import Any, Literal, Self
 from datatrove.pipeline.base import PipelineStep
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from augment.core.own_code import ALLOWED
 from pretrain.common.errors import UserError
-from pretrain.common.processes import python_path
+from pretrain.common.processes import die_with, python_path
 from pretrain.common.typed_values import faults
-from pretrain.prepare.progress import Stage, dead_task, forget_workers
-from pretrain.prepare.semaphores import name_semaphores
+from pretrain.prepare.progress import Stage
 
 
 class ExecutorOptions(BaseModel):
@@ -29,19 +28,18 @@ class ExecutorOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    executor: Literal["local", "slurm", "ray"] = Field(
+    executor: Literal["local", "slurm"] = Field(
         "local",
-        description="where tasks run: local processes, Slurm job arrays or Ray. Start a Slurm "
-        "preparation on a login node; Ray must be running",
+        description="where tasks run: local processes, or Slurm job arrays, started on a login node",
     )
     workers: int | None = Field(
-        None, ge=1, description="tasks at a time; none: the cores of this machine, or 64 on a cluster"
+        None, ge=1, description="tasks at a time; none: the cores of this machine, or 64 on Slurm"
     )
     partition: str | None = Field(None, description="Slurm partition; none: the cluster's default")
     time: str = Field("24:00:00", description="Slurm time limit of a task")
     account: str | None = Field(None, description="Slurm account")
     qos: str | None = Field(None, description="Slurm quality of service")
-    memory_gb: int = Field(4, ge=1, description="memory of a task on Slurm or Ray")
+    memory_gb: int = Field(4, ge=1, description="memory of a task on Slurm")
     wait: bool = Field(
         True, description="Slurm: wait for the jobs and show progress; false: submit and leave"
     )
@@ -74,122 +72,65 @@ class Job(Stage):
         return len(self.sizes)
 
 
-class Unfinished(UserError):
-    """Tasks of a stage that ran have no result; the message names their logs, in the work folder."""
-
-
-def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
+def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> int | None:
     """Run the stages one after another; skip what was finished before a kill (datatrove's completion files).
 
-    Returns: whether all is done (False: submitted to Slurm, not waited for).
-    Raises: UserError from a task, or naming the logs when a task failed elsewhere.
+    Returns: bytes of the largest process (0 on Slurm); None: submitted to Slurm, and not waited for.
+    Raises: UserError from a task, or naming the logs when a task failed on the cluster.
     """
     if options.executor == "slurm":
-        return _run_slurm(jobs, work, options)
-    forget_workers(work)
-    if options.executor == "local":
-        import multiprocess
+        return 0 if _run_slurm(jobs, work, options) else None
+    return max(_run_here(job, work, options.parallel) for job in jobs)
 
-        name_semaphores(multiprocess.process.current_process())
-    for job in jobs:
-        executor = _executor(job, work, options)
-        with _worker_watch(work, options):
-            executor.run()
-        _check_complete(executor, job, work)
-    return True
+
+def _run_here(job: Job, work: Path, workers: int) -> int:
+    """Run the tasks of a stage that are not finished, so many at a time; the first error ends them all.
+
+    Returns: bytes of the largest process.
+    """
+    from datatrove.executor import LocalPipelineExecutor
+
+    executor = LocalPipelineExecutor(job.steps, job.tasks, logging_dir=str(work / "logs" / job.name))
+    ranks = executor.get_incomplete_ranks()
+    if workers == 1 or len(ranks) < 2:
+        return max((_run_task(copy.deepcopy(executor), rank) for rank in ranks), default=0)
+    # Imported once, in the server that workers are forked from: webdataset brings torch, a second and 200
+    # MB, which each worker of each stage would pay again.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pretrain.prepare.stages.build", "webdataset"])
+    with ProcessPoolExecutor(min(workers, len(ranks)), context, _start_worker) as pool:
+        try:
+            tasks = as_completed([pool.submit(_run_task, executor, rank) for rank in ranks])
+            return max(task.result() for task in tasks)
+        except BrokenProcessPool:
+            raise UserError(
+                f"A process of stage {job.name} was killed, most likely because memory ran out. Use fewer "
+                "--workers or a smaller --bucket_megabytes, and run the same command again: finished tasks "
+                "are not redone (with a new bucket size, all are)."
+            ) from None
+        except BaseException:
+            for process in list(pool._processes.values()):
+                process.kill()
+            raise
+
+
+def _start_worker() -> None:
+    die_with(os.getppid())  # the server ends with the preparation; a worker alone would wait for ever
+
+
+def _run_task(executor: Any, rank: int) -> int:
+    executor._run_for_rank(rank)
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kB on Linux
 
 
 _NEVER_STARTS = {"PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"}
 """Reasons by which a job waits that no waiting ends (squeue(1))."""
 
-_LOST_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
-
-
-class _WorkerLost(BaseException):
-    """Like KeyboardInterrupt, this passes handlers of ordinary errors."""
-
-
-@contextlib.contextmanager
-def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
-    """End a local stage when a worker process has died.
-
-    A process pool never notices that the kernel has killed a worker that ran out of memory: it waits for the
-    lost task for ever. So a thread looks every few seconds, and interrupts the wait, by a signal of its own:
-    SIGINT is ignored in what a shell script starts in the background.
-
-    Raises: UserError naming the task.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if options.executor != "local" or options.parallel == 1 or not main:
-        yield
-        return
-    done, caller = threading.Event(), threading.get_ident()
-    lost: list[str] = []
-
-    def interrupt(number: int, frame: object) -> None:
-        raise _WorkerLost
-
-    def watch() -> None:
-        # Again and again: a pool whose worker died holding a lock may wait for ever in its own clean-up too.
-        while not done.wait(10 if lost else 2):
-            task = dead_task(work)
-            if task:
-                lost.append(task)
-                signal.pthread_kill(caller, _LOST_SIGNAL)
-
-    before = signal.signal(_LOST_SIGNAL, interrupt)
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    except _WorkerLost:
-        raise UserError(
-            f"The process of task {lost[0]} was killed, most likely because memory ran out. Use fewer "
-            "--workers or a smaller --bucket_megabytes, and run the same command again: finished tasks are "
-            "not redone (with a new bucket size, all are)."
-        ) from None
-    finally:
-        done.set()
-        watcher.join()
-        signal.signal(_LOST_SIGNAL, before)
-
-
-def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:
-    logs = str(work / "logs" / job.name)
-    if options.executor == "local":
-        import multiprocess
-        from datatrove.executor import LocalPipelineExecutor
-
-        # Imported once, in the server that workers are forked from: webdataset brings torch, a second and 200
-        # MB, which each worker of each stage would pay again.
-        multiprocess.set_forkserver_preload(["pretrain.prepare.stages.build", "webdataset"])
-        workers = min(options.parallel, job.tasks)
-        return LocalPipelineExecutor(job.steps, tasks=job.tasks, workers=workers, logging_dir=logs)
-    try:
-        import ray
-        from datatrove.executor import RayPipelineExecutor
-    except ImportError as error:
-        raise UserError(
-            "--executor ray needs Ray: pip install 'ray[default]', and a cluster (ray start)."
-        ) from error
-    if not ray.is_initialized():
-        ray.init(
-            runtime_env={"env_vars": {"PYTHONPATH": python_path(), ALLOWED: os.environ.get(ALLOWED, "")}},
-            log_to_driver=False,
-        )
-    return RayPipelineExecutor(
-        job.steps,
-        tasks=job.tasks,
-        workers=options.parallel,
-        logging_dir=logs,
-        mem_per_cpu_gb=options.memory_gb,
-    )
-
 
 def _check_complete(executor: Any, job: Job, work: Path) -> None:
     missing = executor.get_incomplete_ranks(skip_completed=True)
     if missing:
-        raise Unfinished(
+        raise UserError(
             f"Stage {job.name}: {len(missing)} of {job.tasks} tasks did not finish (the first is "
             f"{missing[0]}). Their logs: {work / 'logs' / job.name}. Run the same command again: finished "
             "tasks are not redone."

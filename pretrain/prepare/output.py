@@ -12,8 +12,8 @@ from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.manifest import MANIFEST, read_manifest
 from pretrain.data.shard_writer import raise_if_disk_full, write_manifest
-from pretrain.prepare.executors import ExecutorOptions, Job, Unfinished, run_jobs
-from pretrain.prepare.progress import Display, peak_memory, quiet_tasks
+from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs
+from pretrain.prepare.progress import Display, quiet_tasks
 
 
 def make_once(
@@ -54,18 +54,16 @@ def make_once(
             quiet = contextlib.nullcontext() if options.executor == "slurm" else quiet_tasks()
             with quiet, Display(work, jobs, enabled=progress):
                 try:
-                    finished = run_jobs(jobs, work, options)
+                    largest = run_jobs(jobs, work, options)
                 except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks
                     raise_if_disk_full(error, work)
                     raise
-        except Unfinished:
-            raise  # the work folder has the logs that it names
         except (UserError, AugmentationError):
             ended = itertools.chain(work.glob("logs/*/completions/*"), work.glob("counts/**/*.json"))
             if options.executor == "local" and not any(ended):
                 files.discard(work)  # refused before any task ended: there is nothing to resume
             raise
-        return _finish(out, work, began, options) if finished else {}
+        return {} if largest is None else _finish(out, work, began, options, largest)
 
 
 def make_folder(folder: Path) -> None:
@@ -77,14 +75,17 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"--out {folder} cannot be made: {error.strerror}. Choose another folder.") from error
 
 
-def _finish(out: Path, work: Path, began: float, options: ExecutorOptions) -> dict:
-    """Note how the folder was made, and remove the work folder. began: seconds since the epoch."""
+def _finish(out: Path, work: Path, began: float, options: ExecutorOptions, largest: int) -> dict:
+    """Note how the folder was made, and remove the work folder. began: seconds since the epoch.
+
+    largest: bytes of the largest process.
+    """
     manifest = read_manifest(out)
     manifest["run"] = {
         "seconds": round(time.time() - began, 1),
         "workers": options.parallel,
         "executor": options.executor,
-        "peak_task_bytes": peak_memory(work),
+        "peak_task_bytes": largest,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_manifest(out, manifest)

@@ -1,13 +1,10 @@
-"""Show the progress of a preparation: tasks leave heartbeats in the work folder, one display reads them.
+"""Show the progress of a preparation by the files that datatrove leaves for finished tasks.
 
 Files, because the tasks may be processes here, on other nodes of a cluster, or left over from before a kill.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
-import resource
 import sys
 import threading
 import time
@@ -15,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from loguru import logger
 from rich.console import Console
@@ -28,68 +25,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pretrain.common.files import make_folder
-
-_INTERVAL = 0.5  # seconds between two heartbeats of a task
 _LINE_SECONDS = 30.0  # between two lines of progress where no terminal shows bars
 _QUIET = "CLEAR_PREPARE_QUIET"
 
 if os.environ.get(_QUIET):  # in a worker process, which sets up its own logging
     logger.disable("datatrove")
-
-
-class Heartbeat:
-    """How far a task is: `with Heartbeat(work, stage, rank) as h: h.advance(units)`.
-
-    Written at most twice a second."""
-
-    def __init__(self, work: Path, stage: str, rank: int):
-        self._path = work / "progress" / stage / f"{rank:05d}"
-        self._done, self._last = 0, 0.0
-
-    def __enter__(self) -> Heartbeat:
-        make_folder(self._path.parent)
-        self._path.with_suffix(".pid").write_text(str(os.getpid()))
-        return self
-
-    def advance(self, units: int) -> None:
-        self._done += units
-        now = time.monotonic()
-        if now - self._last >= _INTERVAL:
-            self._last = now
-            with contextlib.suppress(OSError):  # a full disk is reported by the write that matters
-                self._path.write_text(str(self._done))
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kB on Linux
-        with contextlib.suppress(OSError):
-            self._path.with_suffix(".pid").unlink(missing_ok=True)  # first: a full disk refuses what follows
-            self._path.write_text(str(self._done))
-            self._path.with_suffix(".memory").write_text(str(peak * 1024))
-
-
-def forget_workers(work: Path) -> None:
-    """Remove the traces of tasks that an earlier run was killed in."""
-    for path in work.glob("progress/*/*.pid"):
-        path.unlink(missing_ok=True)
-
-
-def dead_task(work: Path) -> str | None:
-    """Return `stage task` of an unfinished task on this machine whose process is gone; or None."""
-    for path in work.glob("progress/*/*.pid"):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(path.read_text())
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                if path.exists():  # or it has ended in this very moment
-                    return f"{path.parent.name} {path.stem}"
-    return None
-
-
-def peak_memory(work: Path) -> int:
-    """Return the largest resident memory of any task so far, in bytes."""
-    return max((int(path.read_text() or 0) for path in (work / "progress").glob("*/*.memory")), default=0)
 
 
 @contextlib.contextmanager
@@ -116,8 +56,7 @@ class Stage:
 class Display:
     """A progress bar per stage with the time left, fed from the work folder by a thread.
 
-    A finished task counts with its full size and a running one with its heartbeat, so that estimated sizes
-    even out. Bars need a terminal; a log file gets a line every half minute.
+    A task counts when it is finished. Bars need a terminal; a log file gets a line every half minute.
     """
 
     def __init__(self, work: Path, stages: Sequence[Stage], enabled: bool = True):
@@ -139,7 +78,7 @@ class Display:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         self._progress.__enter__()
         self._thread.start()
         return self
@@ -172,25 +111,9 @@ class Display:
 
     def _update(self) -> None:
         for stage in self._stages:
-            done = stage_progress(self._work, stage)
+            finished = (self._work / "logs" / stage.name / "completions").glob("*")
+            done = sum(stage.sizes[int(path.name)] for path in finished)
             bar = self._bars[stage.name]
             if done and not self._progress.tasks[bar].started:
                 self._progress.start_task(bar)
             self._progress.update(bar, completed=done)
-
-
-def stage_progress(work: Path, stage: Stage) -> int:
-    """Return how many units of a stage are done, never more than its total."""
-    completed = _names(work / "logs" / stage.name / "completions")
-    done = sum(stage.sizes[int(name)] for name in completed)
-    for name in _names(work / "progress" / stage.name) - completed:
-        with contextlib.suppress(OSError, ValueError):
-            done += min(int((work / "progress" / stage.name / name).read_text() or 0), stage.sizes[int(name)])
-    return done
-
-
-def _names(folder: Path) -> set[str]:
-    try:
-        return {name for name in os.listdir(folder) if name.isdigit()}
-    except FileNotFoundError:
-        return set()

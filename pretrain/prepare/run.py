@@ -51,18 +51,13 @@ def prepare(
     """Prepare the corpora of `config` into the folder `out`; return its manifest ({}: submitted to Slurm).
 
     A folder that holds the finished result of the same config is left as it is; an unfinished one is resumed.
-    Shards do not depend on `executor` (local, slurm, ray), `workers`, `options` (the other fields of
+    Shards do not depend on `executor` (local, slurm), `workers`, `options` (the other fields of
     `ExecutorOptions`) or interruptions. overwrite: prepare a folder again that has another config;
     its data is removed when the folder is locked and every source has been found.
 
     Raises: UserError for bad input, a full disk, a folder that is taken, or failed tasks.
     """
     out = Path(out)
-    if config.new_words and config.tokenizer is None:
-        raise UserError(
-            f"new_words={config.new_words} adds words to an existing tokenizer: name it with --tokenizer; a "
-            "trained one has the text's frequent words already"
-        )
     _refuse_others_folders(out)
     execution = ExecutorOptions.checked(executor=executor, workers=workers, **options)
     wanted = config.model_dump(mode="json")
@@ -227,7 +222,7 @@ def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
 
 
 def _jobs(plan: Plan, work: Path) -> list[Job]:
-    from pretrain.prepare.stages import build, heldout, merge, read, records, running_text, tokenizer
+    from pretrain.prepare.stages import build, merge, read, records, running_text, tokenizer
 
     config, sizes, count = plan.config, [task.size for task in plan.tasks], plan.buckets
     of_records = config.unit == "record"
@@ -248,7 +243,7 @@ def _jobs(plan: Plan, work: Path) -> list[Job]:
         reading.insert(1, minhash_filter(work))
     add("read, clean, split", reading[-1], sizes, reading[:-1])
     if config.heldout:
-        add("held-out text", heldout.EnsureSplits(work, list(reading)), [1])
+        add("held-out text", read.EnsureSplits(work, list(reading)), [1])
     if config.keeps_documents and config.heldout:
         add("held-out sentences", running_text.Resolve(work), [1] * count)
     if of_records:

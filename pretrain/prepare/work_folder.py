@@ -182,15 +182,11 @@ class Columns(WorkFile):
 
 
 class TokenizerSize(WorkFile):
-    """Size of the vocabulary, special tokens included.
-
-    new_tokens: of words that an adopted tokenizer was given. accented_letters: `accented_share` of the text.
-    """
+    """Size of the vocabulary, special tokens included. accented_letters: `accented_share` of the text."""
 
     place: ClassVar[str] = "counts/tokenizer/{rank:05d}.json"
 
     vocabulary_size: int
-    new_tokens: int | None = None
     accented_letters: float | None = None
 
 

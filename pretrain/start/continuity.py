@@ -77,7 +77,8 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     Raises:
         UserError: a setting differs that must not change. The message names both values, and what may change.
     """
-    keep_layer_code(config, state["config"])
+    if state["config"]["model"].pop("layer_code", "own") == "library":
+        raise UserError(f"{source} was made with transformers' layers, which this version does not have")
     before = _settings(_completed(state["config"], Config().model_dump(mode="json")))
     allowed = set(MAY_CHANGE) | set(config.objective.steadier)
     if config.train.steps < state["step"]:
@@ -174,16 +175,6 @@ def _begun_alike(config: Config, before: dict[str, Any], step: int) -> set[str]:
         if made != now and all(made.rise(done) == now.rise(done) for done in range(step)):
             keys |= set(own.values())
     return keys
-
-
-def keep_layer_code(config: Config, made_with: dict[str, Any]) -> None:
-    """Keep the layers that a run began with, where this command does not say which.
-
-    Settings that do not say it are of a time when there were the library's alone.
-    """
-    before = made_with["model"].setdefault("layer_code", "library")
-    if "layer_code" not in config.model.model_fields_set:
-        config.model.layer_code = before
 
 
 def print_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry) -> None:

@@ -27,7 +27,7 @@ from pretrain.data.shards import SeveralSets, ShardReader
 from pretrain.data.tokenizer import DEL, load_tokenizer, prompt_tokens, tokenizer_hash, without_del
 from pretrain.export.folder import interface_of
 from pretrain.export.sentence_transformers import Interface
-from pretrain.model.new_rows import own_tokenizer
+from pretrain.model.encoder import own_tokenizer
 from pretrain.objectives import view_specs
 from pretrain.prepare.run import find_or_prepare
 from pretrain.remote.mirror import mirror

@@ -90,7 +90,6 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             model.pooling,
             given.get("dropout"),
             given.get("attention_dropout"),
-            model.layer_code,
             model.residual,
         )
         built = architecture_of(encoder.lm.config)
@@ -103,9 +102,7 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             )
         config.model = model.model_copy(update=built)
     else:
-        encoder = build_encoder(
-            model.architecture(), tokenizer, model.pooling, model.layer_code, model.residual
-        )
+        encoder = build_encoder(model.architecture(), tokenizer, model.pooling, model.residual)
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     # now, rather than on one rank at some step

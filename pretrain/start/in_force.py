@@ -69,21 +69,16 @@ def _of_encoder(encoder: SentenceEncoder) -> InForce:
         "model.layers": len(layers),
         "model.hidden_size": encoder.hidden_size,
         "model.pooling": encoder.pooling,
-        "model.layer_code": encoder.layer_code,
     }
-    if encoder.layer_code == "own":
-        hidden = {encoder.lm.base_model.embeddings.rate}
-        attention = set()
-        for layer in layers:
-            hidden.add(layer.rate)
-            attention.add(getattr(layer, "probability_rate", layer.attention_rate))
-        # a checkpoint may drop at several rates, and the configuration holds the largest
-        found |= {"model.dropout": max(hidden), "model.attention_dropout": max(attention)}
-        if len(hidden) > 1:
-            found["rates of dropout"] = sorted(hidden)
-    else:
-        rates = {module.p for module in encoder.lm.base_model.modules() if isinstance(module, nn.Dropout)}
-        found["rates of dropout"] = sorted(rates)
+    hidden = {encoder.lm.base_model.embeddings.rate}
+    attention = set()
+    for layer in layers:
+        hidden.add(layer.rate)
+        attention.add(getattr(layer, "probability_rate", layer.attention_rate))
+    # a checkpoint may drop at several rates, and the configuration holds the largest
+    found |= {"model.dropout": max(hidden), "model.attention_dropout": max(attention)}
+    if len(hidden) > 1:
+        found["rates of dropout"] = sorted(hidden)
     return found
 
 
@@ -109,9 +104,6 @@ def _recorded(key: str, recorded: dict[str, Any], config: Config, found: Any) ->
         return config.objective.masked_copies
     if key == "weights of losses":
         return _weights(config, found)
-    if key == "rates of dropout":
-        known = {config.model.dropout, config.model.attention_dropout}
-        return found if config.model.layer_code == "own" or known >= set(found) else sorted(known)
     if key == "objective.matryoshka":
         return list(config.objective.widths)
     if key == "views":

@@ -48,7 +48,6 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
         choice = on_rank_zero(lambda: _named_checkpoint(Path(requested), checkpoints))
     if choice is not None:
         state = on_rank_zero(lambda: _state_of(choice.path, config, current))
-        continuity.keep_layer_code(config, state["config"])  # on every rank
     on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
     if choice is None or state is None:  # both or none
         return None, None

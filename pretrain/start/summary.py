@@ -6,31 +6,25 @@ import logging
 import shlex
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from augment.spec.grammar import needs_text
 from pretrain.common.cores import threads_of_user
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
 from pretrain.config.run import Config, TrainConfig
-from pretrain.data import idle_augmentations
 from pretrain.data.batch import NEGATIVE
-from pretrain.data.damage import first_sound
 from pretrain.data.masking import Masking
-from pretrain.data.pipelines import build_for
 from pretrain.data.shards import ShardReader
 from pretrain.export.folder import read_policy
 from pretrain.export.sentence_transformers import Interface
-from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.encoder import SentenceEncoder, own_tokenizer
 from pretrain.model.layer import layer_matrices
-from pretrain.model.new_rows import own_tokenizer
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
@@ -196,8 +190,6 @@ def length_only(
 
 
 def _layers(config: Config) -> str:
-    if config.model.layer_code == "library":
-        return "layers by transformers: other micro-batches or ranks draw other dropout"
     of_stream = f", residual stream {config.model.residual}" if config.train.precision == "bf16" else ""
     return f"own layers{of_stream}"
 
@@ -229,11 +221,6 @@ def _encoder_lines(
         lines.append(
             f"           {model.init} has no masked-language head: a random one is trained beside it, and "
             "best/ is not chosen by its loss"
-        )
-    if torch.cuda.is_available() and model.attention_dropout > 0 and find_spec("flash_attn") is None:
-        lines.append(
-            "attention  dropout without flash-attn: one dense product for each length, slower than its "
-            "kernel; pip install flash-attn, or --model.attention_dropout 0"
         )
     return lines
 
@@ -330,22 +317,6 @@ def _option_lines(config: Config, hidden_size: int) -> list[str]:
                 "vectors that are not cut are not trained as such"
             )
     return lines
-
-
-def print_idle_augmentations(data: Data, telemetry: Telemetry) -> None:
-    """Print which members of sets of augmentations never apply to this data."""
-    specs = {view.role: view.augmentation for view in data.views if needs_text(view.augmentation)}
-    lines = idle_augmentations.of_cache(data.train.manifest) if "cache" in data.train.manifest else []
-    if specs and dist.get_rank() == 0:
-        pipelines = [
-            (role, build_for(data.train, spec, data.vocabulary, data.synonyms))
-            for role, spec in specs.items()
-        ]
-        annotation = first_sound(data.train).annotation
-        assert annotation is not None  # `build_for` refuses augmentations of text for data without it
-        lines += idle_augmentations.of_sentences(pipelines, annotation)
-    for line in lines:
-        telemetry.say(line)
 
 
 LABELS = {

@@ -38,7 +38,7 @@ from pretrain.losses.identities import Meanings
 from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
-from pretrain.objectives.probe import Probe
+from pretrain.objectives.base import Probe
 from pretrain.step.balance import home
 from pretrain.step.model import (
     Condition,

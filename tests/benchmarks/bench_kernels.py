@@ -28,8 +28,8 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
 
-from pretrain.model.attention import PackedLayout, _attend_by_length
-from pretrain.model.kernels import compiled, native
+from pretrain.model.attention import PackedLayout
+from pretrain.model.kernels import native
 from pretrain.model.kernels.dropout import Dropout
 
 SHAPES = ((4358, 256, 1024, 4), (8192, 768, 3072, 12))
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
-    instructions = compiled.available()
+    instructions = native.available()
     if instructions is None:
         raise SystemExit("the kernels are not compiled here, or CLEAR_KERNELS turns them off")
     console = Console(width=110)
@@ -153,8 +153,13 @@ def cases(tokens: int, hidden: int, inner: int, heads: int, dtype: torch.dtype, 
     qkv = leaf(tokens, 3, heads, size)
 
     def torch_attention(x: Tensor) -> Tensor:
-        q, k, v = (part.transpose(0, 1).unsqueeze(0) for part in x.unbind(1))
-        return _attend_by_length(q, k, v, layout, size**-0.5, rate, None)[0]
+        sizes = [count * length for count, length in layout.groups]
+        outputs = []
+        for (count, length), part in zip(layout.groups, x[: sum(sizes)].split(sizes)):
+            q, k, v = part.view(count, length, 3, heads, size).permute(2, 0, 3, 1, 4)
+            attended = functional.scaled_dot_product_attention(q, k, v, dropout_p=rate)
+            outputs.append(attended.transpose(1, 2).reshape(count * length, heads, size))
+        return torch.cat([*outputs, x[sum(sizes) :].sum(1) * 0.0])
 
     def torch_add_norm(x: Tensor, b: Tensor, r: Tensor, w: Tensor, nb: Tensor) -> Tensor:
         return functional.layer_norm(r + drop(x + b.to(dtype)), (hidden,), w.to(dtype), nb.to(dtype))

@@ -21,6 +21,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretrain"))
 
 import pretrain.common.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
 
@@ -29,6 +30,7 @@ import numpy as np
 import torch
 import webdataset
 from bench_helpers import processor
+from loader_helpers import write_folder
 from rich.console import Console
 from rich.table import Table
 
@@ -41,7 +43,6 @@ from pretrain.data.chunk_cache import ChunkCache
 from pretrain.data.lanes import Lanes
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import ShardReader
 
 SIZE = 30000

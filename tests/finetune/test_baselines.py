@@ -4,6 +4,7 @@ paper's algorithm."""
 import numpy as np
 import pytest
 from commands import call
+from loader_helpers import write_folder
 from model_folders import save_bert, save_run, save_wide_bert
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfTransformer
@@ -14,7 +15,6 @@ from finetune import baselines
 from finetune.encoders.models import open_model
 from finetune.encoders.source import resolve
 from pretrain.common.errors import UserError
-from pretrain.data.shard_writer import write_folder
 
 
 @pytest.fixture(scope="module")

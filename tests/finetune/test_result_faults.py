@@ -18,8 +18,7 @@ from finetune.encoders.kept_vectors import KeptVectors
 from finetune.results import Evaluation, read, write
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.common.errors import UserError
-from pretrain.remote.chunks import Place, RemoteChunks
-from pretrain.remote.transport import Transport
+from pretrain.remote.mirror import Place, RemoteChunks, Transport
 from pretrain.sweep import table
 
 

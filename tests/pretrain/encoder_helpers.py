@@ -35,11 +35,11 @@ def make_tokenizer(*more: str) -> PreTrainedTokenizerFast:
 
 
 def make_encoder(
-    family: str, pooling: str = "mean", layer_code: str = "own", residual: str = "fp32", **more: object
+    family: str, pooling: str = "mean", residual: str = "fp32", **more: object
 ) -> SentenceEncoder:
     torch.manual_seed(0)
     more = ({"local_attention": 8} if family == "modernbert" else {}) | more
-    return build_encoder({"type": family} | SIZES | more, make_tokenizer(), pooling, layer_code, residual)
+    return build_encoder({"type": family} | SIZES | more, make_tokenizer(), pooling, residual)
 
 
 def random_ids(lengths: torch.Tensor, seed: int = 1) -> torch.Tensor:

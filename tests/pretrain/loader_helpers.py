@@ -12,7 +12,15 @@ from augment.core.vocabulary import Vocabulary
 from pretrain.common.processes import stat_fields
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.manifest import FORMAT
 from pretrain.data.masking import Masking
+from pretrain.data.shard_writer import (
+    ShardWriter,
+    chunk_bounds,
+    split_summary,
+    token_dtype,
+    write_manifest,
+)
 from pretrain.data.shards import ShardReader
 
 SIZE = 300
@@ -21,6 +29,55 @@ _special = np.arange(SIZE) < 5
 VOCABULARY = Vocabulary(
     SIZE, PAD, CLS, SEP, MASK, DEL, _special, np.ones(SIZE, bool), np.where(_special, 0, 1).astype(np.uint8)
 )
+
+
+def write_folder(
+    folder: str | Path,
+    splits: dict[str, Ragged],
+    vocabulary_size: int,
+    max_length: int,
+    unit: str = "sentence",
+    tokenizer_hash: str = "",
+    chunk_tokens: int = 65536,
+    chunks_per_shard: int = 1024,
+    columns: tuple[str, ...] = ("text",),
+    labels: dict[str, np.ndarray] | None = None,
+) -> dict:
+    """Write tokenised sequences as a prepared folder, in the order given; return the manifest.
+
+    Every sequence counts as one sentence that begins after its first (special) token.
+
+    columns: of more than one, each split has the columns of its records in turn (`Chunk.stored`). labels: of
+    every split, int[records].
+    """
+    folder, dtype = Path(folder), token_dtype(vocabulary_size)
+    summaries, width = {}, len(columns)
+    for split, sequences in splits.items():
+        cuts = chunk_bounds(np.diff(sequences.offsets[::width]), chunk_tokens)
+        records: list[dict[str, Any]] = []
+        for first in range(0, len(cuts) - 1, chunks_per_shard):
+            with ShardWriter(folder / split / f"shard-{len(records):05d}.tar", dtype) as shard:
+                for start, stop in zip(cuts[first : first + chunks_per_shard], cuts[first + 1 :]):
+                    part = sequences.slice(int(start) * width, int(stop) * width)
+                    starts = part.offsets[:-1][part.lengths > 0] + 1
+                    of_part = None if labels is None else labels[split][start:stop]
+                    shard.write(part, starts, columns=width, labels=of_part)
+            records.append(shard.record)
+        summaries[split] = split_summary(records)
+    manifest = {
+        "format": FORMAT,
+        "unit": unit,
+        "max_length": max_length,
+        **({"columns": list(columns)} if width > 1 else {}),
+        **({"labels": max(int(array.max(initial=-1)) for array in labels.values()) + 1} if labels else {}),
+        "vocabulary_size": vocabulary_size,
+        "token_dtype": dtype,
+        "tokenizer": "tokenizer",
+        "tokenizer_hash": tokenizer_hash,
+        "splits": summaries,
+    }
+    write_manifest(folder, manifest)
+    return manifest
 
 
 def some_sequences(count: int, seed: int = 0) -> Ragged:

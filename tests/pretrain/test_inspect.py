@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from loader_helpers import make_loader
+from loader_helpers import make_loader, write_folder
 
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
@@ -14,7 +14,6 @@ from pretrain.cache.run import cache
 from pretrain.common import cli
 from pretrain.config.recipe import flags
 from pretrain.data.batch import ViewSpec
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 

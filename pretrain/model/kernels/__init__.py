@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pretrain.common.errors import UserError
 from pretrain.model.attention import PackedLayout
-from pretrain.model.kernels import compiled, fused, native, plain
+from pretrain.model.kernels import fused, native, plain
 from pretrain.model.kernels.dropout import Dropout
 
 
@@ -80,18 +80,18 @@ def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
         UserError: the environment variable CLEAR_KERNELS names another than plain or native, or asks for
             native kernels that are not compiled. plain also turns off the programs of a GPU.
     """
-    chosen = os.environ.get(compiled.VARIABLE)
+    chosen = os.environ.get(native.VARIABLE)
     if chosen not in (None, "", "plain", "native"):
-        raise UserError(f"{compiled.VARIABLE}={chosen}: give plain or native, or nothing for the faster one.")
+        raise UserError(f"{native.VARIABLE}={chosen}: give plain or native, or nothing for the faster one.")
     if device.type == "cuda" and chosen != "plain" and fused.available():
         return cast(Kernels, fused)
     if device.type != "cpu" or dtype not in native.DTYPES or chosen == "plain":
         return cast(Kernels, plain)
-    if compiled.available() is not None:
+    if native.available() is not None:
         return cast(Kernels, native)
     if chosen == "native":
         raise UserError(
-            f"{compiled.VARIABLE}=native: the kernels are not compiled here; `pip install -e .` compiles "
+            f"{native.VARIABLE}=native: the kernels are not compiled here; `pip install -e .` compiles "
             "them where it finds GCC 12 or later."
         )
     return cast(Kernels, plain)

@@ -23,12 +23,12 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:
     """Return `Kernels.connect`'s sum and its layer norm, both of the residual's type."""
     dtype = x.dtype if residual is None else residual.dtype
-    added = _wide(x)
+    added = at_least_float32(x)
     if bias is not None:
         added = added + bias
     added = apply(added, dropout)
     if residual is not None:
-        added = _wide(residual) + added
+        added = at_least_float32(residual) + added
     return added.to(dtype), _layer_norm(added, weight, norm_bias, eps).to(dtype)
 
 
@@ -50,21 +50,21 @@ def connect(
 def norm_dropout(
     x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
 ) -> Tensor:
-    return apply(_layer_norm(_wide(x), weight, norm_bias, eps), dropout).to(x.dtype)
+    return apply(_layer_norm(at_least_float32(x), weight, norm_bias, eps), dropout).to(x.dtype)
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
-    wide = _wide(x) if bias is None else _wide(x) + bias
+    wide = at_least_float32(x) if bias is None else at_least_float32(x) + bias
     return functional.gelu(wide).to(x.dtype)
 
 
 def gelu_gate(x: Tensor, dropout: Dropout | None = None) -> Tensor:
-    inner, gate = _wide(x).chunk(2, dim=1)
+    inner, gate = at_least_float32(x).chunk(2, dim=1)
     return apply(functional.gelu(inner) * gate, dropout).to(x.dtype)
 
 
 def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    turned = _wide(qkv[:, :2])
+    turned = at_least_float32(qkv[:, :2])
     first, second = turned.chunk(2, dim=-1)
     turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
     return torch.cat([turned.to(qkv.dtype), qkv[:, 2:]], 1)
@@ -76,7 +76,7 @@ def attention(
     _, _, heads, head_size = qkv.shape
     if dropout is not None and not dropout.rate:
         dropout = None
-    wide = _wide(qkv) if qkv.device.type == "cpu" or dropout is not None else qkv
+    wide = at_least_float32(qkv) if qkv.device.type == "cpu" or dropout is not None else qkv
     # split, not slices: the backward of K slices writes K full-size zero gradients, that of a split one
     # concatenation.
     sizes = [count * length for count, length in layout.groups] + [layout.filler] * bool(layout.filler)
@@ -113,5 +113,6 @@ def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> T
     return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
-def _wide(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return float64 values as they are, all others as float32."""
     return x if x.dtype == torch.float64 else x.float()

@@ -1,14 +1,12 @@
-"""The GPU's programs behind `pretrain.model.kernels.operators`, in Triton (it comes with torch's CUDA build).
+"""The GPU's programs behind `pretrain.model.kernels.fused`, in Triton (it comes with torch's CUDA build).
 
 Each reads and writes every tensor once. A program of a norm computes whole rows of H channels (BLOCK: the
 next power of 2); backward programs take every `programs`-th row and leave partial sums for the gradients of
 parameters, so that these add up in the same order at every call. Arithmetic is float32 whatever the tensors
-are. Optional tensors come with a flag; where it is False, the pointer is not read.
+are. Optional tensors may be None, which is known when a program is compiled.
 
 With TRITON_INTERPRET=1 they run on a CPU, which is how tests hold them against `plain`.
 """
-
-from __future__ import annotations
 
 import triton
 import triton.language as tl
@@ -79,13 +77,6 @@ def connect_forward(
     width,
     eps,
     site,
-    HAS_BIAS: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr,
-    HAS_NORM_BIAS: tl.constexpr,
-    WRITES_ADDED: tl.constexpr,
-    WRITES_NORMED: tl.constexpr,
-    WRITES_WORKING: tl.constexpr,
-    DROPS: tl.constexpr,
     THRESHOLD: tl.constexpr,
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -95,13 +86,13 @@ def connect_forward(
     inside = columns < width
     offsets = row * width + columns
     total = _read(x, offsets, inside)
-    if HAS_BIAS:
+    if bias is not None:
         total += _read(bias, columns, inside)
-    if DROPS:
+    if keys is not None:
         total = _dropped(total, keys, row, site, columns, THRESHOLD, RATE)
-    if HAS_RESIDUAL:
+    if residual is not None:
         total += _read(residual, offsets, inside)
-    if WRITES_ADDED:
+    if added is not None:
         _write(added, offsets, total, inside)
     mean = tl.sum(total, 0) / width
     centred = tl.where(inside, total - mean, 0.0)
@@ -109,11 +100,11 @@ def connect_forward(
     tl.store(statistics + 2 * row, mean)
     tl.store(statistics + 2 * row + 1, deviation)
     result = centred * deviation * _read(weight, columns, inside)
-    if HAS_NORM_BIAS:
+    if norm_bias is not None:
         result += _read(norm_bias, columns, inside)
-    if WRITES_NORMED:
+    if normed is not None:
         _write(normed, offsets, result, inside)
-    if WRITES_WORKING:
+    if working is not None:
         _write(working, offsets, result, inside)
 
 
@@ -133,10 +124,6 @@ def connect_backward(
     programs,
     site,
     POST: tl.constexpr,
-    HAS_STREAM: tl.constexpr,
-    HAS_WORKING: tl.constexpr,
-    WRITES_X: tl.constexpr,
-    DROPS: tl.constexpr,
     THRESHOLD: tl.constexpr,
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -153,9 +140,9 @@ def connect_backward(
         row = tl.zeros((), tl.int64) + number
         offsets = row * width + columns
         of_normed = tl.zeros((BLOCK,), tl.float32)
-        if HAS_WORKING:
+        if of_working is not None:
             of_normed += _read(of_working, offsets, inside)
-        if POST and HAS_STREAM:
+        if POST and of_stream is not None:
             of_normed += _read(of_stream, offsets, inside)
         mean = tl.load(statistics + 2 * row)
         deviation = tl.load(statistics + 2 * row + 1)
@@ -163,13 +150,13 @@ def connect_backward(
         of_weight += of_normed * standard
         of_norm_bias += of_normed
         of_sum = _standardised_gradient(of_normed * factor, standard, deviation, width, inside)
-        if HAS_STREAM and not POST:
+        if of_stream is not None and not POST:
             of_sum += _read(of_stream, offsets, inside)
         _write(of_residual, offsets, of_sum, inside)
-        if DROPS:
+        if keys is not None:
             of_sum = _dropped(of_sum, keys, row, site, columns, THRESHOLD, RATE)
         of_bias += of_sum
-        if WRITES_X:
+        if of_x is not None:
             _write(of_x, offsets, of_sum, inside)
     offsets = program.to(tl.int64) * 3 * width + columns
     tl.store(sums + offsets, of_weight, mask=inside)
@@ -188,8 +175,6 @@ def norm_dropout_forward(
     width,
     eps,
     site,
-    HAS_NORM_BIAS: tl.constexpr,
-    DROPS: tl.constexpr,
     THRESHOLD: tl.constexpr,
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -205,9 +190,9 @@ def norm_dropout_forward(
     tl.store(statistics + 2 * row, mean)
     tl.store(statistics + 2 * row + 1, deviation)
     result = centred * deviation * _read(weight, columns, inside)
-    if HAS_NORM_BIAS:
+    if norm_bias is not None:
         result += _read(norm_bias, columns, inside)
-    if DROPS:
+    if keys is not None:
         result = _dropped(result, keys, row, site, columns, THRESHOLD, RATE)
     _write(output, offsets, result, inside)
 
@@ -225,7 +210,6 @@ def norm_dropout_backward(
     width,
     programs,
     site,
-    DROPS: tl.constexpr,
     THRESHOLD: tl.constexpr,
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -241,7 +225,7 @@ def norm_dropout_backward(
         row = tl.zeros((), tl.int64) + number
         offsets = row * width + columns
         of_normed = _read(gradient, offsets, inside)
-        if DROPS:
+        if keys is not None:
             of_normed = _dropped(of_normed, keys, row, site, columns, THRESHOLD, RATE)
         mean = tl.load(statistics + 2 * row)
         deviation = tl.load(statistics + 2 * row + 1)
@@ -260,27 +244,25 @@ def norm_dropout_backward(
 
 
 @triton.jit
-def bias_gelu_forward(x, bias, output, width, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr):
+def bias_gelu_forward(x, bias, output, width, BLOCK: tl.constexpr):
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
     offsets = tl.program_id(0).to(tl.int64) * width + columns
     values = _read(x, offsets, inside)
-    if HAS_BIAS:
+    if bias is not None:
         values += _read(bias, columns, inside)
     _write(output, offsets, _gelu(values), inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
-def bias_gelu_backward(
-    gradient, x, bias, of_x, sums, rows, width, programs, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr
-):
+def bias_gelu_backward(gradient, x, bias, of_x, sums, rows, width, programs, BLOCK: tl.constexpr):
     """sums: float32[programs, width], of the gradient by the bias."""
     program = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
     of_bias = tl.zeros((BLOCK,), tl.float32)
     added = tl.zeros((BLOCK,), tl.float32)
-    if HAS_BIAS:
+    if bias is not None:
         added = _read(bias, columns, inside)
     for number in range(program, rows, programs):
         offsets = (tl.zeros((), tl.int64) + number) * width + columns
@@ -288,7 +270,7 @@ def bias_gelu_backward(
         result = _read(gradient, offsets, inside) * slope
         of_bias += result
         _write(of_x, offsets, result, inside)
-    if HAS_BIAS:
+    if bias is not None:
         tl.store(sums + program.to(tl.int64) * width + columns, of_bias, mask=inside)
 
 
@@ -299,7 +281,6 @@ def gelu_gate_forward(
     output,
     width,
     site,
-    DROPS: tl.constexpr,
     THRESHOLD: tl.constexpr,
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -309,7 +290,7 @@ def gelu_gate_forward(
     inside = columns < width
     inner = _read(x, 2 * row * width + columns, inside)
     result = _gelu(inner) * _read(x, (2 * row + 1) * width + columns, inside)
-    if DROPS:
+    if keys is not None:
         result = _dropped(result, keys, row, site, columns, THRESHOLD, RATE)
     _write(output, row * width + columns, result, inside)
 
@@ -322,7 +303,6 @@ def gelu_gate_backward(
     of_x,
     width,
     site,
-    DROPS: tl.constexpr,
     THRESHOLD: tl.constexpr,
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -333,7 +313,7 @@ def gelu_gate_backward(
     inner = _read(x, 2 * row * width + columns, inside)
     gate = _read(x, (2 * row + 1) * width + columns, inside)
     upstream = _read(gradient, row * width + columns, inside)
-    if DROPS:
+    if keys is not None:
         upstream = _dropped(upstream, keys, row, site, columns, THRESHOLD, RATE)
     _write(of_x, 2 * row * width + columns, upstream * gate * _gelu_slope(inner), inside)
     _write(of_x, (2 * row + 1) * width + columns, upstream * _gelu(inner), inside)

@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
-from pretrain.prepare.sources.rows import Broken, Row, about_first_line, is_unicode, json_rows, table_rows
+from pretrain.prepare.sources.rows import Broken, about_first_line, is_unicode, json_rows, table_rows
 from pretrain.prepare.tasks import Task
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 
@@ -83,22 +82,26 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             f"{about_first_line(task, fields)}{_how_to_set_key(task, source)}"
         )
 
-    first: str | None = None  # the fault that the task begins with
-    remedy = ""
+    first = ""  # the fault that the task begins with
     broken = 0
     good = False
     for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
         text = None if isinstance(row, Broken) else row.get(key)
+        remedy = "Is the file whole, of the format that its name says (or `format:`), and UTF-8?"
         if isinstance(row, Broken):
             why = row.why
         elif key not in row:
             why = f"no field {key!r} (its fields: {', '.join(map(str, row))[:200] or 'none'})"
+            remedy = _how_to_set_key(task, source)
             if "." in key:
                 why += ", and fields within fields are not read: docs/data.md has the jq command"
         elif text is None:
             continue  # an empty cell of a table
         elif not isinstance(text, str):
-            why = f"field {key!r} holds no text, but {str(text)[:60]!r}"
+            why, remedy = (
+                f"field {key!r} holds no text, but {str(text)[:60]!r}",
+                _how_to_set_key(task, source),
+            )
         elif not is_unicode(text):
             why = f"field {key!r} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8)"
         else:
@@ -108,25 +111,13 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
         faults.add("broken_records", task, position, why)
         if not good:
             broken += 1
-            if first is None:
-                first = f"source {readers.where(task, position)}: {why}"
-                remedy = _remedy(task, source, row, text)
+            first = (
+                first or f"source {readers.where(task, position)}: {why}. All rows read are like it. {remedy}"
+            )
             if broken == _BROKEN_AT_ONCE:
                 break
-    if first is not None and not good:
-        raise UserError(f"{first}. All rows that were read are like it. {remedy}")
-
-
-def _remedy(task: Task, source: Source, row: Row | Broken, text: Any) -> str:
-    """Say in an error what to do about a source of which no row can be read; text: of the first one."""
-    if isinstance(row, Broken):
-        return (
-            "Is the file whole, and what its name says? To read it as something else: "
-            f"""--source '[{{source: "{source.source}", format: text}}]' (or jsonl, csv, tsv, parquet)."""
-        )
-    if isinstance(text, str):  # and not Unicode
-        return "Write it again as UTF-8; for a text file in Latin-1: iconv -f LATIN1 -t UTF-8 OLD >NEW"
-    return _how_to_set_key(task, source)
+    if first and not good:
+        raise UserError(first)
 
 
 def _how_to_set_key(task: Task, source: Source) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pretrain.common.errors import UNPACKERS, UserError, not_utf8
+from pretrain.common.errors import UserError, not_utf8
 from pretrain.prepare.tasks import Task
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
@@ -34,87 +34,15 @@ Stream = io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
 
 
 def open_file(path: str | Path) -> Stream:
-    """Open a file as a stream of its decompressed bytes, with \\n where its lines end in \\r alone.
-
-    They do where the first megabyte has no \\n and several \\r.
-    """
-    stream = _decompressed(str(path))
-    if b"\n" in stream.peek(1):
-        return stream
-    with stream:
-        head = stream.read(_PROBE_BYTES)
-    stream = _decompressed(str(path))
-    ends_in_returns = head.count(b"\r") > 1 and b"\n" not in head
-    return io.BufferedReader(_LineFeeds(stream)) if ends_in_returns else stream
-
-
-def _decompressed(name: str) -> Any:
+    """Open a file as a stream of its decompressed bytes."""
+    name = str(path)
     if name.endswith(".zst"):
-        return io.BufferedReader(_ZstandardReader(name), 1 << 18)
+        import pyarrow
+
+        return io.BufferedReader(pyarrow.input_stream(name, compression="zstd"), 1 << 18)
     unpackers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
     unpack = unpackers.get(Path(name).suffix)
     return unpack(name, "rb") if unpack else open(name, "rb", 1 << 18)
-
-
-class _LineFeeds(io.RawIOBase):
-    """A stream whose lines end in \\r alone, as those of old Macintoshes, with \\n in its place."""
-
-    def __init__(self, stream: Stream):
-        self._stream = stream
-        self.seek = stream.seek  # type: ignore[method-assign]
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._stream.read(len(buffer)).replace(b"\r", b"\n")
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
-
-
-class _ZstandardReader(io.RawIOBase):
-    """The decompressed bytes of a .zst file, of all its frames; EOFError where it ends inside one.
-
-    zstandard's own `stream_reader` ends with the first frame, and says nothing of a file that was cut short.
-    """
-
-    def __init__(self, name: str):
-        import zstandard
-
-        self._file = open(name, "rb")  # noqa: SIM115 (closed with this stream)
-        self._decompressor = zstandard.ZstdDecompressor()
-        self._frame: Any = None
-        self._ready = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            data = (
-                self._frame.unused_data if self._frame is not None and self._frame.eof else b""
-            ) or self._file.read(1 << 16)
-            if not data:
-                if self._frame is not None and not self._frame.eof:
-                    raise EOFError("the file ends inside a zstandard frame")
-                return 0
-            if self._frame is None or self._frame.eof:
-                self._frame = self._decompressor.decompressobj()
-            self._ready = self._frame.decompress(data)
-        size = min(len(buffer), len(self._ready))
-        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
-        return size
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 def _is_compressed(path: str) -> bool:
@@ -207,25 +135,13 @@ def naming_damage(place: str) -> Iterator[None]:
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise UserError(_damaged(place, error)) from error
     except OSError as error:
-        if error.errno is None:  # bz2's word for damage
+        if error.errno is None:  # of bz2 and zstandard: damage
             raise UserError(_damaged(place, error)) from error
         raise UserError(f"source {place} cannot be read: {error.strerror}.") from error
-    except Exception as error:
-        if type(error).__module__.startswith("zstandard"):
-            raise UserError(_damaged(place, error)) from error
-        raise
 
 
 def _damaged(place: str, error: Exception) -> str:
-    """Return the message for a damaged file: what there is to do about it."""
-    message = f"source {place} is cut short or damaged ({error}). Download it again."
-    whole = Path(place)
-    if whole.suffix in UNPACKERS and whole.is_file():
-        part = whole.with_suffix("").with_name(f"part-{whole.with_suffix('').name}")
-        program = UNPACKERS[whole.suffix]
-        unpack = f"{program} -dc {shlex.quote(place)} >{shlex.quote(str(part))}"
-        message += f" To read what is left of it, name in its place: {unpack}"
-    return message
+    return f"source {place} is cut short or damaged ({error}). Download it again."
 
 
 def where(task: Task, position: int) -> str:

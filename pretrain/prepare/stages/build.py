@@ -1,22 +1,178 @@
 """Stage `build`: the texts of a bucket to tokens, sequences and shards."""
 
+import contextlib
+import json
+import os
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from augment.core.ragged import Ragged, segment_indices
+from augment.text.cleaning import SpecialTokens, for_clean_text
+from pretrain.config.data import DataConfig
 from pretrain.data.annotate import Annotator
+from pretrain.data.manifest import SPLITS
+from pretrain.data.shard_writer import ShardWriter, chunk_bounds, token_dtype
+from pretrain.data.tokenizer import encode
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
-from pretrain.prepare.progress import Heartbeat
-from pretrain.prepare.stages.choose import choose
-from pretrain.prepare.stages.encode import TextEncoder
 from pretrain.prepare.stages.step import PlannedStep
-from pretrain.prepare.stages.write import Annotate, Shards
-from pretrain.prepare.work_folder import BuiltShards, read_dropped
+from pretrain.prepare.work_folder import BuiltShards, TokenizerSize, read_dropped
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The R texts of a bucket that stay, sorted by key.
+
+    rows: int64[R], into the bucket's texts. records: TEXT_RECORD[R]. copies: int64[R], how often an epoch
+    shows each. place: int64[R], the number of each among its duplicates.
+    """
+
+    rows: np.ndarray
+    records: np.ndarray
+    copies: np.ndarray
+    place: np.ndarray
+
+    def shuffled(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each split with its texts, copies included, in their final order: int64[...] below R."""
+        repeated = np.repeat(np.arange(len(self.records)), self.copies)
+        copy = segment_indices(np.zeros(len(self.records), np.int64), self.copies)
+        keys = bk.mixed(self.records["key"][repeated], bk.ORDER_SALT)
+        # The number of the copy (of the duplicate too, where those stay) takes each to another place.
+        keys = bk.mixed(keys + (copy + (self.place[repeated] << 20)).astype(np.uint64), 0)
+        shuffled = repeated[np.argsort(keys, kind="stable")]
+        for number, split in enumerate(SPLITS):
+            yield split, shuffled[self.records["heldout"][shuffled] == number]
+
+
+def choose(records: np.ndarray, config: DataConfig, counts: Counter[str]) -> Chosen:
+    """Drop the duplicates among a bucket's texts, of which held-out ones stay, and weigh the rest.
+
+    records: TEXT_RECORD[n]. counts: what is dropped and repeated is added.
+    """
+    order = np.lexsort((1 - records["heldout"].astype(np.int64), records["key"]))
+    records = records[order]
+    first = np.ones(len(order), bool)
+    first[1:] = records["key"][1:] != records["key"][:-1]
+    group = np.flatnonzero(first)[np.cumsum(first) - 1]  # the first duplicate of each
+    place = np.arange(len(order)) - group
+    keep = first.copy()
+    if config.dedup == "none":
+        keep |= records["heldout"][group] == 0
+    unit = "documents" if config.keeps_documents else f"{config.unit}s"
+    counts[f"{unit}_duplicate"] += int((~keep).sum())
+    weights = np.array([source.weight for source in config.sources])[records["source"]]
+    coin = bk.fraction(records["key"] + place.astype(np.uint64), bk.WEIGHT_SALT)
+    copies = np.floor(weights).astype(np.int64) + (coin < weights % 1)
+    copies = np.where(records["heldout"] == 1, np.minimum(copies, 1), copies)
+    counts[f"{unit}_left_out_by_weight"] += int((keep & (copies == 0)).sum())
+    counts[f"{unit}_repeated_by_weight"] += int((copies[keep] - 1).clip(0).sum())
+    keep &= copies > 0
+    return Chosen(order[keep], records[keep], copies[keep], place[keep])
+
+
+_BATCH = 8192  # texts
+
+
+class TextEncoder:
+    """The tokenizer of a work folder.
+
+    cls_id, sep_id: its special tokens. spelled: how many special tokens were in texts, and were read as text.
+    """
+
+    def __init__(self, work: Path):
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tasks run side by side: one core each
+        from tokenizers import Tokenizer
+
+        folder = work / "tokenizer"
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._clean_tokenizer, _ = for_clean_text(self._tokenizer)
+        for tokenizer in (self._tokenizer, self._clean_tokenizer):
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+        added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
+        self._added = re.compile("|".join(map(re.escape, added)) or "(?!)")
+        self._special, self.spelled = SpecialTokens(self._tokenizer), 0
+        # from the file: transformers takes a second to import
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        self.cls_id, self.sep_id = (self._special_id(settings[f"{role}_token"]) for role in ("cls", "sep"))
+
+    def _special_id(self, token: Any) -> int:
+        number = self._tokenizer.token_to_id(token["content"] if isinstance(token, dict) else token)
+        assert number is not None  # the tokenizer of a preparation has [CLS] and [SEP]
+        return number
+
+    def __call__(self, texts: list[str]) -> Ragged:
+        """Return the tokens of texts, without special ones.
+
+        All texts are clean: to clean them again would take a quarter of the time. It would change something
+        only beside an added token inside a text, since the parts between are stripped.
+        """
+        parts = []
+        for start in range(0, len(texts), _BATCH):
+            batch = texts[start : start + _BATCH]
+            tokenizer, given = self._clean_tokenizer, batch
+            if self._added.search("\n".join(batch)) is not None:
+                tokenizer, given = self._tokenizer, self._special.taken_apart(batch)
+                self.spelled += self._special.count(batch)
+            parts.append(encode(tokenizer, given))
+        return Ragged.concatenate(parts)
+
+
+Annotate = Callable[[list[str], Ragged], dict[str, bytes]]
+"""From the texts of a chunk's sequences, and these, to members of the shard."""
+
+
+class Shards(contextlib.ExitStack):
+    """The shards that one task writes: one of each split for which there is something to write."""
+
+    def __init__(self, step: PlannedStep, rank: int):
+        super().__init__()
+        self._step, self._rank = step, rank
+        self._dtype = token_dtype(TokenizerSize.read(step.work).vocabulary_size)
+        self._writers: dict[str, ShardWriter] = {}
+
+    def write(self, split: str, packed: Packed, annotate: Annotate | None = None) -> None:
+        """Append sequences as chunks."""
+        if split not in self._writers:
+            path = self._step.out / split / f"shard-{self._rank:05d}.tar"
+            writer = ShardWriter(path, self._dtype, self._step.work / "partial")
+            self._writers[split] = self.enter_context(writer)
+        columns = packed.columns
+        offsets = packed.sequences.offsets[::columns]
+        for start, stop in pairwise(chunk_bounds(np.diff(offsets), self._step.config.chunk_tokens).tolist()):
+            first, end = offsets[start], offsets[stop]
+            sequences = packed.sequences.slice(start * columns, stop * columns)
+            labels = None if packed.labels is None else packed.labels[start:stop]
+            annotation = None
+            if annotate is not None:
+                assert packed.texts is not None  # data that is annotated is packed with its texts
+                annotation = annotate(packed.texts(start, stop), sequences)
+            self._writers[split].write(
+                sequences,
+                _starts_within(packed.sentence_starts, first, end),
+                _starts_within(packed.document_starts, first, end),
+                columns=columns,
+                labels=labels,
+                annotation=annotation,
+            )
+
+    def records(self) -> dict[str, dict]:
+        """Return the manifest's entry of each shard, once it is finished."""
+        return {split: writer.record for split, writer in self._writers.items()}
+
+
+def _starts_within(starts: np.ndarray, first: int, end: int) -> np.ndarray:
+    """Return the starts in [first, end), counted from `first`; starts: int64, ascending."""
+    low, high = np.searchsorted(starts, [first, end])
+    return starts[low:high] - first
 
 
 class Pack(PlannedStep):
@@ -24,9 +180,9 @@ class Pack(PlannedStep):
 
     stage = "build"
 
-    def packed(self, bucket: int, heartbeat: Heartbeat, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
+    def packed(self, bucket: int, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
         """Yield the sequences of a bucket, split by split, in as many parts as the bound on memory asks."""
-        encoder = TextEncoder(self.work, heartbeat)
+        encoder = TextEncoder(self.work)
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         parts = self.parts_of(runs, bucket)
         for part in range(parts):
@@ -111,23 +267,17 @@ class Build(Pack):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         counts: Counter[str] = Counter()
-        with self.heartbeat(rank) as heartbeat, Shards(self, rank) as shards:
-            annotate = self._annotate(heartbeat, counts)
-            for split, packed in self.packed(rank, heartbeat, counts):
+        with Shards(self, rank) as shards:
+            annotate = self._annotate(counts)
+            for split, packed in self.packed(rank, counts):
                 shards.write(split, packed, annotate)
         BuiltShards(counts=counts, shards=shards.records()).write(self.work, rank)
 
-    def _annotate(self, heartbeat: Heartbeat, counts: Counter[str]) -> Annotate | None:
+    def _annotate(self, counts: Counter[str]) -> Annotate | None:
         if self.config.annotate is None:
             return None
         annotator = Annotator(self.annotation, self.config.max_length, self.work / "parses")
-
-        def annotate(texts: list[str], sequences: Ragged) -> dict[str, bytes]:
-            members = annotator.members(texts, sequences, counts)
-            heartbeat.advance(sum(map(len, texts)))
-            return members
-
-        return annotate
+        return partial(annotator.members, counts=counts)
 
 
 def _encode_sentences(

@@ -47,8 +47,6 @@ class Merge(PlannedStep):
             )
         size = TokenizerSize.read(self.work)
         vocabulary = size.vocabulary_size
-        if size.new_tokens:
-            counts["new_tokens"] = size.new_tokens
         accented = {} if size.accented_letters is None else {"accented_letters": size.accented_letters}
         columns: dict[str, Any] = {}
         annotation: dict[str, Any] = {}

@@ -1,16 +1,23 @@
-"""Stage `read`: documents to clean sentences, scattered into run files by hash."""
+"""Stages `read` and `heldout`: documents to clean sentences, scattered into run files by hash.
+
+Documents are held out by a hash of their text, so that the choice depends on nothing else; of a few
+documents that may choose none, or all. Then `EnsureSplits` decides. The document with the smallest hash is
+held out, the one with the largest is not, for any share. Of a single document the last sentences are held
+out: the share `heldout` of them, and at least one. Duplicates of a document share its hash, hence its split.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
 
 from pretrain.prepare import buckets as bk
-from pretrain.prepare.prose import is_prose
-from pretrain.prepare.sentences import sentences_of
+from pretrain.prepare.sentences import is_prose, sentences_of
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.work_folder import (
@@ -43,12 +50,10 @@ class ReadSource(PlannedStep):
         task = self.plan.tasks[rank]
         counts: Counter[str] = Counter()
         faults = Faults(counts)
-        with self.heartbeat(rank) as heartbeat:
-            for number, text in enumerate(documents(task, self.config.sources[task.source], faults)):
-                heartbeat.advance(len(text))
-                if text:
-                    counts["documents_read"] += 1
-                    yield Document(text, f"{rank}/{number}", metadata={"source": task.source})
+        for number, text in enumerate(documents(task, self.config.sources[task.source], faults)):
+            if text:
+                counts["documents_read"] += 1
+                yield Document(text, f"{rank}/{number}", metadata={"source": task.source})
         DocumentCounts(counts).write(self.work, rank)
         if faults.named:
             UnreadRows(named=faults.named).write(self.work, rank)
@@ -136,3 +141,47 @@ class Scatter(PlannedStep):
         if decision and decision.key == key:
             return decision.heldout
         return bk.is_below(number, self.config.heldout)
+
+
+class EnsureSplits(PlannedStep):
+    """Decide by the rule where the hashes leave a split empty, and run the reading tasks concerned again.
+
+    reading: the steps of the stage `read`, of which `Scatter` follows the decision. A corpus with enough
+    documents costs a look at the smallest and largest hash of each task.
+    """
+
+    name, stage = "ensure both splits", "heldout"
+
+    def __init__(self, work: Path, reading: list[PipelineStep]):
+        super().__init__(work)
+        self.reading = reading
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        ranges = HashRange.read_all(self.work)
+        decision = _decide(list(ranges.values()), self.config.heldout)
+        if decision is None:
+            return
+        decision.write(self.work)
+        for task, hashes in ranges.items():
+            if any(pair and pair[1] == decision.key for pair in (hashes.smallest, hashes.largest)):
+                self._read_again(task, len(ranges))
+
+    def _read_again(self, task: int, tasks: int) -> None:
+        stream: Any = None
+        for step in self.reading:
+            stream = step.run(stream, task, tasks)
+
+
+def _decide(ranges: list[HashRange], share: float) -> Decision | None:
+    """Return which document to decide on; None if the hashes fill both splits, or there is no text at all."""
+    smallest = min((hashes.smallest for hashes in ranges if hashes.smallest), default=None)
+    largest = max((hashes.largest for hashes in ranges if hashes.largest), default=None)
+    if smallest is None or largest is None:
+        return None
+    if bk.is_below(smallest[0], share) and not bk.is_below(largest[0], share):
+        return None
+    if smallest == largest:
+        return Decision(key=smallest[1], cut=True, heldout=False)
+    if bk.is_below(smallest[0], share):
+        return Decision(key=largest[1], cut=False, heldout=False)
+    return Decision(key=smallest[1], cut=False, heldout=True)

@@ -21,9 +21,7 @@ from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_records, one_per_sequence
 from pretrain.prepare.sources.readers import where
 from pretrain.prepare.sources.records import MOST_NEGATIVES, Record, column_names, records, split_joined
-from pretrain.prepare.stages.build import Build
-from pretrain.prepare.stages.choose import choose
-from pretrain.prepare.stages.encode import TextEncoder
+from pretrain.prepare.stages.build import Build, TextEncoder, choose
 from pretrain.prepare.stages.read import Scatter
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.stages.tokenizer import MakeTokenizer
@@ -39,10 +37,8 @@ class ReadRecords(PlannedStep):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         task = self.plan.tasks[rank]
-        with self.heartbeat(rank) as heartbeat:
-            for record in records(task, self.config.sources[task.source]):
-                heartbeat.advance(sum(map(len, record.texts)))
-                yield Document(record.texts[0], str(rank), metadata={"source": task.source, "record": record})
+        for record in records(task, self.config.sources[task.source]):
+            yield Document(record.texts[0], str(rank), metadata={"source": task.source, "record": record})
 
 
 class ScatterRecords(Scatter):
@@ -88,21 +84,20 @@ class AgreeOnColumns(PlannedStep):
     name, stage = "columns and labels", "columns"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        with self.heartbeat(0):
-            tasks = TaskColumns.read_all(self.work)
-            with_labels, without = (
-                [n for n, task in tasks.items() if bool(task.labels) is has] for has in (True, False)
+        tasks = TaskColumns.read_all(self.work)
+        with_labels, without = (
+            [n for n, task in tasks.items() if bool(task.labels) is has] for has in (True, False)
+        )
+        if with_labels and without:
+            places = [where(self.plan.tasks[n], tasks[n].position) for n in (with_labels[0], without[0])]
+            raise UserError(
+                f"The record in {places[0]} has a label, that in {places[1]} has none: give all records "
+                "labels, or none."
             )
-            if with_labels and without:
-                places = [where(self.plan.tasks[n], tasks[n].position) for n in (with_labels[0], without[0])]
-                raise UserError(
-                    f"The record in {places[0]} has a label, that in {places[1]} has none: give all records "
-                    "labels, or none."
-                )
-            filled = {"text"}.union(*(task.columns for task in tasks.values()))
-            labels = max(task.labels for task in tasks.values()) if with_labels else None
-            columns = [name for name in _COLUMNS if name in filled]
-            Columns(columns=columns, labels=labels).write(self.work)
+        filled = {"text"}.union(*(task.columns for task in tasks.values()))
+        labels = max(task.labels for task in tasks.values()) if with_labels else None
+        columns = [name for name in _COLUMNS if name in filled]
+        Columns(columns=columns, labels=labels).write(self.work)
 
 
 class MakeRecordTokenizer(MakeTokenizer):

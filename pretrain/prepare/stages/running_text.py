@@ -18,9 +18,8 @@ from augment.core.ragged import Ragged, offsets_of, segment_indices
 from pretrain.data.manifest import SPLITS
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed
-from pretrain.prepare.stages.build import Pack
+from pretrain.prepare.stages.build import Pack, Shards
 from pretrain.prepare.stages.step import PlannedStep
-from pretrain.prepare.stages.write import Shards
 from pretrain.prepare.work_folder import BuiltShards, ResolveCounts, ShuffledShards, write_dropped
 
 _SENTENCE, _DOCUMENT = 1 << 29, 1 << 30  # marks of a token that opens one, above its id
@@ -33,14 +32,13 @@ class Resolve(PlannedStep):
     name, stage = "resolve duplicates", "resolve"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        with self.heartbeat(rank):
-            runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
-            signatures = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
-            held = signatures["heldout"] == 1
-            shared = signatures[held][np.isin(signatures["key"][held], signatures["key"][~held])]
-            dropped = np.unique(shared[["document", "index"]])
-            write_dropped(self.work, rank, dropped)
-            ResolveCounts({"heldout_sentences_in_train": len(dropped)}).write(self.work, rank)
+        runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
+        signatures = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
+        held = signatures["heldout"] == 1
+        shared = signatures[held][np.isin(signatures["key"][held], signatures["key"][~held])]
+        dropped = np.unique(shared[["document", "index"]])
+        write_dropped(self.work, rank, dropped)
+        ResolveCounts({"heldout_sentences_in_train": len(dropped)}).write(self.work, rank)
 
 
 class ScatterSequences(Pack):
@@ -53,17 +51,16 @@ class ScatterSequences(Pack):
         sequences = bk.RunWriter(self.work / "sequences", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         number = 0
         seed = bk.mixed(np.array([self.config.seed], np.uint64), rank)
-        with self.heartbeat(rank) as heartbeat:
-            for split, packed in self.packed(rank, heartbeat, counts):
-                offsets = packed.sequences.offsets.tolist()
-                tokens = _marked(packed)
-                count = len(packed.sequences)
-                # Of the place, not of the tokens: copies of a sequence are no neighbours either.
-                places = np.arange(number, number + count, dtype=np.uint64)
-                keys = bk.mixed(places + seed, bk.SEQUENCE_SALT)
-                for key, low, high in zip(keys.tolist(), offsets, offsets[1:]):
-                    sequences.add((key, 4 * (high - low), 0, SPLITS.index(split)), tokens[low:high].tobytes())
-                number += count
+        for split, packed in self.packed(rank, counts):
+            offsets = packed.sequences.offsets.tolist()
+            tokens = _marked(packed)
+            count = len(packed.sequences)
+            # Of the place, not of the tokens: copies of a sequence are no neighbours either.
+            places = np.arange(number, number + count, dtype=np.uint64)
+            keys = bk.mixed(places + seed, bk.SEQUENCE_SALT)
+            for key, low, high in zip(keys.tolist(), offsets, offsets[1:]):
+                sequences.add((key, 4 * (high - low), 0, SPLITS.index(split)), tokens[low:high].tobytes())
+            number += count
         sequences.flush()
         BuiltShards(counts=counts).write(self.work, rank)
 
@@ -76,7 +73,7 @@ class ShuffleSequences(PlannedStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         runs = bk.open_runs(self.work / "sequences", self.buckets, bk.TEXT_RECORD)
         parts = self.parts_of(runs, rank)
-        with self.heartbeat(rank) as heartbeat, Shards(self, rank) as shards:
+        with Shards(self, rank) as shards:
             for part in range(parts):
                 stored = bk.load_texts(runs, rank, part, parts)
                 order = np.argsort(stored.records["key"], kind="stable")
@@ -84,7 +81,6 @@ class ShuffleSequences(PlannedStep):
                     rows = order[stored.records["heldout"][order] == number]
                     if len(rows):
                         shards.write(split, _unmarked(stored, rows))
-                heartbeat.advance(len(stored.blob))
         ShuffledShards(shards=shards.records()).write(self.work, rank)
 
 

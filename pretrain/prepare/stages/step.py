@@ -1,4 +1,4 @@
-"""What the steps of a preparation share: the work folder, the plan in it, and how a step counts its progress.
+"""What the steps of a preparation share: the work folder, and the plan in it.
 
 Nothing that a step does depends on the executor or on how many tasks run at once. Each output appears whole
 under its final name, and a step that runs twice writes the same bytes.
@@ -11,7 +11,6 @@ from datatrove.pipeline.base import PipelineStep
 
 from pretrain.config.data import DataConfig
 from pretrain.prepare import buckets as bk
-from pretrain.prepare.progress import Heartbeat
 from pretrain.prepare.work_folder import Plan
 
 
@@ -28,10 +27,6 @@ class Step(PipelineStep):
     @property
     def out(self) -> Path:
         return self.work.parent
-
-    def heartbeat(self, rank: int) -> Heartbeat:
-        """Return the context in which a task tells how far it is."""
-        return Heartbeat(self.work, self.stage, rank)
 
 
 class PlannedStep(Step):

@@ -8,7 +8,6 @@ import numpy as np
 
 from pretrain.common.errors import UserError
 from pretrain.data.annotate import check_corpus
-from pretrain.data.new_words import add_words
 from pretrain.data.tokenizer import (
     MOST_ACCENTED,
     accented_share,
@@ -23,14 +22,13 @@ from pretrain.prepare.work_folder import TokenizerSize
 
 
 class MakeTokenizer(PlannedStep):
-    """Train a tokenizer on a sample of the training text, or adopt an existing one; give that new words."""
+    """Train a tokenizer on a sample of the training text, or adopt an existing one."""
 
     name = stage = "tokenizer"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        with self.heartbeat(0) as self._heartbeat:
-            self._check_script()
-            self._make()
+        self._check_script()
+        self._make()
 
     def _check_script(self) -> None:
         """Refuse a corpus in another script than the parser's language, before anything is parsed."""
@@ -47,12 +45,9 @@ class MakeTokenizer(PlannedStep):
 
     def _make(self) -> None:
         config = self.config
-        added: list[str] = []
         accented: float | None = None
         if config.tokenizer:
             tokenizer = adopt_tokenizer(config.tokenizer, config.max_length)
-            if config.new_words:
-                tokenizer, added = add_words(tokenizer, self.sample(), config.new_words)
         else:
             # One task, alone on the machine: let the trainer use its threads. It counts words, whose order
             # does not matter.
@@ -73,9 +68,7 @@ class MakeTokenizer(PlannedStep):
         save_tokenizer(tokenizer, self.work / "tokenizer")
         if accented is None and folds(self.work / "tokenizer")[1]:
             accented = accented_share(self._some_texts())
-        TokenizerSize(
-            vocabulary_size=len(tokenizer), new_tokens=len(added) or None, accented_letters=accented
-        ).write(self.work)
+        TokenizerSize(vocabulary_size=len(tokenizer), accented_letters=accented).write(self.work)
 
     def sample(self) -> Iterator[str]:
         """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs.
@@ -100,4 +93,3 @@ class MakeTokenizer(PlannedStep):
                 coin = bk.fraction(texts.records["key"], bk.SAMPLE_SALT)
                 chosen = (coin < share * weights[texts.records["source"]]) & (texts.records["heldout"] == 0)
                 yield from texts.decode(np.flatnonzero(chosen))
-            self._heartbeat.advance(1)

@@ -26,13 +26,10 @@ from augment.spec.sets import SETS
 from augment.text.draws import Draws
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
-from pretrain.cache import __main__ as cache_command
 from pretrain.cache import augmenting
 from pretrain.common.errors import UserError
-from pretrain.data import idle_augmentations
 from pretrain.data.annotation import Annotation, pack
 from pretrain.data.batch import ViewSpec, number_of_labels
-from pretrain.data.pipelines import build_for
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 
@@ -218,25 +215,6 @@ def test_records_that_nothing_changed_stay_unless_they_are_to_be_dropped(tiny_da
         make(tiny_data, tmp_path / "whole", {"augmented": spec}, unchanged="drop")
     with pytest.raises(UserError, match="leaves nothing"):
         make(tiny_data, tmp_path / "none", {"augmented": "crop:rate=1.0|crop:rate=0.9999"}, unchanged="drop")
-
-
-def test_what_never_applies_is_said(annotated, tmp_path):
-    manifest = make(annotated, tmp_path / "cache", {"augmented": "sentence-reordering|random-swap"})
-    (line,) = idle_augmentations.of_cache(manifest)
-    drawn = manifest["cache"]["rates"]["augmented"]["sentence-reordering"]["drawn"]
-    assert "sentence-reordering (augmented)" in line and f"none of {drawn:,} sentences: 1 of 2 draws" in line
-    assert line in cache_command.summary(manifest, tmp_path / "cache")
-    reader = ShardReader(annotated)
-    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
-    pipelines = [
-        (spec, build_for(reader, spec, vocabulary, None))
-        for spec in ("sentence-reordering|neg", "neg", "pi|mv")
-    ]
-    sentences = [
-        sentence for number in range(reader.num_chunks) for sentence in reader.read(number).annotation
-    ]
-    (line,) = idle_augmentations.of_sentences(pipelines, sentences)
-    assert "sentence-reordering (sentence-reordering|neg) changed none" in line
 
 
 @pytest.mark.parametrize(

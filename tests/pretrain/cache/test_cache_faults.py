@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cache_helpers import make, records_of
 from export_helpers import make_tokenizer
+from loader_helpers import write_folder
 from prepare_helpers import digest
 from write_faults import Subject, require_all
 
@@ -15,7 +16,6 @@ from pretrain.cache.stages import AugmentedShard, AugmentShard, MergeCache
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.data.manifest import MANIFEST
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import save_tokenizer, tokenizer_hash
 

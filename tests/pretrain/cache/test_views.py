@@ -245,16 +245,6 @@ def test_views_made_with_another_table_of_the_same_name_are_refused(tiny_data, t
     cached_views.make(settings)  # views that are there need no table
 
 
-def test_members_that_never_apply_are_looked_for_in_the_views_that_are_read():
-    """Views that were made once are columns: the data that the run reads has no text that could be augmented
-    again."""
-    settings, lines = config(data__cache="1", augment__augmented="pi|mv"), []
-    reader = SimpleNamespace(manifest={}, annotation=None)
-    data = start_data.Data(trains_on(settings), reader, None, None, None, None, {})
-    summary.print_idle_augmentations(data, SimpleNamespace(say=lines.append))
-    assert lines == []
-
-
 def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     monkeypatch.setattr(summary.dist, "get_world_size", lambda: 1)
     settings, lines = config(data__cache="1"), []

@@ -222,16 +222,6 @@ def test_on_two_balanced_ranks_resumed_equals_uninterrupted_bitwise(tiny_data, t
 
 
 @pytest.mark.full
-def test_on_two_ranks_all_keep_the_layers_that_the_run_began_with(tiny_data, tmp_path):
-    """The command that resumes need not name them."""
-    run, other = tmp_path / "run", tmp_path / "other"
-    finish(start(command(tiny_data, run, model__layer_code="library", checkpoint__keep=9), ranks=2))
-    copy_at_first_checkpoint(run, other)
-    finish(start(command(tiny_data, other, checkpoint__keep=9, checkpoint__resume="auto"), ranks=2))
-    assert curve(other) == curve(run)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("how", ["SIGUSR1", "stop file"])
 def test_leaves_at_a_step_boundary_when_asked(tiny_data, whole, tmp_path, how):
     run = tmp_path / "run"

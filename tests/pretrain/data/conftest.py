@@ -4,9 +4,9 @@ from pathlib import Path
 
 import loader_helpers as helpers
 import pytest
+from loader_helpers import write_folder
 
 from pretrain.data import loader
-from pretrain.data.shard_writer import write_folder
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import loader_helpers as helpers
 import numpy as np
 import pytest
 import torch
-from loader_helpers import assert_same, assert_same_run, batches
+from loader_helpers import assert_same, assert_same_run, batches, write_folder
 
 from augment.core.errors import AugmentationError
 from augment.core.keys import sequence_keys
@@ -14,7 +14,6 @@ from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
 from pretrain.data.batch import ViewSpec, label_names, number_of_labels
 from pretrain.data.masking import mask_tokens
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import ShardReader
 from pretrain.data.worker import clip
 
@@ -193,9 +192,6 @@ def test_settings_that_do_not_fit(folder):
         ({"global_batch": 50}, r"train\.global_batch = 50 is not a multiple of data\.lanes = 8"),
         ({"global_batch": 504}, r"500 sequences, fewer than one global batch"),
         ({"max_length": 30}, r"up to 40 tokens, the model takes 30: raise model\.max_positions"),
-        ({"damaged": "ignore"}, "'refuse' or 'skip'"),
-        ({"start_step": 30}, "last step before the first"),
-        ({"workers": -1}, "must not be negative"),
         ({"views": [ViewSpec(role, "crop", labelled=True) for role in "ab"]}, "a, b are all labelled"),
         ({"views": [ViewSpec("a", "crop,reorder", labelled=True)]}, "several stages"),
         ({"views": [ViewSpec("a", "none", labelled=True)]}, "changes nothing"),

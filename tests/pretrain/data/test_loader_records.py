@@ -6,7 +6,7 @@ from pathlib import Path
 import loader_helpers as helpers
 import numpy as np
 import pytest
-from loader_helpers import assert_same, assert_same_run, batches, damage
+from loader_helpers import assert_same, assert_same_run, batches, damage, write_folder
 
 from augment.core.identity import sequence_identities
 from augment.core.keys import sequence_keys
@@ -17,7 +17,6 @@ from pretrain.data import loader as loader_module
 from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.loader import require_negatives
 from pretrain.data.masking import mask_tokens
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import DamagedShard, ShardReader
 
 RECORDS, CHUNK_TOKENS = 500, 1200

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loader_helpers import write_folder
 from run_helpers import command, finish, records, start
 
 from augment.core.ragged import Ragged
@@ -16,7 +17,7 @@ from augment.text.parsed import ParsedSentence
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation, pack
 from pretrain.data.manifest import read_manifest, require_files
-from pretrain.data.shard_writer import ShardWriter, split_summary, write_folder, write_manifest
+from pretrain.data.shard_writer import ShardWriter, split_summary, write_manifest
 from pretrain.data.shards import DamagedShard, ShardReader
 
 

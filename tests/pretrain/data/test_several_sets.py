@@ -6,7 +6,7 @@ from pathlib import Path
 import loader_helpers as helpers
 import numpy as np
 import pytest
-from loader_helpers import assert_same
+from loader_helpers import assert_same, write_folder
 from run_helpers import command, curve, finish, records, start
 
 from augment.core.ragged import Ragged
@@ -16,7 +16,6 @@ from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.lanes import Lanes, MixedLanes
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import SeveralSets, ShardReader
 
 SETS = [np.array([37, 41, 1, 58]), np.array([29, 44, 40]), np.array([300])]

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 from export_helpers import make_tokenizer
+from loader_helpers import write_folder
 from write_faults import Subject, require_all
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.data.manifest import MANIFEST
-from pretrain.data.shard_writer import ShardWriter, write_folder
+from pretrain.data.shard_writer import ShardWriter
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import save_tokenizer, tokenizer_hash
 from pretrain.prepare.buckets import TEXT_RECORD, RunWriter, open_runs

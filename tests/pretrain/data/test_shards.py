@@ -8,11 +8,12 @@ import pickle
 import numpy as np
 import pytest
 import webdataset
+from loader_helpers import write_folder
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.data.manifest import read_manifest
-from pretrain.data.shard_writer import ShardWriter, chunk_bounds, write_folder
+from pretrain.data.shard_writer import ShardWriter, chunk_bounds
 from pretrain.data.shards import DamagedShard, ShardReader
 
 

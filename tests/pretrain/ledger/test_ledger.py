@@ -6,12 +6,12 @@ import loader_helpers as helpers
 import numpy as np
 import pytest
 import torch
+from loader_helpers import write_folder
 
 from augment.core.keys import derive
 from augment.core.ragged import Ragged
 from pretrain.data.batch import RankBatch, View
 from pretrain.data.masking import Masked
-from pretrain.data.shard_writer import write_folder
 from pretrain.ledger import chain
 from pretrain.ledger.hashes import label_words, masking_words, sequence_words, sum_words, view_words
 from pretrain.step.plan import StepPlan

@@ -3,7 +3,7 @@
 import loader_helpers as helpers
 import numpy as np
 import pytest
-from loader_helpers import batches, damage
+from loader_helpers import batches, damage, write_folder
 
 from augment.core.ragged import Ragged
 from pretrain.config.recipe import validate_config
@@ -11,7 +11,6 @@ from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.lanes import MixedLanes
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
-from pretrain.data.shard_writer import write_folder
 from pretrain.ledger import chain
 from pretrain.ledger.hashes import sum_words
 from pretrain.verify.compare import compare

@@ -53,8 +53,6 @@ def test_fewer_others_than_neighbours():
     assert (nearest_neighbours(x, 7) != NONE).sum(1).tolist() == [4] * 5
     some = nearest_neighbours(x, 4, identities=torch.tensor([0, 0, 1, 2, 3]))
     assert (some != NONE).sum(1).tolist() == [3, 3, 4, 4, 4]
-    with pytest.raises(UserError, match="at least 1"):
-        nearest_neighbours(x, 0)
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -245,12 +243,8 @@ def test_virtual_augmentation_reaches_no_parameter_and_keeps_its_radius_without_
 
 def test_virtual_augmentation_input_is_checked(setting):
     head, e, neighbours = setting
-    with pytest.raises(UserError, match="radius"):
-        virtual_augmentation(head, e, neighbours, 0.05, 0.0, begin())
     with pytest.raises(UserError, match="temperature"):
         virtual_augmentation(head, e, neighbours, 0.0, 1.0, begin())
-    with pytest.raises(ValueError, match=r"\[3, 4\] and \[2, 4\]"):
-        neighbourhood_loss(torch.randn(3, 4), torch.randn(2, 4), torch.zeros(3, 1, dtype=torch.long), 0.1)
 
 
 def test_memory_grows_with_the_batch_not_its_square():

@@ -15,6 +15,7 @@ INTEGERS = {"width": "i32", "rows": "i32", "programs": "i32", "site": "i32", "he
 TYPES = INTEGERS | {"stride": "i32", "eps": "fp32", "labels": "*i64", "keys": "*i64", "losses": "*fp32"}
 FLOATS = {"bias", "weight", "norm_bias", "statistics", "sums", "cos", "sin"}
 STREAM = {"residual", "added", "normed", "of_stream", "of_residual"}
+OPTIONAL = {"bias", "residual", "norm_bias", "keys", "added", "normed", "working", "of_stream", "of_working"}
 CONSTANTS = {"THRESHOLD": int(0.1 * 2**32), "RATE": 0.1, "BLOCK": 1024, "HALF": 32, "SIGN": -1, "IGNORED": -1}
 
 
@@ -31,6 +32,12 @@ def main() -> None:
                     if parameter.isupper():
                         signature[parameter] = "constexpr"
                         constants[parameter] = CONSTANTS.get(parameter, flag)
+                    elif (
+                        not flag
+                        and parameter in OPTIONAL
+                        and (parameter, name) != ("added", "connect_backward")
+                    ):
+                        signature[parameter], constants[parameter] = "constexpr", None
                     elif parameter in TYPES:
                         signature[parameter] = TYPES[parameter]
                     else:

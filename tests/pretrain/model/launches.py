@@ -44,6 +44,20 @@ class Launches(TorchDispatchMode):
         super().__init__()
         self.operators, self.bytes = Counter(), Counter()
 
+    def __enter__(self):
+        self._patch = patch.object(fused, "_launch", self._count_program)
+        self._patch.start()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self._patch.stop()
+        return super().__exit__(*error)
+
+    def _count_program(self, name, grid, *arguments, **_):
+        self.operators[name] += 1
+        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+        self.bytes[name] += sum(x.numel() * x.element_size() for x in tensors)
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         output = function(*args, **(kwargs or {}))
         tensors = [x for x in tree_leaves((args, kwargs, output)) if isinstance(x, torch.Tensor)]
@@ -60,7 +74,6 @@ def as_on_a_gpu() -> Iterator[None]:
     """Let tensors without data take the branches of CUDA, under bfloat16."""
     with (
         patch.object(flash, "_runs_flash", lambda device: True),
-        patch.object(flash, "_flash_attn", lambda: None),
         patch.object(torch.backends.cuda, "is_flash_attention_available", lambda: True),
         patch.object(encoder_module, "kernels_for", lambda device, dtype: fused),
         patch.object(mlm, "kernels_for", lambda device, dtype: fused),
@@ -72,12 +85,12 @@ def as_on_a_gpu() -> Iterator[None]:
         yield
 
 
-def make_encoder(family: str, layer_code: str = "own", **more: object) -> SentenceEncoder:
+def make_encoder(family: str, **more: object) -> SentenceEncoder:
     tokenizer = SimpleNamespace(pad_token_id=0, cls_token_id=1, sep_token_id=2, vocab_size=VOCABULARY)
     tokenizer = type("Tokenizer", (SimpleNamespace,), {"__len__": lambda self: VOCABULARY})(**vars(tokenizer))
     sizes = SIZES | {"dropout": 0.1, "attention_dropout": 0.1} | more
     with META:
-        encoder = build_encoder({"type": family} | sizes, tokenizer, "mean", layer_code)
+        encoder = build_encoder({"type": family} | sizes, tokenizer, "mean")
     return encoder.to(META).train()
 
 

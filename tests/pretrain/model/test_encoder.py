@@ -11,8 +11,7 @@ from transformers import AutoModelForMaskedLM
 from transformers.models.modernbert import modeling_modernbert
 
 from pretrain.common.errors import UserError
-from pretrain.model import attention
-from pretrain.model.encoder import LAYER_CODES, SentenceEncoder, build_encoder
+from pretrain.model.encoder import SentenceEncoder, build_encoder
 from pretrain.model.pooling import SECOND_STATE
 
 LENGTHS = torch.tensor([5, 1, 2, MAX_POSITIONS, 7, 7, 1, 19, MAX_POSITIONS, 5])
@@ -45,11 +44,10 @@ def pad(ids: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return rows, (torch.arange(rows.shape[1]) < lengths[:, None])
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("order", ["mixed", "sorted"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_forward_and_gradients_equal_the_padded_model(family, order, layer_code):
-    encoder = make_encoder(family, layer_code=layer_code).double()
+def test_forward_and_gradients_equal_the_padded_model(family, order):
+    encoder = make_encoder(family).double()
     twin = padded_twin(encoder)
     lengths = LENGTHS if order == "mixed" else LENGTHS.sort().values
     ids = random_ids(lengths)
@@ -69,11 +67,10 @@ def test_forward_and_gradients_equal_the_padded_model(family, order, layer_code)
         torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-10, atol=1e-10, msg=name)
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
 @pytest.mark.parametrize("pooling", list(SECOND_STATE))
-def test_poolings_equal_their_definition(family, pooling, layer_code):
-    encoder = make_encoder(family, pooling, layer_code=layer_code).double()
+def test_poolings_equal_their_definition(family, pooling):
+    encoder = make_encoder(family, pooling).double()
     ids = random_ids(LENGTHS)
     rows, mask = pad(ids, LENGTHS)
     states = (
@@ -120,10 +117,9 @@ def test_a_sequence_does_not_depend_on_its_batch(family):
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(family, layer_code):
-    encoder = make_encoder(family, layer_code=layer_code)
+def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(family):
+    encoder = make_encoder(family)
     none = torch.zeros(0, dtype=torch.long)
     hidden = encoder.forward_packed(none, none)
     vectors = encoder.embed(none, none)
@@ -133,9 +129,8 @@ def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(family, lay
         assert parameter.grad is not None and not parameter.grad.any(), name
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
-def test_attention_dropout_acts_in_training_only_and_replays_with_the_seed(layer_code):
-    encoder = make_encoder("bert", layer_code=layer_code, attention_dropout=0.5)
+def test_attention_dropout_acts_in_training_only_and_replays_with_the_seed():
+    encoder = make_encoder("bert", attention_dropout=0.5)
     ids = random_ids(LENGTHS)
 
     def run(seed):
@@ -147,20 +142,6 @@ def test_attention_dropout_acts_in_training_only_and_replays_with_the_seed(layer
     assert not torch.allclose(run(1), run(2), atol=1e-4)
     encoder.eval()
     assert torch.equal(run(1), run(2))
-
-
-def test_attention_dropout_has_the_right_mean_and_rate():
-    """Values that are all ones come out as (kept weights) / (1 - p): mean 1, and 0 or 2 for a lone token."""
-    lengths = torch.tensor([1] * 2000 + [4] * 500)
-    layout = attention.PackedLayout.build(lengths, torch.device("cpu"))
-    query, key = torch.zeros(2, 1, 2, 4000, 8)
-    torch.manual_seed(0)
-    output, _ = attention.packed_attention(
-        torch.nn.Module(), query, key, torch.ones_like(key), None, dropout=0.5, packed_layout=layout
-    )
-    assert sorted(output[0, :2000].unique().tolist()) == [0.0, 2.0]
-    assert output.mean().item() == pytest.approx(1.0, abs=0.02)
-    assert sorted(output[0, 2000:].unique().tolist()) == [0.0, 0.5, 1.0, 1.5, 2.0]
 
 
 def test_bfloat16_autocast_stays_near_float32_and_pools_in_float32():
@@ -175,11 +156,10 @@ def test_bfloat16_autocast_stays_near_float32_and_pools_in_float32():
     assert all(p.grad.dtype == torch.float32 for p in encoder.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(family, layer_code):
+def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(family):
     """Bitwise, with dropout, also through flash kernels, whose dropout is the generator's."""
-    encoder = make_encoder(family, layer_code=layer_code, dropout=0.2, attention_dropout=0.3).train()
+    encoder = make_encoder(family, dropout=0.2, attention_dropout=0.3).train()
     ids = random_ids(LENGTHS)
 
     def run():
@@ -250,9 +230,8 @@ def test_an_empty_sequence_is_an_error():
         make_encoder("bert").embed(torch.tensor([5, 6]), torch.tensor([1, 0, 1]))
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
-def test_a_padded_call_is_an_error_that_says_what_to_do(layer_code):
-    encoder = make_encoder("bert", layer_code=layer_code)
+def test_a_padded_call_is_an_error_that_says_what_to_do():
+    encoder = make_encoder("bert")
     with pytest.raises(UserError, match="SentenceEncoder"):
         encoder.lm(torch.ones(2, 4, dtype=torch.long))
     with pytest.raises(UserError, match="attention_mask"):

@@ -1,7 +1,5 @@
 """The variable-length branch: its operator in plain torch, against attention by length."""
 
-from unittest.mock import patch
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from flash_reference import flash_on_cpu
 from pretrain.common.errors import UserError
 from pretrain.model import flash
 from pretrain.model.attention import PackedLayout
-from pretrain.model.encoder import LAYER_CODES
 
 LENGTHS = torch.tensor([5, 1, 2, MAX_POSITIONS, 7, 7, 1, 19, MAX_POSITIONS, 5])
 FAMILIES = ["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"]
@@ -31,10 +28,9 @@ def backpropagate(encoder, ids, lengths, **more) -> tuple[torch.Tensor, dict[str
     return hidden.detach(), gradients(encoder)
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_equals_attention_by_length_forward_and_backward(family, layer_code):
-    encoder = make_encoder(family, layer_code=layer_code).double()
+def test_it_equals_attention_by_length_forward_and_backward(family):
+    encoder = make_encoder(family).double()
     ids = random_ids(LENGTHS)
     dense, expected = backpropagate(encoder, ids, LENGTHS)
     with flash_on_cpu() as calls:
@@ -48,12 +44,11 @@ def test_it_equals_attention_by_length_forward_and_backward(family, layer_code):
         torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-10, msg=name)
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("heads", [1, 2, 4, 16])
-def test_heads_of_any_size_keep_their_scale(heads, layer_code):
+def test_heads_of_any_size_keep_their_scale(heads):
     """Heads of 48, 24, 12 and 3: what is missing to a multiple of 8 is filled with zeros."""
     sizes = {"hidden_size": 48, "heads": heads}
-    encoder = make_encoder("bert", layer_code=layer_code, **sizes).double()
+    encoder = make_encoder("bert", **sizes).double()
     ids = random_ids(LENGTHS)
     dense, expected = backpropagate(encoder, ids, LENGTHS)
     with flash_on_cpu() as calls:
@@ -65,9 +60,8 @@ def test_heads_of_any_size_keep_their_scale(heads, layer_code):
         torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-10, msg=name)
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
-def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(layer_code):
-    encoder = make_encoder("bert", layer_code=layer_code)
+def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient():
+    encoder = make_encoder("bert")
     none = torch.zeros(0, dtype=torch.long)
     with flash_on_cpu() as calls:
         encoder.embed(none, none).sum().backward()
@@ -76,9 +70,8 @@ def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(layer_code)
     assert base and all(p.grad is not None and not p.grad.any() for p in base.values())
 
 
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
-def test_attention_dropout_is_the_kernels_and_replays_with_the_seed(layer_code):
-    encoder = make_encoder("bert", layer_code=layer_code, attention_dropout=0.5).train()
+def test_attention_dropout_is_the_kernels_and_replays_with_the_seed():
+    encoder = make_encoder("bert", attention_dropout=0.5).train()
     ids = random_ids(LENGTHS)
 
     def run(seed, keys=KEYS):
@@ -122,29 +115,16 @@ def test_filler_is_sequences_of_its_own_no_longer_than_the_longest(lengths, fill
     assert layout.boundaries.dtype == torch.int32
 
 
-def test_a_kernel_is_chosen_by_importing_its_function_and_by_what_it_can():
+def test_the_kernel_takes_what_it_can():
     half = torch.zeros(2, 3, 4, 64, dtype=torch.bfloat16)
     with flash_on_cpu():
-        assert flash.variable_length_kernel(half) is flash._by_torch
-        assert flash.variable_length_kernel(torch.zeros(2, 3, 1, 257, dtype=torch.bfloat16)) is None
-        with patch.object(flash, "_flash_attn", lambda: print):
-            assert flash.variable_length_kernel(half, deterministic=True) is flash._by_flash_attn
+        assert flash.takes_flash(half)
+        assert not flash.takes_flash(torch.zeros(2, 3, 1, 257, dtype=torch.bfloat16))
         with pytest.raises(UserError, match=r"--train\.deterministic true"):
-            flash.variable_length_kernel(half, deterministic=True)
+            flash.takes_flash(half, deterministic=True)
         torch.use_deterministic_algorithms(True)
         try:
-            assert flash.variable_length_kernel(half, deterministic=True) is flash._by_torch
+            assert flash.takes_flash(half, deterministic=True)
         finally:
             torch.use_deterministic_algorithms(False)
-    assert flash.variable_length_kernel(half) is None  # on a CPU
-
-
-def test_a_package_without_the_function_is_no_flash_attn(tmp_path, monkeypatch):
-    (tmp_path / "flash_attn.py").write_text("raise ImportError('undefined symbol')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    flash._flash_attn.cache_clear()
-    assert flash._flash_attn() is None
-    (tmp_path / "flash_attn.py").write_text("def flash_attn_varlen_func(): ...\n")
-    flash._flash_attn.cache_clear()
-    assert flash._flash_attn().__name__ == "flash_attn_varlen_func"
-    flash._flash_attn.cache_clear()
+    assert not flash.takes_flash(half)  # on a CPU

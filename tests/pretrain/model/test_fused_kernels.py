@@ -16,9 +16,9 @@ from run_helpers import ROOT
 
 from pretrain.model import encoder as encoder_module
 from pretrain.model.kernels import dropout as hashing
-from pretrain.model.kernels import fused, operators, plain
+from pretrain.model.kernels import fused, plain
 from pretrain.model.kernels.dropout import Dropout, site_of
-from pretrain.model.kernels.operators import IGNORED
+from pretrain.model.kernels.fused import IGNORED
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS = torch.tensor([3, 1, 12, 9])
@@ -140,7 +140,7 @@ def test_dropout_keeps_what_the_hash_says_bit_by_bit(rate):
 
 
 def test_sums_of_more_rows_than_programs_are_the_same_at_every_call(monkeypatch):
-    monkeypatch.setattr(operators, "PROGRAMS", 8)
+    monkeypatch.setattr(fused, "PROGRAMS", 8)
     x, bias = normal(61, 24, seed=0), normal(24, seed=1)
 
     def gradient():

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import batch_norm
 
-from pretrain.common.errors import UserError
 from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head, vascl_head
 
 
@@ -116,12 +115,3 @@ def test_computes_in_its_own_precision_under_autocast():
             assert torch.equal(head(x), head(x.float()))
             assert head(x.bfloat16()).dtype == torch.float32
         assert head.double()(x).dtype == torch.float64
-
-
-def test_bad_settings_are_explained():
-    with pytest.raises(UserError, match=r"'swish'.*relu, gelu, tanh"):
-        ProjectionHead(8, 8, 8, activation="swish")
-    with pytest.raises(UserError, match=r"'swish'.*relu, gelu, tanh"):
-        ProjectionHead(8, 8, 8, output_activation="swish")
-    with pytest.raises(UserError, match="at least one layer"):
-        ProjectionHead(8, 8, 8, layers=0)

@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.model import flash
-from pretrain.model.encoder import LAYER_CODES
 from pretrain.model.kernels import fused
 from pretrain.model.rows import PackedRow
 
@@ -74,15 +73,13 @@ class Operators(TorchDispatchMode):
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="torch's CUDA build is not installed")
-@pytest.mark.parametrize("layer_code", LAYER_CODES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tensors_that_say_they_are_on_cuda_take_the_variable_length_branch(family, layer_code, monkeypatch):
+def test_tensors_that_say_they_are_on_cuda_take_the_variable_length_branch(family, monkeypatch):
     """Nothing but the capabilities of a GPU is made up here; a fake tensor's device is `cuda`."""
     monkeypatch.setattr(flash, "_runs_flash", lambda device: device.type == "cuda")
-    monkeypatch.setattr(flash, "_flash_attn", lambda: None)
     monkeypatch.setattr(fused, "available", lambda: True)
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
-    encoder = make_encoder(family, layers=2, layer_code=layer_code)
+    encoder = make_encoder(family, layers=2)
     ids, keys = torch.zeros(int(LENGTHS.sum()), dtype=torch.long), np.arange(4, dtype=np.uint64)
     row = PackedRow.build(ids, LENGTHS, torch.device("cpu"), 0, 0, keys=keys)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), cuda_autocast():
@@ -90,8 +87,12 @@ def test_tensors_that_say_they_are_on_cuda_take_the_variable_length_branch(famil
             module._parameters |= {name: on_cuda(value, True) for name, value in module._parameters.items()}
             module._buffers |= {name: on_cuda(value) for name, value in module._buffers.items()}
         row = replace(row, **on_cuda_all(row), layout=replace(row.layout, **on_cuda_all(row.layout)))
+        launched = []
+        monkeypatch.setattr(
+            fused, "_launch", lambda name, grid, first, *_, **__: launched.append((name, first.device.type))
+        )
         with Operators() as operators, encoder.weights_unchanged():
-            last, _ = (encoder._own if layer_code == "own" else encoder._by_library)(row, None, None)
+            last, _ = encoder._run(row, None, None)
             logits = encoder.filled_logits(last)
         assert last.device.type == "cuda" and last.dtype == torch.float32
         assert logits.shape == (64, 30_592) and logits.dtype == torch.bfloat16
@@ -99,7 +100,7 @@ def test_tensors_that_say_they_are_on_cuda_take_the_variable_length_branch(famil
             float(last.sum())
     assert operators.devices["_flash_attention_forward"] == {"cuda"}
     assert not any("scaled_dot_product" in name for name in operators.devices)
-    assert ("connect_forward" in operators.devices) == (layer_code == "own")
+    assert ("connect_forward", "cuda") in launched
 
 
 def on_cuda(tensor: torch.Tensor | None, parameter: bool = False) -> torch.Tensor | None:

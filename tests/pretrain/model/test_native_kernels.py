@@ -9,13 +9,14 @@ import random
 import shutil
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from pretrain.common.errors import UserError
 from pretrain.model.attention import PackedLayout
-from pretrain.model.kernels import compiled, kernels_for, native, plain
+from pretrain.model.kernels import kernels_for, native, plain
 from pretrain.model.kernels.dropout import Dropout, kept, kept_probabilities
 
 CPU = torch.device("cpu")
@@ -25,11 +26,11 @@ COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled():
-    if os.environ.get(compiled.VARIABLE) == "plain":
-        pytest.skip(f"{compiled.VARIABLE}=plain: what is compiled is not used")
-    if compiled.available() is None and not COMPILER:
+    if os.environ.get(native.VARIABLE) == "plain":
+        pytest.skip(f"{native.VARIABLE}=plain: what is compiled is not used")
+    if native.available() is None and not COMPILER:
         pytest.skip("pretrain.model.kernels._native is not there, and no C++ compiler to build it")
-    if compiled.available() is None:
+    if native.available() is None:
         pytest.fail(
             "pretrain.model.kernels._native is missing or was compiled from other sources, though there is "
             "a C++ compiler (GCC 12 or later): pip install -e . builds it",
@@ -39,9 +40,9 @@ def _compiled():
 
 @pytest.fixture(params=["portable", "avx2", "avx512"])
 def instructions(request):
-    if request.param not in compiled.instruction_sets():
+    if request.param not in native.instruction_sets():
         pytest.skip(f"this processor does not run {request.param}")
-    with compiled.forced_instruction_set(request.param):
+    with patch.object(native, "_forced", request.param):
         yield request.param
 
 
@@ -297,21 +298,21 @@ def test_dropout_keys_of_another_row_are_refused():
 
 
 def test_the_variable_chooses(monkeypatch):
-    monkeypatch.setenv(compiled.VARIABLE, "plain")
+    monkeypatch.setenv(native.VARIABLE, "plain")
     assert kernels_for(CPU, torch.float32) is plain
-    monkeypatch.setenv(compiled.VARIABLE, "fastest")
+    monkeypatch.setenv(native.VARIABLE, "fastest")
     with pytest.raises(UserError, match="plain or native"):
         kernels_for(CPU, torch.float32)
-    monkeypatch.setenv(compiled.VARIABLE, "native")
+    monkeypatch.setenv(native.VARIABLE, "native")
     assert kernels_for(CPU, torch.float32) is native
-    monkeypatch.setattr(compiled, "instruction_sets", lambda: ())
+    monkeypatch.setattr(native, "instruction_sets", lambda: ())
     with pytest.raises(UserError, match="not compiled"):
         kernels_for(CPU, torch.float32)
 
 
 def test_one_openmp_library_is_loaded():
     program = (
-        "from pretrain.model.kernels import compiled; import re; assert compiled.available();"
+        "from pretrain.model.kernels import compiled; import re; assert native.available();"
         "print(len(set(re.findall(r'/\\S*gomp\\S*', open('/proc/self/maps').read()))))"
     )
     if not os.path.exists("/proc/self/maps"):

@@ -11,7 +11,7 @@ from objective_helpers import SIZES, term_and_encoder
 from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import BatchContext
-from pretrain.objectives.probe import Probe
+from pretrain.objectives.base import Probe
 from pretrain.telemetry.mechanisms import inert_in
 
 LENGTHS = torch.tensor([5, 9, 3, 7])

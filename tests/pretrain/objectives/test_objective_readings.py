@@ -12,7 +12,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.readings import ADVERSARIAL_READINGS
 from pretrain.config.recipe import load_config
 from pretrain.objectives import BatchContext
-from pretrain.objectives.probe import Probe
+from pretrain.objectives.base import Probe
 from pretrain.telemetry.mechanisms import inert_in
 
 N = 24

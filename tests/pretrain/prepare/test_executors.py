@@ -104,9 +104,6 @@ def test_clusters_that_are_not_there(tmp_path, monkeypatch, corpus):
     for partition in (None, "low"):
         with pytest.raises(UserError, match="there is no sbatch here"):
             prepare(corpus, tmp_path / "a", executor="slurm", partition=partition, progress=False)
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match="needs Ray: pip install"):
-        prepare(corpus, tmp_path / "b", executor="ray", progress=False)
     with pytest.raises(UserError, match="executor"):
         prepare(corpus, tmp_path / "c", executor="cloud", progress=False)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from loader_helpers import write_folder
 from prepare_helpers import config, digest, make_corpus
 from run_helpers import command, finish, start
 
@@ -16,10 +17,9 @@ from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import Source
 from pretrain.data.manifest import PREPARATION, outdated, read_manifest
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import ShardReader
 from pretrain.prepare import output
-from pretrain.prepare.executors import ExecutorOptions, Unfinished
+from pretrain.prepare.executors import ExecutorOptions
 from pretrain.prepare.output import make_once
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
@@ -276,9 +276,9 @@ def test_logs_that_an_error_names_stay(tmp_path):
 
     def plan(work):
         (work / "logs" / "read").mkdir(parents=True)
-        raise Unfinished(f"Stage read: 1 of 1 tasks did not finish. Their logs: {work / 'logs' / 'read'}")
+        raise UserError(f"Stage read: 1 of 1 tasks did not finish. Their logs: {work / 'logs' / 'read'}")
 
-    with pytest.raises(Unfinished):
+    with pytest.raises(UserError):
         make_once(tmp_path / "out", ExecutorOptions(), lambda: None, plan)
     assert (tmp_path / "out" / ".work" / "logs" / "read").is_dir()
 

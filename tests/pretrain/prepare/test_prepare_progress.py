@@ -8,7 +8,7 @@ import pytest
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import typed
 from pretrain.config.data import DataConfig, Source, data_config
-from pretrain.prepare.progress import Display, Heartbeat, Stage
+from pretrain.prepare.progress import Display, Stage
 from pretrain.prepare.run import prepare
 
 
@@ -16,10 +16,12 @@ def test_a_log_file_gets_lines_of_progress(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("pretrain.prepare.progress._LINE_SECONDS", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks and CI do
     stages = [Stage("read", "read, clean, split", [60, 40]), Stage("build", "write shards", [1])]
-    with Display(tmp_path, stages), Heartbeat(tmp_path, "read", 0) as heartbeat:
-        heartbeat.advance(30)
+    done = tmp_path / "logs" / "read" / "completions" / "00000"
+    done.parent.mkdir(parents=True)
+    done.touch()
+    with Display(tmp_path, stages):
         printed, until = "", time.monotonic() + 60
-        while "read, clean, split: 30%, 0:0" not in printed:
+        while "read, clean, split: 60%, 0:0" not in printed:
             assert time.monotonic() < until, printed
             time.sleep(0.05)
             printed += capsys.readouterr().err

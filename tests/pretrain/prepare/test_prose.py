@@ -1,6 +1,6 @@
 """What is prose."""
 
-from pretrain.prepare.prose import count_words, is_prose
+from pretrain.prepare.sentences import count_words, is_prose
 
 
 def test_prose():

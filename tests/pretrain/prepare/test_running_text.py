@@ -14,9 +14,8 @@ from real_data import DATA, needs_data
 
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
-from pretrain.prepare.prose import is_prose
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sentences import sentences_of
+from pretrain.prepare.sentences import is_prose, sentences_of
 from pretrain.prepare.work_folder import BuiltShards, ShuffledShards, WorkFile
 
 SCRAPS = ["See also.", "1 2 3 4 5 6.", "Yes.", "References."]

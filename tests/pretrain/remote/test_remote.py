@@ -20,10 +20,8 @@ from pretrain.common.credentials import require_no_credentials, without_credenti
 from pretrain.common.errors import UserError
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.export.push import Upload
-from pretrain.remote import transport
-from pretrain.remote.chunks import Place, RemoteChunks
-from pretrain.remote.mirror import chunks_of, mirror
-from pretrain.remote.transport import Retries, Transport, Unreachable
+from pretrain.remote import mirror as remote
+from pretrain.remote.mirror import Place, RemoteChunks, Retries, Transport, Unreachable, chunks_of, mirror
 
 QUICK = Retries(tries=4, first=0.001, longest=0.01)
 ENOUGH = 10**9
@@ -31,7 +29,7 @@ ENOUGH = 10**9
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(transport, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(remote, "STALL_SECONDS", 0.3)
 
 
 def contents(reader):
@@ -94,7 +92,7 @@ def test_a_server_that_drips_or_never_ends_is_given_up_and_named(
     tiny_data, tmp_path, monkeypatch, capsys, fault, why
 ):
     """A byte arrives before each time-out of the socket."""
-    monkeypatch.setattr(transport, "_LARGEST", 2_000_000)
+    monkeypatch.setattr(remote, "_LARGEST", 2_000_000)
     monkeypatch.setattr(waiting, "SLOW_SECONDS", 0.5)
     began = time.monotonic()
     with RangeServer(tiny_data) as server:

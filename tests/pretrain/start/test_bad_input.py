@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
+from loader_helpers import write_folder
 from run_helpers import command, curve, finish, kill, outputs_of, records, start, wait_for
 
 from augment.core.ragged import Ragged
@@ -16,9 +17,9 @@ from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import RECIPES, load_config
 from pretrain.config.run import Config
-from pretrain.data.damage import first_sound, known_damaged
+from pretrain.data.damage import known_damaged
 from pretrain.data.lanes import Lanes
-from pretrain.data.shard_writer import write_folder, write_manifest
+from pretrain.data.shard_writer import write_manifest
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.start.data import Data, find_data, report_damage
 from pretrain.step.heldout import read_sound
@@ -304,18 +305,6 @@ def test_a_dead_loader_worker_is_one_error(tiny_data, tmp_path, ranks):
     assert [process.returncode for process in processes] == [2] * ranks  # not requeued
     assert "".join(outputs).count("error: ") == 1 and "Traceback" not in "".join(outputs), outputs
     assert f"safe: {store.latest(run / 'checkpoints')}" in outputs[-1]
-
-
-def test_the_first_chunk_that_can_be_read(tmp_path):
-    sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
-    write_folder(tmp_path, {"train": sequences}, 100, 16, chunk_tokens=256)
-    reader, shard = ShardReader(tmp_path), next((tmp_path / "train").glob("*.tar"))
-    for chunk in range(reader.num_chunks - 1):
-        flip(shard, int(reader._offset[chunk]) + 1500)
-        assert first_sound(reader).sequence_ids[0] == reader._first[chunk + 1]
-    shard.unlink()
-    with pytest.raises(DamagedShard):
-        first_sound(ShardReader(tmp_path))
 
 
 @pytest.mark.full

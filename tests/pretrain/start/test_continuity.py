@@ -91,7 +91,6 @@ def test_what_may_change_is_what_the_documentation_lists():
         ("objective.contrastive.projection_layers", "1"),
         ("objective.mask_duplicates", "false"),
         ("model.dropout", "0"),
-        ("model.layer_code", "library"),
         ("model.residual", "bf16"),
     ],
 )
@@ -120,19 +119,14 @@ def test_a_setting_that_is_gone_is_missed_only_where_the_objective_reads_its_sec
             record_changes(now, state, Path("step-00000100"))
 
 
-@pytest.mark.parametrize("recorded", [None, "library", "own"])
-def test_a_run_goes_on_with_the_layers_that_it_began_with(recorded):
-    """None: a checkpoint from before there were own layers."""
+def test_a_run_of_layers_that_are_gone_is_refused():
     state = {"config": load_config(None, {}).model_dump(mode="json"), "step": 100, "progress": {}}
-    del state["config"]["model"]["layer_code"]
-    if recorded is not None:
-        state["config"]["model"]["layer_code"] = recorded
-    config = load_config(None, {})
-    record_changes(config, state, Path("step-00000100"))
-    assert config.model.layer_code == (recorded or "library") and not state["progress"]["changes"]
-    other = "own" if recorded != "own" else "library"
-    with pytest.raises(UserError, match=r"made with model.layer_code=.*another run"):
-        record_changes(load_config(None, {"model.layer_code": other}), state, Path("step-00000100"))
+    for recorded in ("own", None):
+        state["config"]["model"] |= {"layer_code": recorded}
+        record_changes(load_config(None, {}), state, Path("step-00000100"))
+    state["config"]["model"]["layer_code"] = "library"
+    with pytest.raises(UserError, match="made with transformers' layers"):
+        record_changes(load_config(None, {}), state, Path("step-00000100"))
 
 
 @pytest.mark.full

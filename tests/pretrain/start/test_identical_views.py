@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exactness_worker import FakeTokenizer
-from loader_helpers import CLS, SEP, SIZE, VOCABULARY
+from loader_helpers import CLS, SEP, SIZE, VOCABULARY, write_folder
 from run_helpers import command, finish, start
 
 from augment.core.ragged import Ragged
@@ -13,7 +13,6 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import BatchSpec
 from pretrain.data.masking import Masking
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import ShardReader
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective, view_specs

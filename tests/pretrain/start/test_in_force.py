@@ -32,17 +32,13 @@ def built(config):
     return encoder, build_objective(config, encoder, tokenizer, 3)
 
 
-@pytest.mark.parametrize("layer_code", ["own", "library"])
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "modernbert"])
-def test_the_encoder_is_read_from_its_layers(kind, layer_code):
-    config = config_of(model={"type": kind, "layer_code": layer_code, "pooling": "last-two"})
+def test_the_encoder_is_read_from_its_layers(kind):
+    config = config_of(model={"type": kind, "pooling": "last-two"})
     encoder, objective = built(config)
     found = verify_model_matches_config(config, encoder, objective, view_specs(config))
     assert (found["model.layers"], found["model.pooling"]) == (3, "last-two")
-    if layer_code == "own":
-        assert (found["model.dropout"], found["model.attention_dropout"]) == (0.2, 0.05)
-    else:
-        assert 0.2 in found["rates of dropout"]
+    assert (found["model.dropout"], found["model.attention_dropout"]) == (0.2, 0.05)
 
 
 @pytest.mark.parametrize(

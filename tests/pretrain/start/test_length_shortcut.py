@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loader_helpers import CLS, SEP, SIZE, VOCABULARY
+from loader_helpers import CLS, SEP, SIZE, VOCABULARY, write_folder
 
 from augment.core.ragged import Ragged
 from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
 from pretrain.start.length_shortcut import LengthShortcut, matcher_loss, measure_lengths

@@ -174,9 +174,8 @@ def test_muon_updates_the_matrices_of_layers_and_adamw_the_rest(scale):
 
 
 @pytest.mark.parametrize("family,each", [("bert", 6), ("roberta", 6), ("distilbert", 6), ("modernbert", 4)])
-@pytest.mark.parametrize("layer_code", ["own", "library"])
-def test_hidden_matrices_are_those_of_the_layers_of_every_family(family, each, layer_code):
-    lm = make_encoder(family, layer_code=layer_code).lm
+def test_hidden_matrices_are_those_of_the_layers_of_every_family(family, each):
+    lm = make_encoder(family).lm
     found = layer_matrices(lm)
     names = [name for name, p in lm.named_parameters() if id(p) in found]
     assert len(names) == len(found) == each * len(layers_of(lm))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from commands import call
+from loader_helpers import write_folder
 
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
@@ -16,7 +17,6 @@ from pretrain.config.recipe import load_config
 from pretrain.data.batch import BatchSpec
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
-from pretrain.data.shard_writer import write_folder
 from pretrain.data.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 from pretrain.objectives import view_specs
 from pretrain.verify.__main__ import _keys, verify
