@@ -8,7 +8,7 @@
 # One process per GPU, or one per node where there is none. The run folder is runs/JOBNAME-JOBID unless --run names
 # another; a requeued job keeps its id, and with it the folder, and resumes from its newest checkpoint.
 # CLEAR_CONTAINER=FILE.sif runs the ranks in an image of slurm/clearly.def, by Apptainer.
-# docs/slurm.md tells what happens on preemption, at the time limit and on failures.
+# docs/runs.md tells what happens on preemption, at the time limit and on failures.
 
 #SBATCH --job-name=clear
 #SBATCH --nodes=2
@@ -106,7 +106,7 @@ step=(srun --export=ALL --nodes="$nodes" --cpus-per-task="$((cpus > 0 ? cpus : 1
 python=(python "$project/pretrain/main.py")
 if [[ -n ${CLEAR_CONTAINER:-} ]]; then
   if [[ ! -e $CLEAR_CONTAINER ]] || ! command -v apptainer >/dev/null; then
-    say "CLEAR_CONTAINER=$CLEAR_CONTAINER: no such image here, or no apptainer on the PATH; docs/slurm.md says how to build it" >&2
+    say "CLEAR_CONTAINER=$CLEAR_CONTAINER: no such image here, or no apptainer on the PATH; docs/runs.md says how to build it" >&2
     exit 2
   fi
   python=(apptainer exec)

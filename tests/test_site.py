@@ -44,6 +44,7 @@ def test_every_page_is_there_and_shows_no_markup(site):
         "index",
         "changelog",
         "contributing",
+        "recipes",
         "api",
     }
     assert {path.stem for path in site.glob("*.html")} == pages | {"404"}

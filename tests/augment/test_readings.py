@@ -22,7 +22,6 @@ from readings import (
 from real_data import needs_data
 
 from augment.spec.catalogue import CATALOGUE
-from finetune.geometry.augmentations import every_specification
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "augmentations.md"
 
@@ -56,11 +55,6 @@ def test_the_documentation_has_the_shares_that_wordnets_rules_change(whole_wordn
     rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in DOCS.read_text().splitlines()]
     documented = {row[0].strip("`"): row[3:] for row in rows if len(row) == 5 and row[1].endswith("%")}
     assert documented == shares_changed()
-
-
-def test_the_page_of_samples_has_every_augmentation():
-    sections = re.findall(r"^## `(.+)`$", DOCS.with_name("augmentation_samples.md").read_text(), re.MULTILINE)
-    assert sorted(sections) == sorted(every_specification())
 
 
 @needs_data(*TREEBANKS, *CHINESE)

@@ -1,6 +1,6 @@
 """Fuzz targets: what they once found is replayed; each has a minute of new cases in the slow tests.
 
-`make fuzz TARGET=NAME` runs a million (docs/reliability.md).
+`make fuzz TARGET=NAME` runs a million (CONTRIBUTING.md).
 """
 
 import random

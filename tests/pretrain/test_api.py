@@ -33,15 +33,15 @@ def forked():
 
 @pytest.fixture(scope="module")
 def example(forked, tmp_path_factory):
-    """The names that the example of docs/python.md leaves, run where it expects its files."""
+    """The names that the example of docs/use.md leaves, run where it expects its files."""
     folder = tmp_path_factory.mktemp("session")
     write_corpus(folder / "corpus.txt", documents=100)
     write_layout(folder / "benchmarks")
-    code = (ROOT / "docs/python.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+    code = (ROOT / "docs/use.md").read_text("utf-8").split("```python\n")[2].split("```")[0]
     names: dict = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        exec(compile(code, "docs/python.md", "exec"), names)
+        exec(compile(code, "docs/use.md", "exec"), names)
     return names | {"place": folder}
 
 

@@ -324,8 +324,8 @@ def test_rows_of_the_tables_are_what_they_are_called():
 
 
 def example() -> str:
-    """The Python file that docs/own_objective.md shows."""
-    text = (CONFIGS.parent / "docs" / "own_objective.md").read_text()
+    """The Python file that docs/objectives.md shows."""
+    text = (CONFIGS.parent / "docs" / "objectives.md").read_text()
     return text.split("```python\n")[1].split("```")[0]
 
 
