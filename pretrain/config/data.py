@@ -13,6 +13,7 @@ from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
 from pretrain.config.named_data import NAMED_DATA, expand
+from pretrain.config.terms import refuse
 
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
@@ -255,37 +256,20 @@ class DataConfig(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _records_stay_whole(self) -> DataConfig:
-        refused = {
-            "long_sentences: split": self.long_sentences == "split",
-            "dedup: minhash": self.dedup == "minhash",
-            "layout: passages": any(source.layout == "passages" for source in self.sources),
-        }
-        for setting, given in refused.items():
-            if given and self.unit == "record":
-                raise ValueError(
-                    f"{setting} is not for unit record, whose texts stay as they are and belong together"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _running_text_stays_whole(self) -> DataConfig:
-        if self.keeps_documents and self.long_policy != "split":
-            raise ValueError(
-                f"long_sentences: {self.long_sentences} would take text out of the middle of documents, "
-                f"which unit {self.unit} keeps whole: leave it at auto, which splits a sentence that is too "
-                "long"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_text_a_sequence(self) -> DataConfig:
-        if self.annotate is not None and (self.keeps_documents or self.long_sentences == "split"):
-            setting = f"unit {self.unit}" if self.keeps_documents else "long_sentences: split"
-            raise ValueError(
-                f"annotate is not for {setting}: a sequence there is not one whole text, and has no parse "
-                "of its own"
-            )
+    def _texts_stay_whole(self) -> DataConfig:
+        record, split = self.unit == "record", self.long_sentences == "split"
+        whole = "is not for unit record, whose texts stay as they are"
+        refuse(record and split, f"long_sentences: split {whole}")
+        refuse(record and self.dedup == "minhash", f"dedup: minhash {whole}")
+        passages = any(source.layout == "passages" for source in self.sources)
+        refuse(record and passages, f"layout: passages {whole}")
+        cuts = (
+            f"long_sentences: {self.long_sentences} would cut documents, which unit {self.unit} keeps whole"
+        )
+        refuse(self.keeps_documents and self.long_policy != "split", f"{cuts}: leave it at auto")
+        setting = f"unit {self.unit}" if self.keeps_documents else "long_sentences: split"
+        parsed = self.annotate is not None and (self.keeps_documents or split)
+        refuse(parsed, f"annotate is not for {setting}: a sequence there is not one whole text")
         return self
 
     @property

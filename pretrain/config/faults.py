@@ -51,14 +51,6 @@ class FaultsConfig(Section):
                 raise ValueError(f"train.faults.jump: {steps} ends before it begins")
         return value
 
-    def require_before(self, steps: int) -> None:
-        """Raise ValueError where the last of a run's steps would be left out, which saves and exports."""
-        if self.jumps and self.jumps[-1][1] >= steps:
-            raise ValueError(
-                f"train.faults.jump={','.join(self.jump)} leaves out the last step (train.steps={steps}), or "
-                "steps behind it: end before it"
-            )
-
     @property
     def jumps(self) -> list[tuple[int, int]]:
         """The steps left out, as (a, b) in order: where a steps are done, b count as done.

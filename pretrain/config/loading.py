@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from pretrain.config.data import DataConfig, DataSet
-from pretrain.config.terms import Section
+from pretrain.config.terms import Section, refuse
 
 
 class LoadingConfig(Section):
@@ -75,12 +75,11 @@ class LoadingConfig(Section):
 
     @model_validator(mode="after")
     def _one_way_to_name_data(self) -> LoadingConfig:
-        if self.sets and (self.folder is not None or self.cache):
-            other = "data.cache" if self.cache else "data.folder (--data)"
-            raise ValueError(f"data.sets and {other} exclude each other: leave one of them out")
-        folders = [one.folder.resolve() for one in self.sets]
-        if len(set(folders)) < len(folders):
-            raise ValueError("data.sets names a folder twice: give it once, with a larger weight")
-        if len({one.weight is None for one in self.sets}) > 1:
-            raise ValueError("data.sets: give a weight (FOLDER@WEIGHT) to all sets, or to none")
+        other = "data.cache" if self.cache else "data.folder (--data)"
+        two = self.sets and (self.folder is not None or self.cache)
+        refuse(two, f"data.sets and {other} exclude each other: leave one of them out")
+        folders = {one.folder.resolve() for one in self.sets}
+        refuse(len(folders) < len(self.sets), "data.sets names a folder twice: give it a larger weight")
+        some = len({one.weight is None for one in self.sets}) > 1
+        refuse(some, "data.sets: give a weight (FOLDER@WEIGHT) to all sets, or to none")
         return self

@@ -23,6 +23,7 @@ from pretrain.config.terms import (
     SimcseConfig,
     VadvcseConfig,
     VasclConfig,
+    refuse,
 )
 
 OBJECTIVES = ("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr")
@@ -72,9 +73,8 @@ class ObjectiveConfig(Section):
             elif part not in OBJECTIVES:
                 near = nearest_name(part, OBJECTIVES)
                 raise ValueError(
-                    f"there is no objective {shown(part)}"
-                    + (f"; did you mean {near!r}?" if near else "")
-                    + f" There are {', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
+                    f"unknown objective {shown(part)}{f'; did you mean {near!r}?' if near else ''} There are "
+                    f"{', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
                 )
         if len(set(parts)) < len(parts):
             raise ValueError(f"{name!r} names an objective twice")
@@ -82,38 +82,23 @@ class ObjectiveConfig(Section):
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> ObjectiveConfig:
-        if self.parts == ("mlm",) and not self.masked_copies:
-            raise ValueError("objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
-        terms = [
-            getattr(self, self.section(part)) for part in self.parts if part in OBJECTIVES and part != "mlm"
-        ]
-        if not self.masked_copies and terms and not any(any(term.loss_weights) for term in terms):
-            raise ValueError(
-                "every loss is switched off: set objective.mlm.weight or "
-                + " or ".join(f"objective.{self.section(part)}.weight" for part in self.parts)
-            )
-        if not self.masked_copies and terms and all(term.start_step for term in terms):
-            raise ValueError(
-                "nothing is learned before objective.contrastive.start_step (or another objective's) "
-                "without the masked-language loss: set one of them"
-            )
-        if self.mlm.mask + self.mlm.random > 1:
-            raise ValueError(
-                f"objective.mlm.mask={self.mlm.mask} and objective.mlm.random={self.mlm.random} exceed 1 "
-                "together"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _widths_and_weights(self) -> ObjectiveConfig:
+        terms, mlm = [getattr(self, section) for section in self.sections], self.mlm
+        alone = terms and not self.masked_copies
+        silent = self.parts == ("mlm",) and not self.masked_copies
+        refuse(silent, "objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
+        off = alone and not any(any(term.loss_weights) for term in terms)
+        refuse(
+            off, "every loss is switched off: set objective.mlm.weight, or the weight of another objective"
+        )
+        late = alone and all(term.start_step for term in terms)
+        refuse(late, "without the masked-language loss nothing is learned before start_step: set one of them")
+        both = f"objective.mlm.mask={mlm.mask} and objective.mlm.random={mlm.random}"
+        refuse(mlm.mask + mlm.random > 1, f"{both} exceed 1 together")
         widths, weights = self.matryoshka, self.matryoshka_weights
-        if any(width < 1 for width in widths) or len(set(widths)) < len(widths):
-            raise ValueError(f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
-        if weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights)):
-            raise ValueError(
-                f"objective.matryoshka_weights={list(weights)}: give one weight above 0 for each of the "
-                f"widths objective.matryoshka={list(widths)}, or leave them out"
-            )
+        same = any(width < 1 for width in widths) or len(set(widths)) < len(widths)
+        refuse(same, f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
+        wrong = weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights))
+        refuse(wrong, "objective.matryoshka_weights: give one weight above 0 for each width, or none")
         return self
 
     @property

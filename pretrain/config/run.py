@@ -20,7 +20,7 @@ from pretrain.config.batch_sizes import BatchSizes
 from pretrain.config.faults import FaultsConfig
 from pretrain.config.loading import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
-from pretrain.config.terms import Section
+from pretrain.config.terms import Section, refuse
 
 
 class ModelConfig(Section):
@@ -71,6 +71,12 @@ class ModelConfig(Section):
         description="type of the residual stream under train.precision bf16, in own layers; transformers' "
         "keep fp32. bf16 halves its memory, and rounds every sum",
     )
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> ModelConfig:
+        odd = self.init is None and self.hidden_size % self.heads
+        refuse(odd, f"model.hidden_size={self.hidden_size} is not a multiple of model.heads={self.heads}")
+        return self
 
     def architecture(self) -> dict[str, Any]:
         """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""
@@ -270,6 +276,36 @@ class TrainConfig(Section):
         default_factory=FaultsConfig, description="numbers that are not finite, and spikes"
     )
 
+    @model_validator(mode="after")
+    def _steps_fit(self) -> TrainConfig:
+        batch, steps, warmup = self.batch_start, self.steps, self.warmup_steps
+        constant_batch = batch and not self.batch_warmup_steps
+        refuse(constant_batch, f"train.batch_start={batch} changes nothing without train.batch_warmup_steps")
+        too_long = warmup >= steps > 2 and self.schedule != "constant"
+        refuse(too_long, f"train.warmup_steps={warmup} leaves nothing of train.steps={steps}; lower it")
+        wsd, decay = self.schedule == "wsd", steps - self.decay_begins
+        refuse(
+            self.decay_steps and not wsd,
+            f"train.decay_steps={self.decay_steps} changes nothing without train.schedule wsd",
+        )
+        refuse(
+            wsd and warmup + decay > steps > 2,
+            f"train.warmup_steps={warmup} and train.decay_steps {decay} are more than train.steps={steps}",
+        )
+        jumps_last = self.faults.jumps and self.faults.jumps[-1][1] >= steps
+        refuse(jumps_last, f"train.faults.jump leaves out the last step (train.steps={steps}): end before it")
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_has_what_it_needs(self) -> TrainConfig:
+        name, code = self.optimizer, self.optimizer_code
+        cut = name in ("lamb", "muon") and self.zero > 0
+        refuse(cut, f"train.optimizer={name} needs train.zero=0: ZeRO cuts apart the matrices that it reads")
+        refuse(name == "muon" and code != "torch", f"train.optimizer=muon is torch's: {code} has none")
+        wrong = not all(0 <= beta < 1 for beta in self.betas)
+        refuse(wrong, f"train.betas={self.betas}: each must lie in [0, 1)")
+        return self
+
     @property
     def decay_begins(self) -> int:
         """The step from which the learning rate falls; `steps` where it never does."""
@@ -333,6 +369,12 @@ class CheckpointConfig(Section):
         "error of a resume names them: 'rules,synonyms'; none: any difference is refused",
     )
 
+    @model_validator(mode="after")
+    def _kept_steps_are_saved(self) -> CheckpointConfig:
+        unsaved = self.keep_every and (not self.every or self.keep_every % self.every)
+        refuse(unsaved, "checkpoint.keep_every must be a multiple of checkpoint.every")
+        return self
+
 
 Tracker = Literal["tensorboard", "trackio", "wandb", "mlflow"]
 
@@ -361,82 +403,21 @@ class Config(Section):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> Config:
-        train, model = self.train, self.model
-        if train.global_batch % self.data.lanes:
-            raise ValueError(
-                f"train.global_batch={train.global_batch} is not a multiple of data.lanes={self.data.lanes}"
-            )
-        if train.batch_start and not train.batch_warmup_steps:
-            raise ValueError(
-                f"train.batch_start={train.batch_start} changes nothing without "
-                "train.batch_warmup_steps: set the steps over which the batch grows, or leave it out"
-            )
-        if train.batch_warmup_steps and self.data.sets:
-            raise ValueError(
-                f"train.batch_warmup_steps={train.batch_warmup_steps}: with data.sets all batches are of one "
-                "size; leave one of them out"
-            )
-        start = self.batch_sizes.start
-        if start % self.data.lanes or start > train.global_batch:
-            raise ValueError(
-                f"train.batch_start={start} must be a multiple of data.lanes={self.data.lanes}, and at most "
-                f"train.global_batch={train.global_batch}"
-            )
-        if model.init is None and model.hidden_size % model.heads:
-            raise ValueError(
-                f"model.hidden_size={model.hidden_size} is not a multiple of model.heads={model.heads}"
-            )
-        if train.warmup_steps >= train.steps > 2 and train.schedule != "constant":
-            raise ValueError(
-                f"train.warmup_steps={train.warmup_steps} leaves nothing of train.steps={train.steps}; "
-                f"lower it, as --train.warmup_steps {train.steps // 10}"
-            )
-        if train.decay_steps and train.schedule != "wsd":
-            raise ValueError(
-                f"train.decay_steps={train.decay_steps} changes nothing under train.schedule="
-                f"{train.schedule}: set train.schedule wsd, or leave it out"
-            )
-        if train.schedule == "wsd" and train.warmup_steps > train.decay_begins and train.steps > 2:
-            raise ValueError(
-                f"train.warmup_steps={train.warmup_steps} and a decay of "
-                f"{train.steps - train.decay_begins} steps (train.decay_steps) are more than "
-                f"train.steps={train.steps}: lower one of them"
-            )
-        if not self.data.prompts_pooled and (model.pooling == "cls" or not any(self.data.prompts.values())):
-            raise ValueError(
-                "data.prompts_pooled=false changes nothing "
-                + (
-                    "under model.pooling=cls: set another"
-                    if model.pooling == "cls"
-                    else "without data.prompts"
-                )
-                + ", or leave it out"
-            )
-        saves = self.checkpoint
-        if saves.keep_every and (not saves.every or saves.keep_every % saves.every):
-            raise ValueError(
-                f"checkpoint.keep_every={saves.keep_every} is not a multiple of checkpoint.every="
-                f"{saves.every}: at such steps no checkpoint is written. Set it to one"
-            )
-        train.faults.require_before(train.steps)
-        if not all(0 <= beta < 1 for beta in train.betas):
-            raise ValueError(f"train.betas={train.betas}: each must lie in [0, 1)")
-        if train.optimizer == "lamb" and train.zero > 0:
-            raise ValueError(
-                "train.optimizer=lamb needs train.zero=0: ZeRO cuts layers apart, and LAMB's trust ratio is "
-                "a norm over a whole layer"
-            )
-        if train.optimizer == "muon" and train.zero > 0:
-            raise ValueError(
-                "train.optimizer=muon needs train.zero=0: ZeRO cuts matrices apart, and Muon orthogonalises "
-                "whole ones"
-            )
-        if train.optimizer == "muon" and train.optimizer_code != "torch":
-            raise ValueError(
-                f"train.optimizer=muon is torch's, and train.optimizer_code={train.optimizer_code} has none: "
-                "leave it at torch"
-            )
+    def _sections_agree(self) -> Config:
+        train, lanes, start = self.train, self.data.lanes, self.batch_sizes.start
+        batch = train.global_batch
+        refuse(batch % lanes, f"train.global_batch={batch} is not a multiple of data.lanes={lanes}")
+        grows = train.batch_warmup_steps and self.data.sets
+        refuse(grows, "train.batch_warmup_steps: with data.sets all batches have one size")
+        refuse(
+            start % lanes or start > batch,
+            f"train.batch_start={start} must be a multiple of data.lanes={lanes}, and at most {batch}",
+        )
+        idle = self.model.pooling == "cls" or not any(self.data.prompts.values())
+        refuse(
+            idle and not self.data.prompts_pooled,
+            "data.prompts_pooled=false changes nothing under model.pooling=cls, or without data.prompts",
+        )
         return self
 
     @property

@@ -23,6 +23,12 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
 
+def refuse(holds: object, message: str) -> None:
+    """Raise ValueError with the message where a condition holds."""
+    if holds:
+        raise ValueError(message)
+
+
 class Term(Section):
     """A sentence-level loss: its weight, and when it begins."""
 
@@ -153,21 +159,11 @@ class SimcseConfig(Term):
     )
 
     @model_validator(mode="after")
-    def _head_to_keep(self) -> SimcseConfig:
-        if self.keep_head and self.head != "mlp":
-            raise ValueError(
-                f"objective.simcse.keep_head=true keeps the head mlp for use, and objective.simcse.head is "
-                f"{self.head}: set head mlp, or keep_head false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_direction_has_hard_negatives(self) -> SimcseConfig:
-        if self.hard_negatives and self.form != "one-direction":
-            raise ValueError(
-                "objective.simcse.hard_negatives goes with objective.simcse.form=one-direction, not "
-                f"{self.form}: set one of them otherwise"
-            )
+    def _head_and_form_fit(self) -> SimcseConfig:
+        form, head = self.form, self.head
+        refuse(self.keep_head and head != "mlp", f"objective.simcse.keep_head needs head mlp, not {head}")
+        one_way = f"objective.simcse.hard_negatives needs objective.simcse.form=one-direction, not {form}"
+        refuse(self.hard_negatives and form != "one-direction", one_way)
         return self
 
 
@@ -284,23 +280,13 @@ class VadvcseConfig(Term):
         return getattr(self.resolved, name, None) if value is None else value
 
     @model_validator(mode="after")
-    def _numbers_of_the_reading(self) -> VadvcseConfig:
+    def _reading_has_what_is_set(self) -> VadvcseConfig:
         for name in ("step_size", "radius"):
-            if getattr(self, name) is not None and getattr(ADVERSARIAL_READINGS[self.reading], name) is None:
-                others = [key for key, reading in ADVERSARIAL_READINGS.items() if getattr(reading, name)]
-                raise ValueError(
-                    f"objective.vadvcse.{name}={getattr(self, name):g}: the reading {self.reading} has none; "
-                    f"it is of objective.vadvcse.reading {', '.join(others)}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _batch_of_all_ranks(self) -> VadvcseConfig:
-        if self.scope == "local" and self.reading == "in-batch":
-            raise ValueError(
-                "objective.vadvcse.scope=local: the reading in-batch compares with the sentences of all "
-                "ranks; set another objective.vadvcse.reading, or scope global"
-            )
+            value, own = getattr(self, name), getattr(ADVERSARIAL_READINGS[self.reading], name)
+            text = f"objective.vadvcse.{name}={value}: {self.reading} has none; set objective.vadvcse.reading"
+            refuse(value is not None and own is None, text)
+        of_all = self.scope == "local" and self.reading == "in-batch"
+        refuse(of_all, "objective.vadvcse.scope=local: in-batch compares the sentences of all ranks")
         return self
 
 
@@ -356,11 +342,8 @@ class EsimcseConfig(Term):
 
     @model_validator(mode="after")
     def _queue_of_all_ranks(self) -> EsimcseConfig:
-        if self.scope == "local" and self.queue:
-            raise ValueError(
-                f"objective.esimcse.scope=local: the queue (objective.esimcse.queue={self.queue:g}) holds "
-                "vectors of all ranks, so negatives are not local; set the queue to 0, or scope global"
-            )
+        of_all = "objective.esimcse.scope=local: the queue holds vectors of all ranks; set the queue to 0"
+        refuse(self.scope == "local" and self.queue, of_all)
         return self
 
 
