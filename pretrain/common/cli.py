@@ -32,7 +32,6 @@ from augment.core.own_code import allow
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.error_output import (
     exit_process,
-    is_lost_connection,
     is_printed,
     lost_rank_message,
     print_at_end,
@@ -315,8 +314,8 @@ def run(
         code = 130
     except Exception as error:
         code = 1
-        if is_lost_connection(error):
-            print_error(UserError(lost_rank_message(error)))
+        if message := lost_rank_message(error):
+            print_error(UserError(message))
         elif not is_printed(error) and is_of_disk(error):
             print_error(UserError(_disk_message(error)))
             code = 2
