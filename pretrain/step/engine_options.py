@@ -1,9 +1,8 @@
 """DeepSpeed's own options: typos found before anything is built, by the keys that DeepSpeed itself looks up.
 
-DeepSpeed reads its options from a dictionary. Some sections are models that refuse unknown keys; of the others
-a key that nobody looks up is ignored. Here DeepSpeed reads a dictionary that records what is looked up: what
-was given and not looked up is unknown. So nothing here lists DeepSpeed's keys, which change from version to
-version.
+DeepSpeed reads its options from a dictionary. Some sections are models that refuse unknown keys; of the
+others a key that nobody looks up is ignored. Here DeepSpeed reads a dictionary that records what is looked
+up: what was given and not looked up is unknown. So nothing here lists DeepSpeed's keys, which change.
 """
 
 from __future__ import annotations
@@ -92,8 +91,8 @@ def check_options(options: dict[str, Any]) -> None:
         value = zero.get(key)
         if value and not (isinstance(value, dict) and value.get("device", "none") in (None, "none")):
             raise UserError(
-                f"deepspeed.zero_optimization.{key}: offload is not supported; against memory use train.zero 3 "
-                "or a smaller train.micro_batch_tokens"
+                f"deepspeed.zero_optimization.{key}: offload is not supported; against memory use train.zero "
+                "3 or a smaller train.micro_batch_tokens"
             )
     from deepspeed.runtime.config import DeepSpeedConfig
 

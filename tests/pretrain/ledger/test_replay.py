@@ -14,8 +14,7 @@ from pretrain.data.masking import Masking
 from pretrain.data.shard_writer import write_folder
 from pretrain.ledger import chain
 from pretrain.ledger.hashes import sum_words
-from pretrain.verify.compare import compare
-from pretrain.verify.records import Record
+from pretrain.verify.records import Record, compare
 from pretrain.verify.replay import Replay
 
 
