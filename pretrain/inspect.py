@@ -31,7 +31,7 @@ from pretrain.data.pipelines import synonyms_for
 from pretrain.data.shards import ShardReader
 
 if TYPE_CHECKING:
-    from pretrain.start.length_shortcut import LengthShortcut
+    from pretrain.start.views import LengthShortcut
 
 
 def inspect(
@@ -107,7 +107,7 @@ def inspect(
 def _lengths(
     settings: Config, reader: ShardReader, tokenizer: Any, vocabulary: Vocabulary, views: list[ViewSpec]
 ) -> LengthShortcut | None:
-    from pretrain.start.length_shortcut import measure_lengths
+    from pretrain.start.views import measure_lengths
 
     synonyms = synonyms_for(
         [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary

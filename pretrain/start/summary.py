@@ -36,8 +36,8 @@ from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
 from pretrain.start.in_force import InForce
 from pretrain.start.inputs import Inputs
-from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
 from pretrain.start.local_ranks import describe_choice
+from pretrain.start.views import LengthShortcut, measure_lengths
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics

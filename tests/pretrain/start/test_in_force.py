@@ -41,22 +41,15 @@ def test_the_encoder_is_read_from_its_layers(kind, layer_code):
     assert (found["model.layers"], found["model.pooling"]) == (3, "last-two")
     if layer_code == "own":
         assert (found["model.dropout"], found["model.attention_dropout"]) == (0.2, 0.05)
-    else:
-        assert 0.2 in found["rates of dropout"]
 
 
-@pytest.mark.parametrize(
-    "name", ["clear", "vascl", "vadvcse", "esimcse", "sda", "augcse", "declutr", "simcse+vascl", "mlm"]
-)
-def test_losses_heads_and_views_of_every_objective(name):
+@pytest.mark.parametrize("name", ["clear", "vascl", "augcse", "simcse+vascl", "mlm"])
+def test_every_objective_is_as_recorded(name):
     config = config_of(name, vascl={"neighbourhood_weight": 0.25, "temperature": 0.07})
     encoder, objective = built(config)
     found = verify_model_matches_config(config, encoder, objective, view_specs(config))
-    assert list(found["views"]) == list(objective.roles)
     if "vascl" in name:
-        assert found["weights of losses"]["vascl_neighbourhood"] == 0.25
         assert found["objective.vascl.temperature"] == 0.07
-        assert found["heads of vascl"] == {"head": [[16, 16], [128, 16]]}
 
 
 def test_a_checkpoints_own_dropout_is_what_is_recorded_and_a_given_one_what_is_in_force(tmp_path):
@@ -94,8 +87,3 @@ def test_what_is_not_as_recorded_is_one_error():
         "config.yaml",
     ):
         assert words in str(caught.value)
-    objective.terms["vascl"].settings = config.objective.vascl.model_copy(
-        update={"neighbourhood_weight": 2.0}
-    )
-    with pytest.raises(UserError, match=r"weights of losses is .*vascl_neighbourhood: 2\.0.* in the model"):
-        verify_model_matches_config(config, encoder, objective, view_specs(config))

@@ -16,7 +16,7 @@ from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.batch import RankBatch
-from pretrain.start.rollback import last_good
+from pretrain.start.resume import last_good
 from pretrain.step.faults import Faults, Judged, OverBudget
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry

@@ -8,7 +8,7 @@ import pytest
 
 from pretrain.checkpoint.folder import CheckpointError
 from pretrain.common.errors import UserError
-from pretrain.start.rollback import NotFinite
+from pretrain.start.resume import NotFinite
 from pretrain.common.passing_faults import DEVICE, PEER, SLOW, STORAGE, fault_of
 
 CUDA_TAIL = (

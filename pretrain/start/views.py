@@ -1,4 +1,4 @@
-"""How well the lengths of two views alone tell which of them belong together.
+"""What a sample of the data shows of the views before training: their lengths, and whether they differ.
 
 A contrastive loss learns the easiest feature. Where two views of a sequence are about equally long, and those
 of others are not, that feature is their length. `measure_lengths` augments a sample as training does, and
@@ -12,18 +12,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from augment.core.identity import equal_sequences
 from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import loads_models
 from augment.tokens.synonyms import SynonymTable
+from pretrain.common.errors import UserError
+from pretrain.common.ranks import on_rank_zero
+from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.run import Config
-from pretrain.data.batch import BatchSpec, ViewSpec
+from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
+from pretrain.objectives import SYSTEMS, WholeObjective
+from pretrain.start.data import Data
 
 # sequences and tokens augmented at most: a second, and a few chunks read
 SAMPLE, SAMPLE_TOKENS = 8192, 1 << 21
 SAMPLE_OF_MODELS = 512  # where language models make the views
+COMPARED = 512  # sequences of each set whose views are compared
 _STEP = 512
 _BINS = (1, 4, 8, 16, 32, 64, 128)
 _SMOOTHING = (0.01, 0.1, 1.0)
@@ -48,7 +55,7 @@ class LengthShortcut:
     lengths: np.ndarray = field(repr=False, compare=False)
 
     def loss_among(self, candidates: int) -> float:
-        """Return the loss of that matcher where a view's partner is among so many candidates.
+        """Return the loss of that matcher where a view's partner is among N candidates.
 
         CLEAR's loss has 2N - 1: the views of other sequences, both of each, count as N does here.
         """
@@ -57,9 +64,8 @@ class LengthShortcut:
 
     def __str__(self) -> str:
         return (
-            f"the lengths of two views correlate at {self.correlation:.3f}; from lengths alone NT-Xent gets "
-            f"down to {self.loss:.2f} of ln {self.candidates:,} = {math.log(self.candidates):.2f} "
-            f"({self.sequences:,} sequences)"
+            f"the lengths of two views correlate at {self.correlation:.3f}; lengths alone would give NT-Xent "
+            f"{self.loss:.2f} (chance: {math.log(self.candidates):.2f}; {self.sequences:,} sequences)"
         )
 
 
@@ -106,8 +112,7 @@ def measure_lengths(
     varied = first.std() > 0 and second.std() > 0
     correlation = float(np.corrcoef(first, second)[0, 1]) if varied else 0.0
     candidates = config.train.global_batch
-    loss = matcher_loss(first, second, candidates)
-    return LengthShortcut(len(first), candidates, correlation, loss, both)
+    return LengthShortcut(len(first), candidates, correlation, matcher_loss(first, second, candidates), both)
 
 
 def matcher_loss(first: np.ndarray, second: np.ndarray, candidates: int) -> float:
@@ -140,3 +145,54 @@ def _binned(lengths: np.ndarray, bins: int) -> np.ndarray:
     """Return the bin of each length, int64[n]; equal lengths share one, and bins hold about as many."""
     edges = np.unique(np.quantile(lengths, np.arange(1, bins) / bins))
     return np.searchsorted(edges, lengths, side="right")
+
+
+def require_different_views(config: Config, data: Data, objective: WholeObjective, spec: BatchSpec) -> None:
+    """Refuse views of the same tokens under an encoder without dropout. Collective.
+
+    Their vectors are equal, whatever the encoder does: every positive has a cosine of 1 from the start, and a
+    contrastive loss can only push sentences apart. Objectives of the user's own are not looked at: they may
+    draw a difference themselves.
+
+    Args:
+        config: the run's, with the dropouts of the model that was built.
+        spec: of the run's batches.
+
+    Raises:
+        UserError: in no sequence of a sample of the data do the views that a loss compares differ.
+    """
+    if config.model.dropout or config.model.attention_dropout:
+        return
+    compared = {
+        name: objective.terms[name].compared
+        for name in objective.terms
+        if name in SYSTEMS and getattr(config.objective, ObjectiveConfig.section(name)).weight
+    }
+    if compared:
+        on_rank_zero(lambda: _require_different(config, data, compared, spec))
+
+
+def _require_different(
+    config: Config, data: Data, compared: dict[str, tuple[str, ...]], spec: BatchSpec
+) -> None:
+    equal, damaged = dict(compared), data.config.data.damaged
+    for part in data.train.parts:
+        size = min(COMPARED, part.num_sequences)
+        settings = LoaderSettings(config.train.seed, size, 1, damaged=damaged)
+        batch = next(iter(Loader(part, spec, settings, Position(0, 1))))
+        equal = {name: roles for name, roles in equal.items() if _all_equal(batch, roles)}
+        if not equal:
+            return
+    name, roles = next(iter(equal.items()))
+    specs = ", ".join(dict.fromkeys(f"{role} {config.augment.of_role(role)}" for role in roles))
+    raise UserError(
+        f"the objective {name} compares views of a sentence that are the same tokens (augment: {specs}), and "
+        "the model has no dropout: their vectors are equal, and the loss could only push sentences apart. "
+        "Set an augmentation (--aug del-span,reorder) or dropout (--model.dropout 0.1), train on data with a "
+        f"column `positive`, or leave the loss out (objective.{ObjectiveConfig.section(name)}.weight 0)"
+    )
+
+
+def _all_equal(batch: RankBatch, roles: tuple[str, ...]) -> bool:
+    first, *others = (batch.views[role].tokens for role in roles)
+    return all(np.all(equal_sequences(first, other)) for other in others)
