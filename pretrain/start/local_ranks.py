@@ -45,7 +45,7 @@ _SECONDS_TO_EXPLAIN = 30.0  # that a rank takes to say how a run ended (`pretrai
 
 
 def threads_of_rank(recipe: int | None, ranks: int) -> int:
-    """Return the threads of a rank: the recipe's, those of OMP_NUM_THREADS, or an equal share of the cores."""
+    """Return the threads of a rank: the recipe's, OMP_NUM_THREADS, or an equal share of the cores."""
     return recipe or threads_of_user() or max(1, usable_cores() // ranks)
 
 

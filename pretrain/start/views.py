@@ -45,7 +45,7 @@ class LengthShortcut:
         candidates: N, among which each view's partner is.
         correlation: of the two views' lengths (Pearson; 0 where all lengths of one are equal).
         loss: NT-Xent in nats of a matcher that sees lengths alone; chance is ln N.
-        lengths: int64[2, sequences], of the two views.
+        lengths: int64[2, sequences], of the two views. losses: by the number of candidates.
     """
 
     sequences: int
@@ -53,14 +53,16 @@ class LengthShortcut:
     correlation: float
     loss: float
     lengths: np.ndarray = field(repr=False, compare=False)
+    losses: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
     def loss_among(self, candidates: int) -> float:
         """Return the loss of that matcher where a view's partner is among N candidates.
 
         CLEAR's loss has 2N - 1: the views of other sequences, both of each, count as N does here.
         """
-        first, second = self.lengths
-        return matcher_loss(first, second, candidates)
+        if candidates not in self.losses:
+            self.losses[candidates] = matcher_loss(*self.lengths, candidates)
+        return self.losses[candidates]
 
     def __str__(self) -> str:
         return (

@@ -48,7 +48,7 @@ class OverBudget(Exception):
 
 
 @dataclass(frozen=True)
-class Judged:
+class StepNumbers:
     """A step's numbers, on the host: the same on all ranks.
 
     number: of the step, from 1. losses: of the global batch, with "total". norm: of the gradient, NaN or
@@ -102,7 +102,7 @@ class Faults:
         self.telemetry.say(f"steps {first} to {last} are left out (train.faults.jump)")
         self.telemetry.log(step, {"jumped": {"first": first, "last": last}})
 
-    def judge(self, step: Judged) -> bool:
+    def judge(self, step: StepNumbers) -> bool:
         """Count a step; return whether its numbers are sound.
 
         Raises:
@@ -139,10 +139,10 @@ class Faults:
         if over:
             again = not math.isfinite(sum(step.losses.values()) + step.norm)
             finding = diagnose(self.whole, self.update, step.batch, ids, self.decode, again)
-            raise OverBudget(number, _since(progress.faults), self._over(step, what), finding)
+            raise OverBudget(number, first_fault_of_series(progress.faults), self._over(step, what), finding)
         return False
 
-    def _over(self, step: Judged, what: str) -> str:
+    def _over(self, step: StepNumbers, what: str) -> str:
         faults, settings = self.progress.faults, self.settings
         parts = ", ".join(f"{name} {value:.4g}" for name, value in step.losses.items())
         said = f"{what} at step {step.number} (losses {parts}; gradient norm {step.norm:.4g})"
@@ -154,7 +154,7 @@ class Faults:
         )
 
 
-def _not_finite(step: Judged) -> str | None:
+def _not_finite(step: StepNumbers) -> str | None:
     broken = [name for name, value in step.losses.items() if not math.isfinite(value)]
     if broken:
         return f"the loss is not finite ({', '.join(broken)})"
@@ -165,7 +165,7 @@ def _not_finite(step: Judged) -> str | None:
     return None
 
 
-def _at_the_floor(step: Judged) -> bool:
+def _at_the_floor(step: StepNumbers) -> bool:
     return step.scale is not None and step.scale < SMALLEST_SCALE
 
 
@@ -175,10 +175,10 @@ def _spike(norm: float, limit: float) -> str | None:
     return f"the gradient norm {norm:.3g} is above {limit:.3g}"
 
 
-def _since(faults: Sequence[int]) -> int:
+def first_fault_of_series(faults: Sequence[int]) -> int:
     """Return the first fault of the last series.
 
-    >>> _since([2, 689, 700, 710])
+    >>> first_fault_of_series([2, 689, 700, 710])
     700
     """
     first = faults[-1]
