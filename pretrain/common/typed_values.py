@@ -204,7 +204,11 @@ def default_text(field: FieldInfo) -> str:
     """Return a field's default as it would be typed; "required" without one."""
     if field.is_required():
         return "required"
-    value = field.get_default(call_default_factory=True)
-    if value is None:
+    return value_text(field.get_default(call_default_factory=True))
+
+
+def value_text(value: Any) -> str:
+    """Return a value as it would be typed."""
+    if value is None or value == ():
         return "none"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -61,7 +61,7 @@ class LengthShortcut:
         CLEAR's loss has 2N - 1: the views of other sequences, both of each, count as N does here.
         """
         if candidates not in self.losses:
-            self.losses[candidates] = matcher_loss(*self.lengths, candidates)
+            self.losses[candidates] = matcher_loss(self.lengths[0], self.lengths[1], candidates)
         return self.losses[candidates]
 
     def __str__(self) -> str:
