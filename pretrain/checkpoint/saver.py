@@ -265,11 +265,11 @@ def _extent(item: Item) -> tuple[int, int]:
 
 
 def _writer(item: Item, extents: Sequence[tuple[int, int]]) -> int:
-    """Return the rank that writes an item: of those that hold most of it the one nearest to its home."""
+    """Return the rank that writes an item: of those that hold most of it the one nearest to its owner."""
     most = max(count for _, count in extents)
     return min(
         (rank for rank, (_, count) in enumerate(extents) if count == most),
-        key=lambda rank: abs(rank - item.home),
+        key=lambda rank: abs(rank - item.owner),
     )
 
 

@@ -124,23 +124,3 @@ def test_the_larger_step_count_is_that_of_a_shared_partition():
         view.holders = {id(first): first, id(second): first}
         view.set_scalars({id(first): {"step": counts[0]}, id(second): {"step": counts[1]}})
         assert view.scalars(first)["step"] == view.scalars(second)["step"] == 5
-
-
-def test_loss_scalers_come_back(tmp_path):
-    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
-
-    def engine() -> PlainEngine:
-        made = PlainEngine()
-        made.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-        made.optimizer.loss_scaler = DynamicLossScaler(2.0**8, 100, 1, 2, False)
-        return made
-
-    saved, other = engine(), engine()
-    saved.torch_autocast_z0_gradscaler.load_state_dict(
-        saved.torch_autocast_z0_gradscaler.state_dict() | {"scale": 48.0, "_growth_tracker": 7}
-    )
-    saved.optimizer.loss_scaler.cur_scale, saved.optimizer.loss_scaler.cur_iter = 64.0, 11
-    store.load(store.save(tmp_path, saved, {"step": 1}, keep=1), other)
-    assert other.torch_autocast_z0_gradscaler.get_scale() == 48.0
-    assert other.torch_autocast_z0_gradscaler.state_dict()["_growth_tracker"] == 7
-    assert (other.optimizer.loss_scaler.cur_scale, other.optimizer.loss_scaler.cur_iter) == (64.0, 11)
