@@ -156,6 +156,6 @@ def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     if differences:
         more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
         raise CheckpointError(
-            f"checkpoint {path} is of another model than the config builds: {'; '.join(differences[:8])}{more}"
+            f"{path} is of another model than the config builds: {'; '.join(differences[:8])}{more}"
             ". Resume with the run folder's own config.yaml, or start a new run folder"
         )
