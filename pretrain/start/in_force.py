@@ -44,8 +44,8 @@ def verify_model_matches_config(
         built["model.attention_dropout"] = max(
             getattr(layer, "probability_rate", layer.attention_rate) for layer in layers
         )
-    for name, term in objective.terms.items():
-        temperature = getattr(getattr(term, "settings", None), "temperature", None)
+    for name in objective.terms:
+        temperature = getattr(getattr(objective.terms[name], "settings", None), "temperature", None)
         if temperature is not None:
             built[f"objective.{ObjectiveConfig.section(name)}.temperature"] = temperature
     recorded = dict(leaves(config.model_dump(mode="json")))

@@ -112,7 +112,9 @@ class Faults:
         limit = self.limit(number)
         if settings.spikes != "warn" and math.isfinite(step.norm):
             progress.norms = [*progress.norms, [number, step.norm]][-NORMS - 1 :]
-        what = _not_finite(step) or _spike(step.norm, limit)
+        what = _not_finite(step)
+        if what is None and math.isfinite(step.norm) and step.norm > limit:
+            what = f"the gradient norm {step.norm:.3g} is above {limit:.3g}"
         if what is None:
             return True
         progress.faults = [earlier for earlier in progress.faults if earlier > number - settings.within]
@@ -120,18 +122,14 @@ class Faults:
         ids = [int(one) for part in gathered(step.batch.sequence_ids.tolist()) for one in part]
         at_once = _at_the_floor(step) or (settings.spikes == "rollback" and step.norm > limit)
         over = at_once or len(progress.faults) > settings.skip
-        self.telemetry.log(
-            number,
-            {
-                "left_out": {
-                    "why": what,
-                    "losses": dict(step.losses),
-                    "gradient_norm": step.norm,
-                    "sequences": ids,
-                    "faults": len(progress.faults),
-                }
-            },
-        )
+        row = {
+            "why": what,
+            "losses": dict(step.losses),
+            "gradient_norm": step.norm,
+            "sequences": ids,
+            "faults": len(progress.faults),
+        }
+        self.telemetry.log(number, {"left_out": row})
         self.telemetry.warn(
             f"{what} at step {number}: its update was {'made' if step.applied else 'left out, on all ranks'} "
             f"(fault {len(progress.faults)} of {settings.skip} in {settings.within:,} steps; train.faults)"
@@ -139,19 +137,15 @@ class Faults:
         if over:
             again = not math.isfinite(sum(step.losses.values()) + step.norm)
             finding = diagnose(self.whole, self.update, step.batch, ids, self.decode, again)
-            raise OverBudget(number, first_fault_of_series(progress.faults), self._over(step, what), finding)
+            parts = ", ".join(f"{name} {value:.4g}" for name, value in step.losses.items())
+            said = f"{what} at step {number} (losses {parts}; gradient norm {step.norm:.4g})"
+            if len(progress.faults) > settings.skip:
+                said += (
+                    f"; of the last {settings.within:,} steps {len(progress.faults)} had a fault "
+                    f"({', '.join(map(str, progress.faults))}), and train.faults.skip is {settings.skip}"
+                )
+            raise OverBudget(number, first_fault_of_series(progress.faults), said, finding)
         return False
-
-    def _over(self, step: StepNumbers, what: str) -> str:
-        faults, settings = self.progress.faults, self.settings
-        parts = ", ".join(f"{name} {value:.4g}" for name, value in step.losses.items())
-        said = f"{what} at step {step.number} (losses {parts}; gradient norm {step.norm:.4g})"
-        if len(faults) <= settings.skip:
-            return said
-        return (
-            f"{said}; of the last {settings.within:,} steps {len(faults)} had a fault "
-            f"({', '.join(map(str, faults))}), and train.faults.skip is {settings.skip}"
-        )
 
 
 def _not_finite(step: StepNumbers) -> str | None:
@@ -167,12 +161,6 @@ def _not_finite(step: StepNumbers) -> str | None:
 
 def _at_the_floor(step: StepNumbers) -> bool:
     return step.scale is not None and step.scale < SMALLEST_SCALE
-
-
-def _spike(norm: float, limit: float) -> str | None:
-    if not math.isfinite(norm) or norm <= limit:
-        return None
-    return f"the gradient norm {norm:.3g} is above {limit:.3g}"
 
 
 def first_fault_of_series(faults: Sequence[int]) -> int:

@@ -39,7 +39,7 @@ from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.probe import Probe
-from pretrain.step.balance import home
+from pretrain.step.balance import initial_owners
 from pretrain.step.model import (
     Condition,
     Embed,
@@ -210,7 +210,7 @@ class WholeBatch:
         single = len(views) == 1
         with self.clock("encode"), nullcontext() if single else torch.no_grad():
             parts = [self.engine(Embed(row)) for row in views]
-            vectors = parts[0].new_zeros((placed.most, parts[0].shape[1]))
+            vectors = parts[0].new_zeros((placed.max_rows_per_rank, parts[0].shape[1]))
             for row, part in zip(views, parts):
                 vectors[row.rows] = part.detach()
         with self.clock("loss"):
@@ -234,7 +234,7 @@ class WholeBatch:
             # made so: they reach all ranks, which then leave the update out together. No host sync.
             total = total * torch.where(total.detach().isfinite(), 1.0, torch.nan)
             self.reduction.backward(total, final=False)
-            mine = placed.of_mine(whole.grad.flatten(0, 1)) * self.world
+            mine = placed.local_rows(whole.grad.flatten(0, 1)) * self.world
             if probing:
                 context.measures.update(
                     measure_shares(self.engine.module, whole, context, list(terms), weights, of_sequences)
@@ -262,7 +262,7 @@ class WholeBatch:
             seed=self.seed,
             present={role: of_sequences[f"present {role}"].bool() for role in roles},
             labels=of_sequences.get("label"),
-            groups=send([torch.from_numpy(home(plan.drawn))], self.device)[0],
+            groups=send([torch.from_numpy(initial_owners(plan.drawn))], self.device)[0],
             identities=identities if self.mask_duplicates else None,
             probing=probing,
         )
@@ -280,7 +280,11 @@ class WholeBatch:
             return objective.negatives(pool, present)
         texts = [sequences[f"identity {role}"] for role in objective.roles if role not in given]
         meanings = Meanings.of(torch.stack(texts))
-        groups = torch.from_numpy(home(drawn)) if objective.is_local else torch.zeros_like(meanings.records)
+        groups = (
+            torch.from_numpy(initial_owners(drawn))
+            if objective.is_local
+            else torch.zeros_like(meanings.records)
+        )
         keys = meanings.records * self.world + groups  # a meaning, where anchors see no other rank's
         members = keys.bincount(minlength=self.world * len(meanings.texts)).double()
         equal = 0.0
@@ -295,7 +299,9 @@ class WholeBatch:
         if step:
             self.objective.follow()
         with self.clock("encode"):
-            vectors = torch.zeros(placed.most, self.engine.module.encoder.hidden_size, device=self.device)
+            vectors = torch.zeros(
+                placed.max_rows_per_rank, self.engine.module.encoder.hidden_size, device=self.device
+            )
             for row in rows:
                 vectors[row.rows] = self.engine(EmbedByMomentum(row))
         return placed.in_order(self._gather(vectors))
@@ -305,7 +311,7 @@ class WholeBatch:
         model = self.engine.module  # not by the engine: it holds no parameter of the guide
         with self.clock("encode"):
             parts = [EmbedByGuide(row).answer(model) for row in rows]
-            vectors = parts[0].new_zeros((placed.most, parts[0].shape[1]))
+            vectors = parts[0].new_zeros((placed.max_rows_per_rank, parts[0].shape[1]))
             for row, part in zip(rows, parts):
                 vectors[row.rows] = part
         whole = placed.in_order(self._gather(vectors))
@@ -345,8 +351,8 @@ class WholeBatch:
             scale = term.sequence_scale(whole.shape[1] * len(term.sequence_roles), tokens)
             placed, condition = placements[sequence_loss(name, role)], conditions[name].get(role)
             if condition is not None:
-                gradient = condition.new_zeros((placed.most, *condition.shape[1:]))
-                condition = placed.of_mine(condition)
+                gradient = condition.new_zeros((placed.max_rows_per_rank, *condition.shape[1:]))
+                condition = placed.local_rows(condition)
             total = torch.zeros((), dtype=torch.float64, device=self.device)
             for row in rows[sequence_loss(name, role)]:
                 own = None if condition is None else condition[row.rows].requires_grad_()
