@@ -39,7 +39,6 @@ from pretrain.start.devices import choose_precision, set_deterministic, set_thre
 from pretrain.start.encoder import check_sources, guiding_encoder, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
-from pretrain.start.in_force import verify_model_matches_config
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
@@ -153,8 +152,7 @@ class TrainingRun:
         if self.checkpoint is None:
             require_different_views(config, data, self.objective, self.spec)
 
-        # the engine, and what it resumes from; read the settings back before the engine partitions the model
-        self.model_settings = verify_model_matches_config(config, self.encoder, self.objective, data.views)
+        # the engine, and what it resumes from
         self.flops = summary.flops_meter(config, self.encoder, self.objective, data)
         model = SentenceModel(self.encoder, self.objective, config.train.precision)
         self.engine = engines.build_engine(model, config)
@@ -337,9 +335,7 @@ class TrainingRun:
 
         def export_and_report() -> None:
             export(self.folder / "checkpoints", self.folder / "export")
-            summary.report(
-                self.config, self.progress, self.data.inputs, self.model_settings, self.evaluation.random
-            )
+            summary.report(self.config, self.progress, self.data.inputs, self.evaluation.random)
 
         with self.watchdog("export"):
             on_rank_zero(export_and_report)

@@ -87,11 +87,7 @@ class Source(BaseModel):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, str):
-            match = _WEIGHT.match(value)
-            if match and not os.path.exists(value):
-                value = {"source": match[1], "weight": float(match[2])}
-            else:
-                value = {"source": value}
+            value = _weighted("source", value)
         if (
             isinstance(value, dict)
             and isinstance(name := value.get("source"), str)
@@ -133,12 +129,7 @@ class DataSet(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        if isinstance(value, str | Path):
-            match = _WEIGHT.match(str(value))
-            if match and not os.path.exists(value):
-                return {"folder": match[1], "weight": float(match[2])}
-            return {"folder": value}
-        return value
+        return _weighted("folder", str(value)) if isinstance(value, str | Path) else value
 
     def __str__(self) -> str:
         return str(self.folder) if self.weight is None else f"{self.folder}@{self.weight:g}"
@@ -283,6 +274,14 @@ class DataConfig(BaseModel):
     def keeps_documents(self) -> bool:
         """Return whether the sentences of a document stay together."""
         return self.unit in ("sequence", "document")
+
+
+def _weighted(key: str, text: str) -> dict[str, Any]:
+    """Return PLACE or PLACE@WEIGHT as fields; a file or folder of that name is a PLACE."""
+    match = _WEIGHT.match(text)
+    if match and not os.path.exists(text):
+        return {key: match[1], "weight": float(match[2])}
+    return {key: text}
 
 
 def _by_commas(text: str) -> list[str]:

@@ -32,7 +32,6 @@ from pretrain.model.new_rows import own_tokenizer
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
-from pretrain.start.in_force import InForce
 from pretrain.start.inputs import Inputs
 from pretrain.start.local_ranks import describe_choice
 from pretrain.start.views import LengthShortcut, measure_lengths
@@ -300,9 +299,7 @@ LABELS = {
 }
 
 
-def report(
-    config: Config, progress: Progress, inputs: Inputs, in_force: InForce, random: Sequence[str] = ()
-) -> None:
+def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[str] = ()) -> None:
     """Print the scores beside those at the start, and write report/summary.json.
 
     random: names of scores that were random at the start (`Evaluation.random`).
@@ -344,7 +341,6 @@ def report(
         "export": str(run / "export"),
         "weights": sha256_of(run / "export" / "model.safetensors"),
         "inputs": {name: value["sha256"] for name, value in inputs.items()},
-        "in_force": in_force,
     }
     path = run / "report" / "summary.json"
     try:

@@ -38,17 +38,14 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
         if config.optimizer == "muon":
             return MuonWithAdamW(groups, layer_matrices(module), config.muon_scale, **settings)
         return torch.optim.AdamW(groups, **settings, fused=True)
+    code = f"train.optimizer_code={config.optimizer_code}"
     if device.type != "cuda":
-        raise UserError(
-            f"train.optimizer_code={config.optimizer_code} is for GPUs, and there is none: leave it at torch"
-        )
+        raise UserError(f"{code} is for GPUs, and there is none: leave it at torch")
     try:
         return _fused_by(config.optimizer_code, config.optimizer == "lamb", groups, settings)
     except Exception as error:  # compilers and extensions raise what comes to hand
-        raise UserError(
-            f"train.optimizer_code={config.optimizer_code} cannot be used here ({type(error).__name__}: "
-            f"{error}); {_REMEDY[config.optimizer_code]}, or leave train.optimizer_code at torch"
-        ) from error
+        why, remedy = f"{type(error).__name__}: {error}", _REMEDY[config.optimizer_code]
+        raise UserError(f"{code} cannot be used here ({why}); {remedy}, or leave it at torch") from error
 
 
 _REMEDY = {
