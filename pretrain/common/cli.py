@@ -42,7 +42,7 @@ from pretrain.common.error_output import (
 from pretrain.common.errors import UserError
 from pretrain.common.files import is_of_disk, require_writable, require_writable_file
 from pretrain.common.program import program
-from pretrain.common.typed_values import default_text, nearest, type_name, typed, value_text
+from pretrain.common.typed_values import default_text, meaning_of, nearest, type_name, typed, value_text
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -85,7 +85,7 @@ class Flag(NamedTuple):
     def of_model(cls, model: type[BaseModel]) -> list[Flag]:
         """Return the flags that a flat model's fields are."""
         return [
-            cls(name, type_name(field.annotation), default_text(field), field.description or "")
+            cls(name, type_name(field.annotation), default_text(field), meaning_of(field))
             for name, field in model.model_fields.items()
         ]
 
@@ -142,7 +142,7 @@ class Command:
                     else value_text(default)
                 )
                 field = FieldInfo.from_annotation(kind)
-                meaning = meanings.get(name) or field.description or ""
+                meaning = meanings.get(name) or meaning_of(field)
                 self.flags[name] = Flag(name, type_name(kind), text, meaning)
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                     self.words.append(name)

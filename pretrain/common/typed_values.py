@@ -200,6 +200,11 @@ def type_name(kind: Any) -> str:
     return getattr(origin or kind, "__name__", str(kind))
 
 
+def meaning_of(field: FieldInfo) -> str:
+    """Return what a field's description says, on one line."""
+    return " ".join((field.description or "").split())
+
+
 def default_text(field: FieldInfo) -> str:
     """Return a field's default as it would be typed; "required" without one."""
     if field.is_required():

@@ -26,62 +26,48 @@ class Source(BaseModel):
     ('wiki.txt', 0.5)
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
-    source: str = Field(
-        description="'embedded' (documentation of the installed Python packages), a file, folder or glob "
-        "(text, jsonl, csv, tsv, parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of "
-        "datasets' save_to_disk, a Hugging Face name as hub:OWNER/NAME (hub:OWNER/NAME/FILE: one of its), "
-        "or a corpus by name: simcse-wiki1m, nli-for-simcse, wikipedia, fineweb-edu, bookcorpus"
-    )
-    weight: float = Field(
-        1.0,
-        gt=0,
-        description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% "
-        "of them, chosen by hash. Held-out data is never repeated",
-    )
-    format: Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"] = Field(
-        "auto", description="auto: by the file's name"
-    )
-    layout: Literal["auto", "lines", "paragraphs", "passages"] = Field(
-        "auto",
-        description="documents in a text file: one a line; lines with a blank line between documents; or "
-        "passages, running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines; for "
-        "unit record: lines. In other formats a record is a document, and passages joins records that "
-        "follow each other, as the sentences of a book that are a row each",
-    )
-    unwrap: bool | Literal["auto"] = Field(
-        "auto",
-        description="join the lines of a paragraph, which blank lines end. auto: where the text is "
-        "hard-wrapped, as e-mails and Gutenberg's books are. (Unit record takes lines as they are)",
-    )
-    line_megabytes: float = Field(
-        8,
-        gt=0,
-        description="longest line of a file, and longest text of a row; a longer one is refused",
-    )
-    text_key: str = Field(
-        "text", description="field with the text, for jsonl, csv, tsv, parquet and datasets"
-    )
-    positive_key: str = Field("positive", description="of records: field with a text that means the same")
-    negative_key: str = Field(
-        "negative", description="of records: field with a text that means something else"
-    )
-    augmented_key: str = Field(
-        "augmented", description="of records: field with the text after an augmentation"
-    )
-    label_key: str = Field("label", description="of records: field with a label, a whole number from 0 on")
-    other_fields: Literal["refuse", "ignore"] = Field(
-        "refuse",
-        description="of records: what to do about other fields; one that may be a misspelt name is refused "
-        "either way",
-    )
-    subset: str | None = Field(None, description="Hugging Face configuration name, as 20231101.en")
-    split: str = Field("train", description="Hugging Face split")
-    revision: str | None = Field(None, description="Hugging Face revision: a commit to pin, or a branch")
-    streaming: bool = Field(
-        True, description="read a hub dataset as it downloads, without keeping it on disk"
-    )
+    source: str
+    """'embedded' (documentation of the installed Python packages), a file, folder or glob (text, jsonl, csv,
+    tsv, parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of datasets' save_to_disk, a
+    Hugging Face name as hub:OWNER/NAME (hub:OWNER/NAME/FILE: one of its), or a corpus by name: simcse-wiki1m,
+    nli-for-simcse, wikipedia, fineweb-edu, bookcorpus"""
+    weight: float = Field(1.0, gt=0)
+    """how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% of them, chosen by
+    hash. Held-out data is never repeated"""
+    format: Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"] = "auto"
+    """auto: by the file's name"""
+    layout: Literal["auto", "lines", "paragraphs", "passages"] = "auto"
+    """documents in a text file: one a line; lines with a blank line between documents; or passages, running
+    text cut every 32 kB. auto: paragraphs if there are blank lines, else lines; for unit record: lines. In
+    other formats a record is a document, and passages joins records that follow each other, as the sentences
+    of a book that are a row each"""
+    unwrap: bool | Literal["auto"] = "auto"
+    """join the lines of a paragraph, which blank lines end. auto: where the text is hard-wrapped, as e-mails
+    and Gutenberg's books are. (Unit record takes lines as they are)"""
+    line_megabytes: float = Field(8, gt=0)
+    """longest line of a file, and longest text of a row; a longer one is refused"""
+    text_key: str = "text"
+    """field with the text, for jsonl, csv, tsv, parquet and datasets"""
+    positive_key: str = "positive"
+    """of records: field with a text that means the same"""
+    negative_key: str = "negative"
+    """of records: field with a text that means something else"""
+    augmented_key: str = "augmented"
+    """of records: field with the text after an augmentation"""
+    label_key: str = "label"
+    """of records: field with a label, a whole number from 0 on"""
+    other_fields: Literal["refuse", "ignore"] = "refuse"
+    """of records: what to do about other fields; one that may be a misspelt name is refused either way"""
+    subset: str | None = None
+    """Hugging Face configuration name, as 20231101.en"""
+    split: str = "train"
+    """Hugging Face split"""
+    revision: str | None = None
+    """Hugging Face revision: a commit to pin, or a branch"""
+    streaming: bool = True
+    """read a hub dataset as it downloads, without keeping it on disk"""
 
     @model_validator(mode="before")
     @classmethod
@@ -116,15 +102,13 @@ class Source(BaseModel):
 class DataSet(BaseModel):
     """A folder of prepared data among several; `FOLDER` or `FOLDER@WEIGHT` for short."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
-    folder: Path = Field(description="prepared data (manifest.json inside)")
-    weight: float | None = Field(
-        None,
-        gt=0,
-        description="how many of the steps read it, relative to the other sets; none: as many as its "
-        "number of sequences asks for (data.temperature)",
-    )
+    folder: Path
+    """prepared data (manifest.json inside)"""
+    weight: float | None = Field(None, gt=0)
+    """how many of the steps read it, relative to the other sets; none: as many as its number of sequences
+    asks for (data.temperature)"""
 
     @model_validator(mode="before")
     @classmethod
@@ -138,102 +122,64 @@ class DataSet(BaseModel):
 class DataConfig(BaseModel):
     """How text becomes shards: all that decides the shards. Executor and workers do not."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid", validate_assignment=True)
 
-    sources: list[Source] = Field(
-        default_factory=lambda: [Source(source="embedded")],
-        description="the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a "
-        "list of mappings in YAML. Where two hold the same sentence, the first one keeps it",
-    )
-    unit: Literal["sentence", "sequence", "document", "record"] = Field(
-        "sentence",
-        description="what a sequence is. sentence: one sentence; sequence: full sentences of a document, "
-        "packed up to max_length, crossing into the next document after an extra separator (RoBERTa's "
-        "FULL-SENTENCES); document: a document, cut at max_length; record: a line of "
-        "a text file, or a row of another source with a text and optionally a positive, a negative, an "
-        "augmented text and a label, unchanged",
-    )
-    max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
-    long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(
-        "auto",
-        description="a sentence (of records: a text) longer than max_length; auto: split (units sequence "
-        "and document, which allow nothing else) or truncate; dropping a text drops its record. Counted in "
-        "the manifest either way",
-    )
-    tokenizer: str | None = Field(
-        None,
-        description="existing tokenizer: folder or Hugging Face name; [DEL] is added (a run without a view "
-        "that has it exports none). none: train one",
-    )
-    new_words: int = Field(
-        0,
-        ge=0,
-        description="with an existing tokenizer: how many words that it takes apart and that are frequent "
-        "in the text become tokens of their own (pretrain.data.new_words)",
-    )
-    tokenizer_type: Literal["bpe", "wordpiece"] = Field(
-        "bpe", description="trained tokenizer: byte-level BPE or WordPiece"
-    )
-    vocabulary: int = Field(
-        16384, ge=300, description="vocabulary of a trained tokenizer, rounded up to a multiple of 64"
-    )
-    exact_vocabulary: bool = Field(False, description="do not round the vocabulary")
-    lowercase: bool | Literal["auto"] = Field(
-        False,
-        description="trained tokenizer lower-cases and strips accents; auto: unless more than 0.2% of the "
-        "text's letters would lose something, as umlauts, й, が and vowel signs do",
-    )
-    tokenizer_megabytes: float = Field(
-        24, gt=0, description="text sample to train the tokenizer on, fixed by hash"
-    )
-    heldout: float = Field(
-        0.01,
-        ge=0,
-        lt=0.5,
-        description="share of documents held out, chosen by hash: at least one of two, and of a single one "
-        "its last sentences. 0: nothing",
-    )
-    min_words: int = Field(
-        4,
-        ge=1,
-        description="shorter sentences are not prose and are dropped; characters count in Chinese and the "
-        "like. (In units sequence and document: see min_prose. Records are never dropped)",
-    )
-    min_letters: float = Field(
-        0.6,
-        ge=0,
-        le=1,
-        description="smallest share of letters among a sentence's non-blank characters, to be prose",
-    )
-    min_prose: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="units sequence and document, whose running text stays whole: smallest share of a "
-        "document's characters in sentences of prose; a document with less is dropped, others stay whole",
-    )
-    dedup: Literal["exact", "minhash", "none"] = Field(
-        "exact",
-        description="exact: every sentence (or record) once over all sources; minhash: near-duplicate "
-        "documents removed as well (datatrove); none: only what also occurs in held-out text is removed "
-        "from train. In units sequence and document, documents are compared, not sentences",
-    )
-    seed: int = Field(
-        0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling"
-    )
-    chunk_tokens: int = Field(65536, ge=64, description="approximate tokens in a chunk")
-    bucket_megabytes: float = Field(
-        64,
-        gt=0,
-        description="most text that a shard-writing task holds at a time; it needs 0.3 GB plus 8 times that",
-    )
+    sources: list[Source] = Field(default_factory=lambda: [Source(source="embedded")])
+    """the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a list of mappings
+    in YAML. Where two hold the same sentence, the first one keeps it"""
+    unit: Literal["sentence", "sequence", "document", "record"] = "sentence"
+    """what a sequence is. sentence: one sentence; sequence: full sentences of a document, packed up to
+    max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); document:
+    a document, cut at max_length; record: a line of a text file, or a row of another source with a text and
+    optionally a positive, a negative, an augmented text and a label, unchanged"""
+    max_length: int = Field(64, ge=8)
+    """longest sequence in tokens, special tokens included"""
+    long_sentences: Literal["auto", "truncate", "split", "drop"] = "auto"
+    """a sentence (of records: a text) longer than max_length; auto: split (units sequence and document, which
+    allow nothing else) or truncate; dropping a text drops its record. Counted in the manifest either way"""
+    tokenizer: str | None = None
+    """existing tokenizer: folder or Hugging Face name; [DEL] is added (a run without a view that has it
+    exports none). none: train one"""
+    new_words: int = Field(0, ge=0)
+    """with an existing tokenizer: how many words that it takes apart and that are frequent in the text become
+    tokens of their own (pretrain.data.new_words)"""
+    tokenizer_type: Literal["bpe", "wordpiece"] = "bpe"
+    """trained tokenizer: byte-level BPE or WordPiece"""
+    vocabulary: int = Field(16384, ge=300)
+    """vocabulary of a trained tokenizer, rounded up to a multiple of 64"""
+    exact_vocabulary: bool = False
+    """do not round the vocabulary"""
+    lowercase: bool | Literal["auto"] = False
+    """trained tokenizer lower-cases and strips accents; auto: unless more than 0.2% of the text's letters
+    would lose something, as umlauts, й, が and vowel signs do"""
+    tokenizer_megabytes: float = Field(24, gt=0)
+    """text sample to train the tokenizer on, fixed by hash"""
+    heldout: float = Field(0.01, ge=0, lt=0.5)
+    """share of documents held out, chosen by hash: at least one of two, and of a single one its last
+    sentences. 0: nothing"""
+    min_words: int = Field(4, ge=1)
+    """shorter sentences are not prose and are dropped; characters count in Chinese and the like. (In units
+    sequence and document: see min_prose. Records are never dropped)"""
+    min_letters: float = Field(0.6, ge=0, le=1)
+    """smallest share of letters among a sentence's non-blank characters, to be prose"""
+    min_prose: float = Field(0.5, ge=0, le=1)
+    """units sequence and document, whose running text stays whole: smallest share of a document's characters
+    in sentences of prose; a document with less is dropped, others stay whole"""
+    dedup: Literal["exact", "minhash", "none"] = "exact"
+    """exact: every sentence (or record) once over all sources; minhash: near-duplicate documents removed as
+    well (datatrove); none: only what also occurs in held-out text is removed from train. In units sequence
+    and document, documents are compared, not sentences"""
+    seed: int = Field(0, ge=0)
+    """seed of the shuffle, the held-out choice and the weights' sampling"""
+    chunk_tokens: int = Field(65536, ge=64)
+    """approximate tokens in a chunk"""
+    bucket_megabytes: float = Field(64, gt=0)
+    """most text that a shard-writing task holds at a time; it needs 0.3 GB plus 8 times that"""
 
-    annotate: str | None = Field(
-        None,
-        description="spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which "
-        "augmentations of text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is "
-        "installed. For units sentence and record",
-    )
+    annotate: str | None = None
+    """spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which augmentations of
+    text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence
+    and record"""
 
     @field_validator("sources", mode="before")
     @classmethod

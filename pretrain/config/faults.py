@@ -14,28 +14,20 @@ Steps = Annotated[str, Field(pattern=r"^[1-9]\d*(-[1-9]\d*)?$")]
 class FaultsConfig(Section):
     """A fault is a step with a loss or gradient that is not finite; with `spikes: skip`, also a spike."""
 
-    skip: int = Field(
-        3,
-        ge=0,
-        description="faults of which only the step's update is left out, in `within` steps; one more rolls "
-        "the run back",
-    )
-    within: int = Field(1000, ge=1, description="steps over which train.faults.skip counts")
-    rollbacks: int = Field(
-        1,
-        ge=0,
-        description="how often a run returns to its last good checkpoint and leaves out the steps since "
-        "then, before it stops with a report",
-    )
-    spikes: Literal["warn", "skip", "rollback"] = Field(
-        "warn",
-        description="a gradient norm over `spike_factor` times the running median of 100 steps: warn; skip, "
-        "a fault; or roll back at once",
-    )
-    spike_factor: float = Field(10.0, gt=1, description="what makes a gradient norm a spike")
-    jump: tuple[Steps, ...] = Field(
-        (), description="steps that are counted and not trained: 812-900,1207. Their data is not used"
-    )
+    skip: int = Field(3, ge=0)
+    """faults of which only the step's update is left out, in `within` steps; one more rolls the run back"""
+    within: int = Field(1000, ge=1)
+    """steps over which train.faults.skip counts"""
+    rollbacks: int = Field(1, ge=0)
+    """how often a run returns to its last good checkpoint and leaves out the steps since then, before it
+    stops with a report"""
+    spikes: Literal["warn", "skip", "rollback"] = "warn"
+    """a gradient norm over `spike_factor` times the running median of 100 steps: warn; skip, a fault; or roll
+    back at once"""
+    spike_factor: float = Field(10.0, gt=1)
+    """what makes a gradient norm a spike"""
+    jump: tuple[Steps, ...] = ()
+    """steps that are counted and not trained: 812-900,1207. Their data is not used"""
 
     @field_validator("jump", mode="before")
     @classmethod

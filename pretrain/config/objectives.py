@@ -37,20 +37,15 @@ class ObjectiveConfig(Section):
         description="what is learned beside masked language: " + ", ".join(OBJECTIVES) + "; a sum of them "
         "(clear+vadvcse); or a class of your own, FILE.py:CLASS. Flag --objective",
     )
-    mask_duplicates: bool = Field(
-        True,
-        description="equal texts in a global batch are no negatives of each other, nor are those of records "
-        "that share an anchor or a positive, directly or by others",
-    )
+    mask_duplicates: bool = True
+    """equal texts in a global batch are no negatives of each other, nor are those of records that share an
+    anchor or a positive, directly or by others"""
     false_negatives: FalseNegativesConfig = Field(default_factory=FalseNegativesConfig)
-    matryoshka: tuple[int, ...] = Field(
-        (),
-        description="widths, such as 256,128,64: every contrastive loss is summed over vectors cut to each, "
-        "so that the first coordinates of a vector are a vector; empty: the whole width alone",
-    )
-    matryoshka_weights: tuple[float, ...] = Field(
-        (), description="of the losses at those widths; empty: 1 for each"
-    )
+    matryoshka: tuple[int, ...] = ()
+    """widths, such as 256,128,64: every contrastive loss is summed over vectors cut to each, so that the
+    first coordinates of a vector are a vector; empty: the whole width alone"""
+    matryoshka_weights: tuple[float, ...] = ()
+    """of the losses at those widths; empty: 1 for each"""
     mlm: MaskedLanguageConfig = Field(default_factory=MaskedLanguageConfig)
     contrastive: ContrastiveConfig = Field(default_factory=ContrastiveConfig)
     simcse: SimcseConfig = Field(default_factory=SimcseConfig)
@@ -61,7 +56,8 @@ class ObjectiveConfig(Section):
     diffcse: DiffcseConfig = Field(default_factory=DiffcseConfig)
     esimcse: EsimcseConfig = Field(default_factory=EsimcseConfig)
     declutr: DeclutrConfig = Field(default_factory=DeclutrConfig)
-    options: dict[str, Any] = Field(default_factory=dict, description="settings of an objective of your own")
+    options: dict[str, Any] = Field(default_factory=dict)
+    """settings of an objective of your own"""
 
     @field_validator("name")
     @classmethod

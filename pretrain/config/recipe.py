@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from augment.core.errors import shortened, shown
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import default_text, faults, nearest, type_name, typed
+from pretrain.common.typed_values import default_text, faults, meaning_of, nearest, type_name, typed
 from pretrain.config.objectives import readers, unused
 from pretrain.config.run import SIZES, Config, TrainConfig
 from pretrain.config.validation import read_yaml, type_at
@@ -195,7 +195,7 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[st
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             rows += describe(kind, f"{prefix}{name}.")
         else:
-            rows.append((prefix + name, type_name(kind), default_text(field), field.description or ""))
+            rows.append((prefix + name, type_name(kind), default_text(field), meaning_of(field)))
     return rows
 
 
