@@ -320,7 +320,7 @@ class TrainingRun:
         progress.window, progress.monitor = self.log.window.state(), self.log.monitor.memory()
         with self.watchdog("checkpoint"):
             progress.rows = on_rank_zero(self.telemetry.sync)
-            path = self.checkpoints.save(progress, wait=wait, say=self.telemetry.say)
+            path = self.checkpoints.save_progress(progress, wait=wait, say=self.telemetry.say)
             if is_best:
                 self._keep_best(path)
         self.telemetry.throughput.pause()
@@ -407,7 +407,7 @@ class TrainingRun:
     def _save_start(self, folder: Path) -> Path:
         """Save the untrained model."""
         start = self.progress if self.progress.step == 0 else Progress()
-        return self.checkpoints.save(start, folder, wait=True)
+        return self.checkpoints.save_progress(start, folder, wait=True)
 
     def _keep_best(self, checkpoint: Path) -> None:
         on_rank_zero(lambda: export(checkpoint, self.folder / "best"))

@@ -18,7 +18,6 @@ bytes for each rank.
 import functools
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +36,6 @@ from pretrain.common.ranks import gathered, new_host_group, on_rank_zero
 
 MAX_FILE_BYTES = 2 << 30
 _SHARE_OF_FREE = 0.8  # of a machine's free memory that copies may take
-
-
-@dataclass(frozen=True)
-class _Save:
-    """What the second half needs. state: the content of state.json, on rank 0."""
-
-    folder: Path
-    items: list[Item]
-    state: bytes
-    retention: Retention
 
 
 class Saver:
@@ -101,11 +90,11 @@ class Saver:
             described = engine_json(view, self.engine, items)
             content = to_json({"format_version": FORMAT_VERSION, "state": state, **described})
         if background and self._find_room(items):
-            save = _Save(folder, self._copies.copy(items), content, retention)
-            self._thread = threading.Thread(target=self._write, args=(save,), name=f"write {folder.name}")
+            save = folder, self._copies.copy(items), content, retention
+            self._thread = threading.Thread(target=self._write, args=save, name=f"write {folder.name}")
             self._thread.start()
         else:
-            self._write(_Save(folder, items, content, retention))
+            self._write(folder, items, content, retention)
             self.wait()
         return folder
 
@@ -156,29 +145,31 @@ class Saver:
 
     # -- the second half: after `save` has returned ------------------------------------------------
 
-    def _write(self, save: _Save) -> None:
+    def _write(self, folder: Path, items: list[Item], state: bytes, retention: Retention) -> None:
         try:
-            message = self._write_folder(save)
+            message = self._write_folder(folder, items, state, retention)
             self._failure = None if message is None else CheckpointError(message)
         except Exception as error:  # a rank was lost
             self._failure = error
 
-    def _write_folder(self, save: _Save) -> str | None:
-        """Write a checkpoint; return on every rank why that has failed, or None."""
-        first, writer = self._rank == 0, FolderWriter(save.folder)
+    def _write_folder(
+        self, folder: Path, items: list[Item], state: bytes, retention: Retention
+    ) -> str | None:
+        """Write a checkpoint; return on every rank why that has failed, or None. state: of state.json."""
+        first, writer = self._rank == 0, FolderWriter(folder)
         if first:
-            writer.attempt(lambda: writer.begin(sum(item.entry.num_bytes for item in save.items)))
-        held = gathered((writer.error, [_extent(item) for item in save.items]), self._group)
+            writer.attempt(lambda: writer.begin(sum(item.entry.num_bytes for item in items)))
+        held = gathered((writer.error, [_extent(item) for item in items]), self._group)
         if (error := _first(error for error, _ in held)) is None:
-            self._write_own(save.items, [extents for _, extents in held], writer)
+            self._write_own(items, [extents for _, extents in held], writer)
             written = gathered((writer.error, writer.files), self._group)
             if (error := _first(error for error, _ in written)) is None and first:
                 files = {name: facts for _, part in written for name, facts in part.items()}
-                writer.attempt(lambda: writer.finish(files, save.state))
+                writer.attempt(lambda: writer.finish(files, state))
                 error = writer.error
         message = writer.discard(error) if error is not None and first else None
         if first and error is None:
-            remove_superfluous(save.folder, save.retention)
+            remove_superfluous(folder, retention)
         return gathered(message, self._group)[0]
 
     def _write_own(self, items: list[Item], held: list[list[tuple[int, int]]], writer: FolderWriter) -> None:

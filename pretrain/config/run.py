@@ -154,9 +154,9 @@ class TrainConfig(Section):
     muon_scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
     """length of Muon's updates: 0.2 sqrt(max(rows, columns)), so that AdamW's lr holds; or sqrt(max(1, rows /
     columns))"""
-    optimizer_code: Literal["torch", "deepspeed", "apex"] = "torch"
-    """whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also the fused ones
-    of DeepSpeed (which wants nvcc) or NVIDIA's apex. They differ by rounding"""
+    optimizer_code: Literal["torch", "apex"] = "torch"
+    """whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also
+    NVIDIA's apex. They differ by rounding"""
     lr: float = Field(6e-4, gt=0)
     """peak learning rate"""
     head_lr_scale: float = Field(1.0, gt=0)

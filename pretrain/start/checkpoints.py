@@ -27,16 +27,16 @@ from pretrain.start.inputs import Inputs
 from pretrain.step.progress import Progress
 
 
-class Checkpoints:
+class Checkpoints(Saver):
     """Save a run's engine and progress. Collective; a context, whose end waits for the save in flight."""
 
     def __init__(
         self, config: Config, engine, inputs: Inputs, of_start: Mapping[str, Any] | None = None
     ) -> None:
         """of_start: what exports must know of the starting model and its tokenizer."""
-        self.config, self.engine, self.inputs = config, engine, inputs
-        self._of_start = of_start or {}
-        self._saver, self._said_no_room = Saver(engine), False
+        super().__init__(engine)
+        self.config, self.inputs, self._of_start = config, inputs, of_start or {}
+        self._said_no_room = False
         train = config.train
         self._branch_point = train.decay_begins if train.schedule == "wsd" else None
         """The step before wsd's decay: its checkpoint is kept, for longer runs and other decays."""
@@ -47,14 +47,14 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._saver.close()
+        self.close()
 
     def due(self, step: int) -> bool:
         """Return whether a checkpoint is due after a step."""
         every = self.config.checkpoint.every
         return (bool(every) and step % every == 0) or step == self._branch_point
 
-    def save(
+    def save_progress(
         self,
         progress: Progress,
         root: Path | None = None,
@@ -72,15 +72,15 @@ class Checkpoints:
             CheckpointError: on every rank, when this save or the one before has failed.
         """
         settings, began = self.config.checkpoint, time.monotonic()
-        if self._saver.in_flight:
-            self._saver.wait()
+        if self.in_flight:
+            self.wait()
             say(
                 f"waited {time.monotonic() - began:.1f} s for the checkpoint before to be written: one takes "
                 f"longer than {settings.every} steps (checkpoint.every)"
             )
         extra = {self._branch_point} | ({progress.best_step} if settings.keep_best else set())
         background = settings.background and not wait
-        folder = self._saver.save(
+        folder = self.save(
             root or self.config.run_folder / "checkpoints",
             {
                 "progress": asdict(progress),
@@ -97,19 +97,10 @@ class Checkpoints:
             ),
             background,
         )
-        if background and not self._saver.has_room and not self._said_no_room:
+        if background and not self.has_room and not self._said_no_room:
             self._said_no_room = True
             say("checkpoints are written while training waits: memory has no room for a copy of the model")
         return folder
-
-    def wait(self) -> None:
-        """Return when the save in flight, if there is one, is whole. Collective; raises as `save`."""
-        self._saver.wait()  # whether one is in flight, ranks may see differently
-
-    @property
-    def failed(self) -> bool:
-        """Whether this rank knows that the save in flight has failed; `wait` and `save` then raise."""
-        return self._saver.failed
 
 
 # -- best/ ----------------------------------------------------------------

@@ -290,7 +290,7 @@ def roll_back(
         f"{fault.step} are left out (roll-back {done + 1} of {allowed}). Report: {report}"
     )
     progress.rows = on_rank_zero(telemetry.sync)
-    checkpoints.save(progress, wait=True)  # last: a run that is killed before it does all this again
+    checkpoints.save_progress(progress, wait=True)  # last: a run that is killed before it does all this again
 
 
 def last_good(checkpoints: Path, since: int) -> Path | None:

@@ -10,11 +10,12 @@ No model is needed. The exit status is 1 where a file or a batch is not as recor
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import track
 
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
@@ -24,8 +25,6 @@ from pretrain.config.recipe import flags, load_config
 if TYPE_CHECKING:
     from pretrain.verify.records import Recorded
     from pretrain.verify.replay import Replay
-
-_BETWEEN = 5.0  # seconds between lines of progress
 
 
 def _keys() -> Iterable[tuple]:
@@ -102,7 +101,8 @@ def _verify_batches(
         print(f"steps 1 to {since} have no record: an older version trained them")
     kinds = KINDS if views else KINDS[:1]
     sums = replay.sums_with_views(begin, stop, workers) if views else replay.sums(begin, stop)
-    differences = compare(records, start, sums, kinds, _Progress(begin, stop))
+    progress = track(sums, "comparing", total=stop - begin, console=Console(stderr=True), transient=True)
+    differences = compare(records, start, progress, kinds)
     what = "batch, its masking and its views are" if views else "batch is"
     believed = "" if start is None else f", given the record of step {start.step}"
     rows = sum(record.where == "row" for record in records)
@@ -126,21 +126,6 @@ def _verify_batches(
                 f"  another {change['key']} from step {change['step']} on: {change['from']}, {change['to']}"
             )
     return 1
-
-
-class _Progress:
-    """Say every few seconds how far the comparison is."""
-
-    def __init__(self, begin: int, stop: int) -> None:
-        self.begin, self.stop = begin, stop
-        self.started = self.said = time.monotonic()
-
-    def __call__(self, done: int) -> None:
-        now = time.monotonic()
-        if now - self.said >= _BETWEEN:
-            self.said = now
-            left = (now - self.started) / (done - self.begin) * (self.stop - done)
-            print(f"step {done:,} of {self.stop:,}, {left:.0f} s left", file=sys.stderr, flush=True)
 
 
 def _step(name: str, text: str | None) -> int | None:

@@ -1,6 +1,6 @@
 """What a run has recorded of its batches, and a comparison with batches that are made again."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -99,7 +99,6 @@ def compare(
     start: Record | None,
     sums: Iterable[tuple[int, tuple[int, ...]]],
     kinds: tuple[str, ...],
-    advance: Callable[[int], None],
 ) -> list[Difference]:
     """Chain the sums of steps, and compare the links with the records at their steps.
 
@@ -111,7 +110,6 @@ def compare(
         start: the record to begin at, which is believed; None: the first step of the ledger.
         sums: each step, numbered from 0, and its sums.
         kinds: "sequences", "views" or both.
-        advance: called with the number of steps done.
     """
 
     def agree(ledger: Ledger, other: Ledger, kinds: tuple[str, ...] = kinds) -> bool:
@@ -124,7 +122,6 @@ def compare(
     differences = []
     for step, of_step in sums:
         chains = [chain.extend(links, of_step) for links in chains]
-        advance(step + 1)
         if (at_step := by_step.get(step + 1)) is None:
             continue
         right = [links for links in chains if any(agree(record.ledger, links) for record in at_step)]
