@@ -31,7 +31,6 @@ MAY = {
     "pretrain.watch.deadline": ("open write_bytes", "the same"),
     "pretrain.watch.heartbeat": ("os.open", "marks of life, each second"),
     "pretrain.prepare.progress": ("write_text unlink", "marks of life, twice a second"),
-    "pretrain.step.optimizer": ("mkdir open unlink", "the lock of a compiler's cache"),
     "pretrain.api": ("TemporaryDirectory write_text", "a recipe for the command that it starts"),
     "pretrain.sweep.runs": ("open", "the log of a command, as it comes"),
     "pretrain.common.processes": ("open", "the same"),

@@ -92,7 +92,7 @@ def test_the_optimizer_is_torchs_own_on_every_device(device):
 
 
 def test_optimizers_for_gpus_are_refused_on_a_cpu():
-    with pytest.raises(UserError, match="train.optimizer_code=apex is for GPUs, and there is none"):
+    with pytest.raises(UserError, match=r"train\.optimizer_code=apex is for GPUs, and there is none"):
         built("cpu", optimizer_code="apex")
 
 
