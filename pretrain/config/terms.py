@@ -64,6 +64,13 @@ class Term(Section):
         return min(1.0, (step - self.start_step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
 
 
+class ContrastiveTerm(Term):
+    """A term with a softmax over similarities."""
+
+    temperature: float = Field(0.05, gt=0)
+    """temperature"""
+
+
 class FalseNegativesConfig(Section):
     """False negatives of every contrastive loss, left out by a guide (GISTEmbed, Solatorio 2024)."""
 
@@ -108,7 +115,7 @@ class MaskedLanguageConfig(Section):
     """maskings of the same sequence, losses summed; 2 is CLEAR's 'Double MLM' baseline"""
 
 
-class ContrastiveConfig(Term):
+class ContrastiveConfig(ContrastiveTerm):
     """CLEAR's NT-Xent."""
 
     temperature: float = Field(0.1, gt=0)
@@ -124,11 +131,9 @@ class ContrastiveConfig(Term):
     sentence vectors share"""
 
 
-class SimcseConfig(Term):
+class SimcseConfig(ContrastiveTerm):
     """SimCSE (Gao et al. 2021)."""
 
-    temperature: float = Field(0.05, gt=0)
-    """temperature"""
     form: Literal["one-direction", "symmetric", "2n-2"] = "one-direction"
     """one-direction: rows of view 1 against view 2, N-1 negatives (the public code); symmetric: both
     directions (CLIP); 2n-2: NT-Xent"""
@@ -153,7 +158,7 @@ class SimcseConfig(Term):
         return self
 
 
-class VasclConfig(Term):
+class VasclConfig(ContrastiveTerm):
     """VaSCL (Zhang et al. 2022)."""
 
     steadier: ClassVar[dict[str, str]] = {
@@ -162,8 +167,6 @@ class VasclConfig(Term):
         "neighbourhood_weight": "lower",
     }
 
-    temperature: float = Field(0.05, gt=0)
-    """temperature"""
     neighbours: int = Field(16, ge=1)
     """K nearest in the global batch; not in the paper, 16 in the code"""
     radius: float = Field(15.0, gt=0)
@@ -177,13 +180,11 @@ class VasclConfig(Term):
     start on a cube; paper: it trains the encoder too; by cosine, a Gaussian"""
 
 
-class AugcseConfig(Term):
+class AugcseConfig(ContrastiveTerm):
     """AugCSE (Tang et al. 2022)."""
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "discriminator_weight": "lower"}
 
-    temperature: float = Field(0.05, gt=0)
-    """temperature"""
     discriminator_weight: float = Field(5e-3, ge=0)
     """lambda, the weight of the discriminator's loss; 0: no discriminator (the paper's ablation)"""
     alpha: float = -1.0
@@ -200,7 +201,7 @@ class AugcseConfig(Term):
     (the paper's 'positive' variants)"""
 
 
-class VadvcseConfig(Term):
+class VadvcseConfig(ContrastiveTerm):
     """V-advCSE (Ko, Virtual Adversarial Contrastive Learning for Sentence Embeddings)."""
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower"}
@@ -209,8 +210,6 @@ class VadvcseConfig(Term):
     """how the paper is read where it is silent: smart-package: as the public packages do it, inert with their
     numbers; algorithm-1, appendix-A: as printed there; in-batch: algorithm-1, p(y|x) the softmax over the
     batch's similarities (docs/objectives.md)"""
-    temperature: float = Field(0.05, gt=0)
-    """temperature"""
     adversarial_weight: float | None = Field(None, ge=0)
     """lambda, the weight of the virtual adversarial loss; none: the reading's"""
     divergence: Literal["js", "kl", "symmetric-kl"] = "js"
@@ -250,24 +249,20 @@ class VadvcseConfig(Term):
         return self
 
 
-class SdaConfig(Term):
+class SdaConfig(ContrastiveTerm):
     """SDA (Zhu et al., Simple Discrete Augmentation): the own negation as a relaxed negative."""
 
-    temperature: float = Field(0.05, gt=0)
-    """temperature"""
     margin: float = Field(0.5, ge=0)
     """delta, by which the cosine of the own negation is lowered; best .5, with dn .3"""
     negatives: bool = True
     """use the negation; false is the paper's ablation without negatives"""
 
 
-class DiffcseConfig(Term):
+class DiffcseConfig(ContrastiveTerm):
     """DiffCSE (Chuang et al. 2022)."""
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "replaced_token_weight": "lower"}
 
-    temperature: float = Field(0.05, gt=0)
-    """temperature"""
     replaced_token_weight: float = Field(0.005, ge=0)
     """lambda, the weight of replaced-token detection"""
     generator: str | None = None
@@ -285,11 +280,9 @@ class DiffcseConfig(Term):
         return named_model("objective.diffcse.generator", generator)
 
 
-class EsimcseConfig(Term):
+class EsimcseConfig(ContrastiveTerm):
     """ESimCSE (Wu et al. 2022): word repetition (augmentation `repeat`) and a momentum queue."""
 
-    temperature: float = Field(0.05, gt=0)
-    """temperature"""
     queue: float = Field(2.5, ge=0)
     """length of the queue of negatives, in global batches; 0: none"""
     momentum: float = Field(0.995, gt=0, lt=1)
@@ -302,10 +295,8 @@ class EsimcseConfig(Term):
         return self
 
 
-class DeclutrConfig(Term):
+class DeclutrConfig(ContrastiveTerm):
     """DeCLUTR (Giorgi et al. 2021): spans of the same document; give the views the augmentation `span`."""
 
-    temperature: float = Field(0.05, gt=0)
-    """temperature"""
     positives: int = Field(2, ge=1, le=8)
     """positive spans an anchor, averaged"""

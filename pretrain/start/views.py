@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from augment.core.identity import equal_sequences
 from augment.core.vocabulary import Vocabulary
-from augment.spec.grammar import loads_models
+from augment.spec.grammar import loads_models, parse
 from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
-from pretrain.common.ranks import on_rank_zero
 from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.run import Config
-from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
+from pretrain.data.batch import BatchSpec, ViewSpec
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
@@ -30,7 +28,6 @@ from pretrain.start.data import Data
 # sequences and tokens augmented at most: a second, and a few chunks read
 SAMPLE, SAMPLE_TOKENS = 8192, 1 << 21
 SAMPLE_OF_MODELS = 512  # where language models make the views
-COMPARED = 512  # sequences of each set whose views are compared
 _STEP = 512
 _BINS = (1, 4, 8, 16, 32, 64, 128)
 _SMOOTHING = (0.01, 0.1, 1.0)
@@ -150,7 +147,7 @@ def _binned(lengths: np.ndarray, bins: int) -> np.ndarray:
 
 
 def require_different_views(config: Config, data: Data, objective: WholeObjective, spec: BatchSpec) -> None:
-    """Refuse views of the same tokens under an encoder without dropout. Collective.
+    """Refuse views of the same tokens under an encoder without dropout.
 
     Their vectors are equal, whatever the encoder does: every positive has a cosine of 1 from the start, and a
     contrastive loss can only push sentences apart. Objectives of the user's own are not looked at: they may
@@ -161,40 +158,25 @@ def require_different_views(config: Config, data: Data, objective: WholeObjectiv
         spec: of the run's batches.
 
     Raises:
-        UserError: in no sequence of a sample of the data do the views that a loss compares differ.
+        UserError: all views that a loss compares are one text, without augmentation.
     """
     if config.model.dropout or config.model.attention_dropout:
         return
-    compared = {
-        name: objective.terms[name].compared
-        for name in objective.terms
-        if name in SYSTEMS and getattr(config.objective, ObjectiveConfig.section(name)).weight
-    }
-    if compared:
-        on_rank_zero(lambda: _require_different(config, data, compared, spec))
+    views = {view.role: view for view in data.views}
 
+    def text_of(role: str) -> tuple[str, bytes]:
+        column, prompt = views[role].column, spec.prompts.get(role)
+        return column if column in data.train.columns else "text", b"" if prompt is None else prompt.tobytes()
 
-def _require_different(
-    config: Config, data: Data, compared: dict[str, tuple[str, ...]], spec: BatchSpec
-) -> None:
-    equal, damaged = dict(compared), data.config.data.damaged
-    for part in data.train.parts:
-        size = min(COMPARED, part.num_sequences)
-        settings = LoaderSettings(config.train.seed, size, 1, damaged=damaged)
-        batch = next(iter(Loader(part, spec, settings, Position(0, 1))))
-        equal = {name: roles for name, roles in equal.items() if _all_equal(batch, roles)}
-        if not equal:
-            return
-    name, roles = next(iter(equal.items()))
-    specs = ", ".join(dict.fromkeys(f"{role} {config.augment.of_role(role)}" for role in roles))
-    raise UserError(
-        f"the objective {name} compares views of a sentence that are the same tokens (augment: {specs}), and "
-        "the model has no dropout: their vectors are equal, and the loss could only push sentences apart. "
-        "Set an augmentation (--aug del-span,reorder) or dropout (--model.dropout 0.1), train on data with a "
-        f"column `positive`, or leave the loss out (objective.{ObjectiveConfig.section(name)}.weight 0)"
-    )
-
-
-def _all_equal(batch: RankBatch, roles: tuple[str, ...]) -> bool:
-    first, *others = (batch.views[role].tokens for role in roles)
-    return all(np.all(equal_sequences(first, other)) for other in others)
+    for name in filter(SYSTEMS.__contains__, objective.terms):
+        section, roles = ObjectiveConfig.section(name), objective.terms[name].compared
+        augmented = not all(parse(views[role].augmentation).is_identity for role in roles)
+        if augmented or len(set(map(text_of, roles))) > 1 or not getattr(config.objective, section).weight:
+            continue
+        specs = ", ".join(dict.fromkeys(f"{role} {config.augment.of_role(role)}" for role in roles))
+        raise UserError(
+            f"the objective {name} compares views of a sentence that are the same tokens (augment: {specs}), "
+            "and the model has no dropout: the loss could only push sentences apart. Set an augmentation "
+            "(--aug del-span,reorder) or dropout (--model.dropout 0.1), train on data with a column "
+            f"`positive`, or leave the loss out (objective.{section}.weight 0)"
+        )

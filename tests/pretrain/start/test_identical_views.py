@@ -75,8 +75,8 @@ def test_views_of_equal_tokens_without_dropout_are_refused(sentences, name):
     with pytest.raises(UserError) as error:
         examine(sentences, {"name": name}, {})
     words = str(error.value)
-    assert f"the objective {name.split('+')[0]} " in words and str(sentences.folder) in words
-    for said in ("anchor none, positive none", "all of 200 sequences", "--aug", "--model.dropout 0.1"):
+    assert f"the objective {name.split('+')[0]} " in words
+    for said in ("anchor none, positive none", "--aug", "--model.dropout 0.1"):
         assert said in words
 
 
