@@ -10,8 +10,6 @@ fields, each a flag. Fire calls the function, this module checks the words first
 the next call, `subs,reorder` for a tuple and `2026_11` for a number.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import os
@@ -82,7 +80,7 @@ class Flag(NamedTuple):
     meaning: str
 
     @classmethod
-    def of_model(cls, model: type[BaseModel]) -> list[Flag]:
+    def of_model(cls, model: type[BaseModel]) -> "list[Flag]":
         """Return the flags that a flat model's fields are."""
         return [
             cls(name, type_name(field.annotation), default_text(field), meaning_of(field))

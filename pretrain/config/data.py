@@ -1,11 +1,9 @@
 """Configuration of the data: the corpora of a mixture, and how their text becomes shards."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -193,7 +191,7 @@ class DataConfig(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _texts_stay_whole(self) -> DataConfig:
+    def _texts_stay_whole(self) -> Self:
         record, split = self.unit == "record", self.long_sentences == "split"
         whole = "is not for unit record, whose texts stay as they are"
         refuse(record and split, f"long_sentences: split {whole}")

@@ -1,9 +1,7 @@
 """How a run reads its data: the section `data` of a configuration."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -53,7 +51,7 @@ class LoadingConfig(Section):
         return value
 
     @model_validator(mode="after")
-    def _one_way_to_name_data(self) -> LoadingConfig:
+    def _one_way_to_name_data(self) -> Self:
         other = "data.cache" if self.cache else "data.folder (--data)"
         two = self.sets and (self.folder is not None or self.cache)
         refuse(two, f"data.sets and {other} exclude each other: leave one of them out")

@@ -1,10 +1,8 @@
 """Configuration of what is learned: which objectives, in a sum, each with a section of its own."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -77,7 +75,7 @@ class ObjectiveConfig(Section):
         return name
 
     @model_validator(mode="after")
-    def _something_to_learn(self) -> ObjectiveConfig:
+    def _something_to_learn(self) -> Self:
         terms, mlm = [getattr(self, section) for section in self.sections], self.mlm
         alone = terms and not self.masked_copies
         silent = self.parts == ("mlm",) and not self.masked_copies

@@ -3,11 +3,9 @@
 The text under each field is that of `--help`. `pretrain.config.recipe` reads a tree from YAML and flags.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -58,7 +56,7 @@ class ModelConfig(Section):
     halves its memory, and rounds every sum"""
 
     @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> ModelConfig:
+    def _heads_divide_the_width(self) -> Self:
         odd = self.init is None and self.hidden_size % self.heads
         refuse(odd, f"model.hidden_size={self.hidden_size} is not a multiple of model.heads={self.heads}")
         return self
@@ -101,7 +99,7 @@ class AugmentConfig(Section):
     """synonym table for subs; none: the counter-fitted table under CLEAR_DATA, else WordNet"""
 
     @model_validator(mode="after")
-    def _specs_parse(self) -> AugmentConfig:
+    def _specs_parse(self) -> Self:
         for spec in filter(None, (self.spec, self.anchor, self.positive, self.negative, self.augmented)):
             try:
                 parse_augmentation(spec)
@@ -218,7 +216,7 @@ class TrainConfig(Section):
     """numbers that are not finite, and spikes"""
 
     @model_validator(mode="after")
-    def _steps_fit(self) -> TrainConfig:
+    def _steps_fit(self) -> Self:
         batch, steps, warmup = self.batch_start, self.steps, self.warmup_steps
         constant_batch = batch and not self.batch_warmup_steps
         refuse(constant_batch, f"train.batch_start={batch} changes nothing without train.batch_warmup_steps")
@@ -238,7 +236,7 @@ class TrainConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _optimizer_has_what_it_needs(self) -> TrainConfig:
+    def _optimizer_has_what_it_needs(self) -> Self:
         name, code = self.optimizer, self.optimizer_code
         cut = name in ("lamb", "muon") and self.zero > 0
         refuse(cut, f"train.optimizer={name} needs train.zero=0: ZeRO cuts apart the matrices that it reads")
@@ -294,7 +292,7 @@ class CheckpointConfig(Section):
     them: 'rules,synonyms'; none: any difference is refused"""
 
     @model_validator(mode="after")
-    def _kept_steps_are_saved(self) -> CheckpointConfig:
+    def _kept_steps_are_saved(self) -> Self:
         unsaved = self.keep_every and (not self.every or self.keep_every % self.every)
         refuse(unsaved, "checkpoint.keep_every must be a multiple of checkpoint.every")
         return self
@@ -323,7 +321,7 @@ class Config(Section):
     have, is refused and named; so is offload, which is not supported"""
 
     @model_validator(mode="after")
-    def _sections_agree(self) -> Config:
+    def _sections_agree(self) -> Self:
         train, lanes, start = self.train, self.data.lanes, self.batch_sizes.start
         batch = train.global_batch
         refuse(batch % lanes, f"train.global_batch={batch} is not a multiple of data.lanes={lanes}")

@@ -4,10 +4,8 @@ Hyper-parameters default to the papers' values for BERT-base; the recipes under 
 from.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -150,7 +148,7 @@ class SimcseConfig(ContrastiveTerm):
     1"""
 
     @model_validator(mode="after")
-    def _head_and_form_fit(self) -> SimcseConfig:
+    def _head_and_form_fit(self) -> Self:
         form, head = self.form, self.head
         refuse(self.keep_head and head != "mlp", f"objective.simcse.keep_head needs head mlp, not {head}")
         one_way = f"objective.simcse.hard_negatives needs objective.simcse.form=one-direction, not {form}"
@@ -239,7 +237,7 @@ class VadvcseConfig(ContrastiveTerm):
         return getattr(self.resolved, name, None) if value is None else value
 
     @model_validator(mode="after")
-    def _reading_has_what_is_set(self) -> VadvcseConfig:
+    def _reading_has_what_is_set(self) -> Self:
         for name in ("step_size", "radius"):
             value, own = getattr(self, name), getattr(ADVERSARIAL_READINGS[self.reading], name)
             text = f"objective.vadvcse.{name}={value}: {self.reading} has none; set objective.vadvcse.reading"
@@ -289,7 +287,7 @@ class EsimcseConfig(ContrastiveTerm):
     """of the encoder that fills the queue"""
 
     @model_validator(mode="after")
-    def _queue_of_all_ranks(self) -> EsimcseConfig:
+    def _queue_of_all_ranks(self) -> Self:
         of_all = "objective.esimcse.scope=local: the queue holds vectors of all ranks; set the queue to 0"
         refuse(self.scope == "local" and self.queue, of_all)
         return self

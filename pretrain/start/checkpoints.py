@@ -1,7 +1,5 @@
 """The checkpoints of a run, and best/: the export of the step with the best evaluation."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch.distributed as dist
 
@@ -41,7 +39,7 @@ class Checkpoints(Saver):
         self._branch_point = train.decay_begins if train.schedule == "wsd" else None
         """The step before wsd's decay: its checkpoint is kept, for longer runs and other decays."""
 
-    def __enter__(self) -> Checkpoints:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

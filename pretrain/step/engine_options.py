@@ -5,8 +5,6 @@ others a key that nobody looks up is ignored. Here DeepSpeed reads a dictionary 
 up: what was given and not looked up is unknown. So nothing here lists DeepSpeed's keys, which change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, KeysView
 from typing import Any
 
@@ -63,7 +61,7 @@ class KeyRecorder(dict):
     def items(self) -> Any:
         return [(key, self[key]) for key in self]
 
-    def __copy__(self) -> KeyRecorder:
+    def __copy__(self) -> "KeyRecorder":
         return KeyRecorder(dict(super().items()), self.path, self.looked_up)
 
     def unknown(self) -> list[tuple[str, str]]:

@@ -1,7 +1,5 @@
 """What a step runs, and what all ranks agree on before it: its passes and their micro-batches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -128,7 +126,7 @@ class StepPlan:
     @staticmethod
     def of_rank(
         batch: RankBatch, objective: WholeObjective, passes: dict[str, EncoderPass], request: int, busy: int
-    ) -> StepPlan:
+    ) -> "StepPlan":
         """Return this rank's own numbers."""
         lengths = {name: part.sequences.lengths for name, part in passes.items()}
         sequences = {"length": batch.original.lengths}
@@ -172,7 +170,7 @@ class StepPlan:
             "drawn": self.drawn,
         }
 
-    def merge(self, every: Tensor) -> StepPlan:
+    def merge(self, every: Tensor) -> "StepPlan":
         """Merge all ranks' tensors, int64[W, K], on the CPU."""
         widths = {field: len(of) for field, of in self._counts().items()}
         *parts, padded = every.split([*widths.values(), every.shape[1] - sum(widths.values())], dim=1)

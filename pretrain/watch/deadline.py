@@ -8,8 +8,6 @@ Only time in which this process ran is counted: a run that is suspended as a who
 A main thread that holds Python's lock forever stops both threads: to the other ranks that one is silent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import math
@@ -21,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -113,7 +112,7 @@ class Watchdog:
             self._moves += 1
             raise
 
-    def __enter__(self) -> Watchdog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
