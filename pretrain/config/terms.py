@@ -44,7 +44,7 @@ class Term(Section):
     scope: Literal["global", "local"] = "global"
     """negatives from the whole global batch, or from the same rank's share (for comparison)"""
 
-    def in_force(self, name: str) -> Any:
+    def effective(self, name: str) -> Any:
         """Return the value of a setting; where it is not given, the reading's."""
         return getattr(self, name)
 
@@ -52,7 +52,7 @@ class Term(Section):
     def loss_weights(self) -> list[float]:
         """The weights of all its losses."""
         names = [name for name in type(self).model_fields if name == "weight" or name.endswith("_weight")]
-        return [self.in_force(name) for name in names]
+        return [self.effective(name) for name in names]
 
     def rise(self, step: int) -> float:
         """Return the factor in [0, 1] on the section's weights at a step."""
@@ -300,7 +300,7 @@ class VadvcseConfig(ContrastiveTerm):
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return replace(ADVERSARIAL_READINGS[self.reading], **given)
 
-    def in_force(self, name: str) -> Any:
+    def effective(self, name: str) -> Any:
         value = getattr(self, name)
         return getattr(self.resolved, name, None) if value is None else value
 

@@ -187,7 +187,7 @@ def steadier_settings(config: Config) -> str:
     ]
     for key, way in config.objective.steadier.items():
         section, name = key.split(".")[1:]
-        ways.append(f"{way} {key} (now {getattr(config.objective, section).in_force(name):g})")
+        ways.append(f"{way} {key} (now {getattr(config.objective, section).effective(name):g})")
     if train.precision != "fp32":
         ways.append("--train.precision fp32")
     return ", ".join(ways[:-1]) + f" or {ways[-1]}"

@@ -45,10 +45,10 @@ from pretrain.step.model import (
     Embed,
     EmbedByGuide,
     EmbedByMomentum,
-    Idle,
     MaskedLoss,
     Relate,
     SequenceLoss,
+    TouchUnusedHeads,
 )
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import GUIDE, MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
@@ -167,7 +167,7 @@ class WholeBatch:
                     batch, rows, placements, plan, weights, not maskings, probing, of_host
                 )
             elif self.objective.roles:
-                zero = self.engine(Idle(self.device))
+                zero = self.engine(TouchUnusedHeads(self.device))
                 if zero.requires_grad:  # without heads it depends on nothing
                     self.reduction.backward(zero, final=not maskings)
             if maskings:
