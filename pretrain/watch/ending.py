@@ -148,13 +148,14 @@ class Ending:
             then = f"deal with the reason above, then {again}"
         elif newest is not None and (newest[0] < 0 or newest[0] > self.start_step):
             then = (
-                f"slurm/pretrain_clear.sh starts the job again by itself (exit status {status}); else {again}"
+                f"this may pass (exit status {status}). slurm/pretrain_clear.sh starts the job again by "
+                f"itself; otherwise {again}"
             )
         else:
             status = 1
             then = (
-                f"look at the nodes, or lower --checkpoint.every: no checkpoint was written since this start "
-                f"at step {self.start_step}, so the job is not requeued (exit status 1). Then {again}"
+                f"this may pass, but no checkpoint was written since this start at step {self.start_step}, so "
+                f"the job is not requeued (exit status 1). Lower --checkpoint.every; then {again}"
             )
         return status, f"  safe: {safe}\n  next: {then}"
 
