@@ -89,7 +89,8 @@ def open_data(config: Config) -> Data:
     Raises:
         UserError: it cannot be prepared, is damaged, or its tokenizer or columns do not fit the run.
     """
-    augmented = view_specs(config)  # as the run augments them, whether once or in every epoch
+    # as the run augments them, whether once or in every epoch
+    augmented = on_rank_zero(lambda: view_specs(config))
     on_rank_zero(lambda: _check_prompts(config, [view.role for view in augmented]))
     on_rank_zero(lambda: find_data(config))
     interface = adopt_interface(config)

@@ -212,7 +212,9 @@ def read_sound(
         raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
     sentences = None
     if reader.annotation is not None:
-        annotations = {index: chunk.annotation for index, chunk in chunks.items() if chunk.annotation}
+        annotations = {
+            index: chunk.annotation for index, chunk in chunks.items() if chunk.annotation is not None
+        }
         of_chunk = [np.full(len(chunk.sequences), index) for index, chunk in chunks.items()]
         rows = [np.arange(0, len(chunk.stored), len(chunk.columns)) for chunk in chunks.values()]
         sentences = Sentences(annotations, np.concatenate(of_chunk), np.concatenate(rows))

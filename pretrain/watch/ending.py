@@ -154,8 +154,8 @@ class Ending:
         else:
             status = 1
             then = (
-                f"this may pass, but no checkpoint was written since this start at step {self.start_step}, so "
-                f"the job is not requeued (exit status 1). Lower --checkpoint.every; then {again}"
+                f"this may pass, but no checkpoint was written since this start at step {self.start_step}, "
+                f"so the job is not requeued (exit status 1). Lower --checkpoint.every; then {again}"
             )
         return status, f"  safe: {safe}\n  next: {then}"
 
