@@ -121,7 +121,7 @@ TRIED_BY = {
     "pretrain/cache/test_cache_faults.py": "pretrain.cache.stages",
     "pretrain/checkpoint/test_save_faults.py": "pretrain.checkpoint.folder_writer "
     "pretrain.checkpoint.tensor_file",
-    "pretrain/common/test_write_faults.py": "pretrain.start.best pretrain.start.resume",  # recover, copy_tree
+    "pretrain/common/test_write_faults.py": "pretrain.start.checkpoints pretrain.start.resume",  # recover, copy_tree
     "pretrain/data/test_shard_faults.py": "pretrain.data.shard_writer pretrain.data.tokenizer "
     "pretrain.prepare.buckets",
     "pretrain/export/test_export_faults.py": "pretrain.export.folder pretrain.export.sentence_transformers "
@@ -138,7 +138,6 @@ TRIED_BY = {
 }
 TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",
-    "pretrain.verify.seen": "one file, of either kind",
     "pretrain.telemetry.trackers.wandb": "one rename of each folder",
     "pretrain.export.quantization": "into a hidden folder, which pretrain.export.folder names",
     "finetune.augmentation_quality.__main__": "each file is read by itself",
