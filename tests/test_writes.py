@@ -121,7 +121,7 @@ TRIED_BY = {
     "pretrain/cache/test_cache_faults.py": "pretrain.cache.stages",
     "pretrain/checkpoint/test_save_faults.py": "pretrain.checkpoint.folder_writer "
     "pretrain.checkpoint.tensor_file",
-    "pretrain/common/test_write_faults.py": "pretrain.start.checkpoints pretrain.start.resume",  # recover, copy_tree
+    "pretrain/common/test_write_faults.py": "pretrain.start.checkpoints pretrain.start.resume",
     "pretrain/data/test_shard_faults.py": "pretrain.data.shard_writer pretrain.data.tokenizer "
     "pretrain.prepare.buckets",
     "pretrain/export/test_export_faults.py": "pretrain.export.folder pretrain.export.sentence_transformers "
