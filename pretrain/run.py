@@ -3,22 +3,25 @@
 Importing it takes seconds (torch, DeepSpeed, transformers): `pretrain/main.py` checks the flags before.
 """
 
-import functools
 import hashlib
 import os
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
 from finetune.sts.scores import StsEvaluator
 from pretrain.checkpoint import store
 from pretrain.common.files import replace_durably
+from pretrain.common.memory import FlatMemory
 from pretrain.common.ranks import on_rank_zero
-from pretrain.common.shutdown import Shutdown
+from pretrain.common.run_folder import require_in_place
+from pretrain.common.shutdown import EXIT_CODES, MOVED, NONE, REASONS, STOP, UNSAVED, Shutdown
 from pretrain.config.recipe import to_yaml
 from pretrain.config.run import Config
 from pretrain.config.validation import leaves
-from pretrain.data.batch import BatchSpec
+from pretrain.data.batch import BatchSpec, RankBatch
 from pretrain.data.lanes import require_lanes
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
@@ -26,32 +29,35 @@ from pretrain.data.tokenizer import prompt_tokens
 from pretrain.estimate.dry_run import whole_run
 from pretrain.export.folder import export
 from pretrain.export.sentence_transformers import unpooled_prompts
+from pretrain.ledger import chain
+from pretrain.model.precision import LossScale
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
-from pretrain.start.best import keep_start, repair_best
-from pretrain.start.checkpoints import Checkpoints
+from pretrain.start.checkpoints import Checkpoints, keep_start, repair_best
 from pretrain.start.data import as_begun, open_data, report_damage
 from pretrain.start.devices import choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
-from pretrain.start.identical_views import require_different_views
-from pretrain.start.in_force import verify_model_matches_config
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
-from pretrain.start.recorded_batch import verify_resumed_batch
-from pretrain.start.resume import check_requested, resume_from
-from pretrain.start.rollback import roll_back
+from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
+from pretrain.start.views import require_different_views
 from pretrain.step import engine as engines
-from pretrain.step.faults import OverBudget
+from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.model import SentenceModel
+from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
+from pretrain.step.update import Update
+from pretrain.step.whole_batch import StepResult, WholeBatch
+from pretrain.step_log import StepLog, is_due
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
+from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.telemetry.trackers import require_trackers
-from pretrain.trainer import ExtraMetrics, Trainer
 from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder
+from pretrain.watch.stragglers import Stragglers
 
 
 def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> int:
@@ -111,6 +117,8 @@ class TrainingRun:
         self.default_recipe, self.stop_step = default_recipe, stop_step or config.train.steps
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
+    # -- open: the data, and the checkpoint to resume from ---------------------------------
+
     def open(self) -> None:
         """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
         self.threads = set_threads(self.config)
@@ -122,19 +130,20 @@ class TrainingRun:
         self.watchdog.begin(self.progress.step)
         self.config.train.precision = choose_precision(self.config, state)
 
+    # -- build: model, batches, engine, evaluation -------------------------------------------
+
     def build(self) -> None:
         """Build encoder, objective and engine, load the checkpoint, and prepare batches and evaluation."""
         config, data = self.config, self.data
 
         # the model: an encoder, and the objective with its heads
         self.encoder = starting_encoder(config, data.tokenizer)
-        prompts = prompt_tokens(data.tokenizer, config.data.prompts)
-        left_out = () if config.data.prompts_pooled else prompts.values()
-        use = data.export_interface(self.encoder.max_positions)
-        self.encoder.leave_out([*left_out, *unpooled_prompts(use, data.tokenizer)])
+        longest = self.encoder.max_positions
+        prompts, use = prompt_tokens(data.tokenizer, config.data.prompts), data.export_interface(longest)
+        pooled = config.data.prompts_pooled
+        self.encoder.leave_out(unpooled_prompts(use, data.tokenizer) if pooled else prompts.values())
         guide = guiding_encoder(config, data.tokenizer, data.train.max_length)
         self.objective = build_objective(config, self.encoder, data.tokenizer, data.labels, guide)
-        longest = self.encoder.max_positions
         self.objective.require_positions(min(longest, data.train.max_length))
 
         # what a batch is made of
@@ -143,8 +152,7 @@ class TrainingRun:
         if self.checkpoint is None:
             require_different_views(config, data, self.objective, self.spec)
 
-        # the engine, and what it resumes from; read the settings back before the engine partitions the model
-        self.model_settings = verify_model_matches_config(config, self.encoder, self.objective, data.views)
+        # the engine, and what it resumes from
         self.flops = summary.flops_meter(config, self.encoder, self.objective, data)
         model = SentenceModel(self.encoder, self.objective, config.train.precision)
         self.engine = engines.build_engine(model, config)
@@ -157,50 +165,168 @@ class TrainingRun:
             config, data.train, self.spec, self.progress, self.checkpoint
         )
         sts = StsEvaluator(config.evaluate.sts or os.environ.get("CLEAR_DATA"))
-        self.evaluate = Evaluation(config, data, self.engine, sts, self.progress)
+        self.evaluation = Evaluation(config, data, self.engine, sts, self.progress)
+
+    # -- loop: train step by step; evaluate, save and log between the steps ------------------
 
     def loop(self) -> int:
         """Train from where the run stands to `stop_step`, rolling back after faults; return the exit code."""
-        config, progress = self.config, self.progress
-        self.loader = self._loader()
         with self.checkpoints, self._telemetry() as self.telemetry, self.watchdog.end_after_errors():
-            extra_metrics = self._record_what_runs()
-            if progress.step == 0:
-                self._evaluate_start()
+            self._record_what_runs()
+            if self.progress.step == 0:
+                # the start is the best so far; and an evaluation that cannot run must not fail after a month
+                self._evaluate()
+                self.progress.rows = on_rank_zero(self.telemetry.sync)
+                keep_start(self.folder, self._save_start, self._keep_best)
             # kick off the workers now: forked later, they would have the signal handlers of the run
-            batches = iter(self.loader)
-            shutdown = Shutdown(self.folder, watch_file=self.rank == 0)
+            batches = self._batches()
+            self.shutdown = Shutdown(self.folder, watch_file=self.rank == 0)
             while True:
-                trainer = Trainer(
-                    config,
-                    self.engine,
-                    progress,
-                    self.stop_step,
-                    evaluate=self.evaluate,
-                    checkpoints=self.checkpoints,
-                    keep_best=self._keep_best,
-                    telemetry=self.telemetry,
-                    shutdown=shutdown,
-                    watchdog=self.watchdog,
-                    extra_metrics=extra_metrics,
-                    decode=functools.partial(self.data.tokenizer.decode, skip_special_tokens=True),
-                )
+                self.prepare_steps()
                 try:
-                    return trainer.train(batches)
+                    return self.train(batches)
                 except OverBudget as fault:
                     batches.close()
                     with self.watchdog("roll-back"):
                         roll_back(
                             fault,
-                            config,
+                            self.config,
                             self.engine,
-                            progress,
+                            self.progress,
                             self.stop_step,
                             self.checkpoints,
                             self.telemetry,
                         )
-                self.loader = self._loader()
-                batches = iter(self.loader)
+                batches = self._batches()
+
+    def prepare_steps(self) -> None:
+        """Make what computes, applies, judges and logs the steps to come."""
+        settings, progress = self.config.train, self.progress
+        self.clock, self.memory = Stopwatch(), FlatMemory()
+        self.scale = LossScale(self.engine.module) if settings.precision == "fp16" else None
+        if self.scale is not None and progress.loss_scale:
+            self.scale.restore(progress.loss_scale)
+        self.whole = WholeBatch(
+            self.engine,
+            settings.seed,
+            settings.micro_batch_tokens,
+            self.scale,
+            self.clock,
+            self.config.objective.mask_duplicates,
+            settings.balance,
+            lanes=self.config.data.lanes,
+        )
+        self.update = Update(self.engine, settings.clip, self.scale)
+        self.faults = Faults(self.config, self.whole, self.update, self.telemetry, progress, self.decode)
+        self.stragglers = Stragglers(self.clock, self.folder, speaks=self.rank == 0)
+        self.log = StepLog(
+            self.config,
+            progress,
+            self.telemetry,
+            self.faults,
+            self.stragglers,
+            self.clock,
+            self.scale,
+            self.engine.module.objective,
+            self.extra_metrics,
+        )
+
+    def train(self, batches: Iterator[RankBatch]) -> int:
+        """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
+
+        Args:
+            batches: this rank's batches from `progress.step` on, without those that `train.faults` jumps
+                over.
+
+        Raises:
+            OverBudget: too many steps had a loss or gradient that is not finite, or a spike. The checkpoints
+                are as they were.
+        """
+        config, progress = self.config, self.progress
+        self.engine.train()
+        self.watchdog.follow(self.clock)
+        self.telemetry.throughput.begin(progress.step)
+        while progress.step < self.stop_step:
+            result = self._step(batches)
+
+            last = progress.step == self.stop_step
+            # moved back meanwhile: what ranks were asked for besides comes with the next step
+            request = NONE if last or result.request == MOVED else result.request
+            evaluates = last or is_due(progress.step, config.evaluate.every)
+            saves = last or request or self.checkpoints.due(progress.step)
+            if evaluates or saves:
+                self.log.write()  # both want to know this step's numbers
+            is_best = evaluates and self._evaluate()
+            if saves or is_best:
+                # a request, the end and best/ need the whole checkpoint; else training goes on meanwhile
+                path = self._save(wait=bool(last or request or is_best), is_best=is_best)
+            if evaluates or saves:
+                self.memory.after_pause()
+            if request:
+                self.telemetry.say(
+                    f"stopping after step {progress.step}: {REASONS[request]}; saved {path}. Resume with the "
+                    "same command and --resume auto"
+                )
+                if request == STOP:
+                    self.shutdown.clear_stop_file()
+                return EXIT_CODES[request]
+        return 0
+
+    def _step(self, batches: Iterator[RankBatch]) -> StepResult:
+        """Read the next batch and make one optimizer step of it."""
+        settings, progress, clock = self.config.train, self.progress, self.clock
+        clock.start_step()
+        with clock("data"):
+            batch = next(batches)
+        if batch.step > progress.step:
+            self.log.write()
+            self.faults.jump_to(batch.step)
+        rate = learning_rate(settings, progress.step)
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = rate * group["lr_scale"]
+        number = progress.step + 1
+        ends_row = number in (1, self.stop_step) or is_due(number, settings.log_every)
+        request = max(self.shutdown.requested(), UNSAVED if self.checkpoints.failed else NONE)
+        result = self.whole.compute(batch, request, probing=ends_row, busy=self.stragglers.busy())
+        if result.request == MOVED:
+            on_rank_zero(lambda: require_in_place(self.folder))
+        with clock("step"):
+            norm, applied = self.update.apply(result.losses["total"], self.faults.largest_applied(number))
+        self.memory.after_step()
+
+        self.log.write()  # the step before, while a GPU is busy with this one
+        progress.step = number
+        progress.tokens += result.tokens
+        seconds = clock.end_step()
+        progress.seconds += seconds
+        self.watchdog.end_step(number, seconds)
+        progress.substitutions += result.substitutions
+        progress.ledger = chain.extend(progress.ledger, result.sums)
+        self.log.add(batch, result, rate, norm, applied, ends_row)
+        return result
+
+    def _evaluate(self) -> bool:
+        """Evaluate, log and record the scores; return whether they are the best so far."""
+        with self.watchdog("evaluation"):
+            scores = self.evaluation()
+        self.telemetry.log(self.progress.step, {"evaluation": scores})
+        from_random, best_by = self.config.model.init is None, self.config.evaluate.best_by
+        return self.progress.note_scores(scores, from_random, best_by, self.evaluation.random)
+
+    def _save(self, wait: bool, is_best: bool) -> Path:
+        """Save a checkpoint, and export it to best/ if it is the best; return its folder."""
+        progress = self.progress
+        progress.loss_scale = self.scale.state() if self.scale is not None else {}
+        progress.window, progress.monitor = self.log.window.state(), self.log.monitor.memory()
+        with self.watchdog("checkpoint"):
+            progress.rows = on_rank_zero(self.telemetry.sync)
+            path = self.checkpoints.save_progress(progress, wait=wait, say=self.telemetry.say)
+            if is_best:
+                self._keep_best(path)
+        self.telemetry.throughput.pause()
+        return path
+
+    # -- conclude: export, and the summary -------------------------------------------------
 
     def conclude(self) -> None:
         """Export the last step, and write the summary, where the run has come to its end."""
@@ -209,16 +335,14 @@ class TrainingRun:
 
         def export_and_report() -> None:
             export(self.folder / "checkpoints", self.folder / "export")
-            summary.report(
-                self.config, self.progress, self.data.inputs, self.model_settings, self.evaluate.random
-            )
+            summary.report(self.config, self.progress, self.data.inputs, self.evaluation.random)
 
         with self.watchdog("export"):
             on_rank_zero(export_and_report)
 
     # -- parts of the phases -------------------------------------------------------
 
-    def _loader(self) -> Loader:
+    def _batches(self) -> Generator[RankBatch]:
         """Return the batches of this rank from where the run stands."""
         position = Position(
             self.progress.step,
@@ -228,7 +352,8 @@ class TrainingRun:
             self.progress.substitutions,
             jumps=self.config.train.faults.jumps,
         )
-        return Loader(self.data.train, self.spec, LoaderSettings.of(self.config), position)
+        self.loader = Loader(self.data.train, self.spec, LoaderSettings.of(self.config), position)
+        return iter(self.loader)
 
     def _telemetry(self) -> Telemetry:
         return Telemetry(
@@ -245,15 +370,15 @@ class TrainingRun:
             settings=dict(leaves(self.config.model_dump(mode="json"))),
         )
 
-    def _record_what_runs(self) -> ExtraMetrics:
-        """Write and print what is about to run; return what metrics hold besides the trainer's numbers."""
+    def _record_what_runs(self) -> None:
+        """Write and print what is about to run."""
         config, data, progress, telemetry = self.config, self.data, self.progress, self.telemetry
         recipe = (to_yaml(config) + as_comments(data.inputs)).encode()
         on_rank_zero(lambda: replace_durably(self.folder / "config.yaml", recipe))
         telemetry.log(progress.step, {"config_sha256": hashlib.sha256(recipe).hexdigest()})
         if self.default_recipe is not None:
             telemetry.say(summary.describe_default(self.default_recipe))
-        lengths = summary.measure_views(config, data, self.encoder, progress)
+        self.lengths = summary.measure_views(config, data, self.encoder, progress)
         summary.print_summary(
             config,
             data,
@@ -262,32 +387,26 @@ class TrainingRun:
             progress,
             self.checkpoint,
             self.threads,
-            lengths,
+            self.lengths,
             telemetry,
         )
         if self.ledger_message is not None:
             telemetry.say(self.ledger_message)
         continuity.print_changes(progress.changes, progress.step, telemetry)
-        report_damage(data, self.evaluate.heldout, progress, telemetry)
-        length_baseline = summary.length_only(self.objective, lengths)
-        return lambda step: length_baseline(config.batch_sizes.at_step(step - 1)) | self.loader.counts(step)
+        report_damage(data, self.evaluation.heldout, progress, telemetry)
 
-    def _evaluate_start(self) -> None:
-        """Evaluate the start, which is the best so far.
+    def extra_metrics(self, step: int) -> dict[str, Any]:
+        """Return what a row of metrics holds besides the steps' own numbers, after `step` steps."""
+        sequences = self.config.batch_sizes.at_step(step - 1)
+        return summary.length_only(self.objective, self.lengths, sequences) | self.loader.counts(step)
 
-        Also a pre-flight: an evaluation that cannot run must not fail after a month.
-        """
-        scores = self.evaluate()
-        self.telemetry.log(0, {"evaluation": scores})
-        from_random, best_by = self.config.model.init is None, self.config.evaluate.best_by
-        self.progress.note_scores(scores, from_random, best_by, self.evaluate.random)
-        self.progress.rows = on_rank_zero(self.telemetry.sync)
-        keep_start(self.folder, self._save_start, self._keep_best)
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.data.tokenizer.decode(tokens, skip_special_tokens=True)
 
     def _save_start(self, folder: Path) -> Path:
         """Save the untrained model."""
         start = self.progress if self.progress.step == 0 else Progress()
-        return self.checkpoints.save(start, folder, wait=True)
+        return self.checkpoints.save_progress(start, folder, wait=True)
 
     def _keep_best(self, checkpoint: Path) -> None:
         on_rank_zero(lambda: export(checkpoint, self.folder / "best"))

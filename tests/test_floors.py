@@ -50,8 +50,8 @@ MAY_IMPORT = {
     "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
     "pretrain.remote pretrain.data pretrain.ledger pretrain.objectives pretrain.export pretrain.prepare "
     "pretrain.cache pretrain.step",
-    "pretrain.trainer": "pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data "
-    "pretrain.ledger pretrain.step pretrain.start pretrain.watch",
+    "pretrain.step_log": "pretrain.config pretrain.telemetry pretrain.model pretrain.data pretrain.ledger "
+    "pretrain.objectives pretrain.step pretrain.watch",
     "pretrain.run": "pretrain finetune",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "
@@ -183,7 +183,7 @@ PICTURE_BOXES = {
     "pretrain.show": "tools",
     "pretrain.verify": "tools",
     "pretrain.run": "main",
-    "pretrain.trainer": "main",
+    "pretrain.step_log": "main",
 }
 """The boxes in docs/architecture.md that are not named after the folder or module."""
 

@@ -31,7 +31,6 @@ MAY = {
     "pretrain.watch.deadline": ("open write_bytes", "the same"),
     "pretrain.watch.heartbeat": ("os.open", "marks of life, each second"),
     "pretrain.prepare.progress": ("write_text unlink", "marks of life, twice a second"),
-    "pretrain.step.optimizer": ("mkdir open unlink", "the lock of a compiler's cache"),
     "pretrain.api": ("TemporaryDirectory write_text", "a recipe for the command that it starts"),
     "pretrain.sweep.runs": ("open", "the log of a command, as it comes"),
     "pretrain.common.processes": ("open", "the same"),
@@ -120,7 +119,7 @@ TRIED_BY = {
     "pretrain/cache/test_cache_faults.py": "pretrain.cache.stages",
     "pretrain/checkpoint/test_save_faults.py": "pretrain.checkpoint.folder_writer "
     "pretrain.checkpoint.tensor_file",
-    "pretrain/common/test_write_faults.py": "pretrain.start.best pretrain.start.resume",  # recover, copy_tree
+    "pretrain/common/test_write_faults.py": "pretrain.start.checkpoints pretrain.start.resume",
     "pretrain/data/test_shard_faults.py": "pretrain.data.shard_writer pretrain.data.tokenizer "
     "pretrain.prepare.buckets",
     "pretrain/export/test_export_faults.py": "pretrain.export.folder pretrain.export.sentence_transformers "

@@ -3,7 +3,6 @@
 import json
 import math
 import platform
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -25,14 +24,14 @@ class Item:
 
     Attributes:
         series: its series of files ("parameters", "exp_avg", "buffers" ...).
-        entry: its name, dtype and whole shape. The same on every rank, as `series` and `home` are.
-        home: the rank that is to write it where several hold as much of it.
+        entry: its name, dtype and whole shape. The same on every rank, as `series` and `owner` are.
+        owner: the rank that is to write it where several hold as much of it.
         part: what this rank has of it for the checkpoint; None: nothing, or another rank's is taken.
     """
 
     series: str
     entry: TensorEntry
-    home: int
+    owner: int
     part: Part | None
 
     def values(self) -> torch.Tensor:
@@ -44,17 +43,17 @@ class Item:
 def items_of(view: EngineState, rank: int, ranks: int) -> list[Item]:
     """Return the tensors of a checkpoint in the order of its files: parameters, moments, buffers.
 
-    Of a tensor that all ranks hold whole, its home has the part. Homes are runs of consecutive parameters of
-    about equal bytes. Buffers are rank 0's.
+    Of a tensor that all ranks hold whole, its owner has the part. Ranks own runs of consecutive parameters
+    of about equal bytes. Buffers are rank 0's.
     """
     named = list(view.named_parameters())
     shapes = [parameter_shape(parameter) for _, parameter in named]
     series: dict[str, list[Item]] = {PARAMETERS: []}
-    for (name, parameter), shape, home in zip(named, shapes, _homes(shapes, ranks), strict=True):
+    for (name, parameter), shape, owner in zip(named, shapes, _owners(shapes, ranks), strict=True):
         entry = TensorEntry(name, torch.float32, shape)
-        here = home == rank or not view.is_whole(parameter)
+        here = owner == rank or not view.is_whole(parameter)
         for key in (None, *view.moment_keys(parameter)):
-            item = Item(key or PARAMETERS, entry, home, view.part(parameter, key) if here else None)
+            item = Item(key or PARAMETERS, entry, owner, view.part(parameter, key) if here else None)
             series.setdefault(item.series, []).append(item)
     series[BUFFERS] = [
         Item(
@@ -68,14 +67,14 @@ def items_of(view: EngineState, rank: int, ranks: int) -> list[Item]:
     return [item for items in series.values() for item in items]
 
 
-def _homes(shapes: list[tuple[int, ...]], ranks: int) -> list[int]:
+def _owners(shapes: list[tuple[int, ...]], ranks: int) -> list[int]:
     """Return a rank for each of the shapes: that of its middle among all elements, cut into `ranks` runs."""
     sizes = [math.prod(shape) for shape in shapes]
-    whole, before, homes = max(1, sum(sizes)), 0, []
+    whole, before, owners = max(1, sum(sizes)), 0, []
     for size in sizes:
-        homes.append(min(ranks - 1, (2 * before + size) * ranks // (2 * whole)))
+        owners.append(min(ranks - 1, (2 * before + size) * ranks // (2 * whole)))
         before += size
-    return homes
+    return owners
 
 
 class HostCopies:
@@ -134,7 +133,6 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
     for name, parameter in view.named_parameters():
         for key, number in view.scalars(parameter).items():
             scalars.setdefault(key, {})[name] = number
-    scheduler: Any = getattr(engine, "lr_scheduler", None)
     return {
         "series": counts,
         "aliases": view.aliases(),
@@ -145,8 +143,8 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
             "scalars": scalars,
             "learning_rates": [float(group["lr"]) for group in view.inner.param_groups],
         },
-        "lr_scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
-        "loss_scale": [scaler for _, scaler in _loss_scalers(engine)],
+        "lr_scheduler": None,  # rates are a function of the step, and the loss scale is the trainer's
+        "loss_scale": [],
         "counters": {name: int(getattr(engine, name)) for name in _COUNTERS if hasattr(engine, name)},
         "versions": _versions(),
     }
@@ -167,24 +165,6 @@ def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
 
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
-_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-
-
-def _loss_scalers(engine) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield fp16 loss scalers (of the engine or its optimizer; torch's or DeepSpeed's) and their state."""
-    for owner in (engine, engine.optimizer):
-        for attribute in (
-            "torch_autocast_z0_gradscaler",
-            "torch_autocast_gradscaler",
-            "loss_scaler",
-            "grad_scaler",
-        ):
-            scaler = getattr(owner, attribute, None)
-            if isinstance(scaler, torch.amp.GradScaler):
-                yield scaler, {"attribute": attribute, **scaler.state_dict()}
-            elif getattr(scaler, "dynamic", False):
-                fields = {field: getattr(scaler, field) for field in _SCALER_FIELDS if hasattr(scaler, field)}
-                yield scaler, {"attribute": attribute, **fields}
 
 
 def _versions() -> dict[str, str]:
@@ -196,22 +176,11 @@ def _versions() -> dict[str, str]:
 
 
 def restore_engine(engine, view: EngineState, content: dict[str, Any]) -> None:
-    """Set learning rates, loss scale and counters of an engine to those in a state.json."""
+    """Set learning rates and counters of an engine to those in a state.json."""
     rates = content["optimizer"]["learning_rates"]
     if len(rates) == len(view.inner.param_groups):
         for group, rate in zip(view.inner.param_groups, rates, strict=True):
             group["lr"] = rate
-    scheduler: Any = getattr(engine, "lr_scheduler", None)
-    if content["lr_scheduler"] is not None and hasattr(scheduler, "load_state_dict"):
-        scheduler.load_state_dict(content["lr_scheduler"])
-    saved_scalers = content["loss_scale"]
-    for (scaler, _), saved in zip(list(_loss_scalers(engine)), saved_scalers, strict=False):
-        values = {key: value for key, value in saved.items() if key != "attribute"}
-        if isinstance(scaler, torch.amp.GradScaler) and "scale" in values:
-            scaler.load_state_dict(values)
-        elif not isinstance(scaler, torch.amp.GradScaler) and "cur_scale" in values:
-            for key, value in values.items():
-                setattr(scaler, key, value)
     for name, value in content["counters"].items():
         if hasattr(engine, name):
             setattr(engine, name, value)

@@ -127,15 +127,7 @@ class EngineState:
             steps = [g["step"] for g in self.inner.param_groups if "step" in g]
             if steps:
                 scalars["step"] = int(max(steps))
-        elif self._counts_in_last_parameter_only():
-            scalars["step"] = max(state.get("step", 0) for state in self.inner.state.values())
         return scalars
-
-    def _counts_in_last_parameter_only(self) -> bool:
-        # DeepSpeed's FusedAdam advances state["step"] of a group's last parameter only, and uses it for all
-        return type(self.inner).__name__ == "FusedAdam" and type(self.inner).__module__.startswith(
-            "deepspeed"
-        )
 
     # -- writing --------------------------------------------------------
 

@@ -59,13 +59,10 @@ class Problem:
     @property
     def remedy(self) -> str:
         """What to do about it, where another checkpoint must not take its place by itself."""
-        return {
-            "damaged": "Name an earlier one with --resume PATH",
-            "unreadable": "It may be whole: check the disk, the network and the permissions, then give the "
-            "same command again. To continue without it, name an earlier one with --resume PATH",
-            "newer": "Use the version of this program that wrote it, or a newer one. To continue without "
-            "it, name an earlier one with --resume PATH",
-        }[self.kind]
+        whole = "It may be whole: check the disk and the permissions, then give the same command again"
+        newer = "Use the version of this program that wrote it, or a newer one"
+        way = {"damaged": "", "unreadable": f"{whole}. ", "newer": f"{newer}. "}[self.kind]
+        return f"{way}To continue without it, name an earlier one with --resume PATH"
 
 
 # -- which there are ---------------------------------------------------------
@@ -99,8 +96,8 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
         return []
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoints in {root} cannot be read now: {error.strerror or error}. Check the disk, the "
-            "network and the permissions, then give the same command again"
+            f"the checkpoints in {root} cannot be read now: {error.strerror or error}. Check the disk and "
+            "the permissions, then give the same command again"
         ) from None
 
 
@@ -154,34 +151,26 @@ def _parse_manifest(data: bytes) -> dict[str, dict[str, Any]] | Problem:
     """Return file name -> its {"bytes", "sha256"}; or what is wrong with the manifest."""
     try:
         manifest = json.loads(data)
-    except (ValueError, RecursionError):
-        return Problem("damaged", "manifest.json can't be read, it is not JSON")
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int):
-        return Problem("damaged", "manifest.json is not a checkpoint's manifest (it gives no format_version)")
-    if version > FORMAT_VERSION:
-        return Problem("newer", f"it has format {version}, this program reads up to {FORMAT_VERSION}")
-    files = manifest.get("files")
-    if not isinstance(files, dict) or not files:
-        return Problem("damaged", "manifest.json lists no files")
-    for name, expected in files.items():
-        if not FILE_NAME.fullmatch(name):
-            return Problem(
-                "damaged", f"manifest.json lists {name!r}, which is no name of a file in the checkpoint"
-            )
-        if not (
-            isinstance(expected, dict)
-            and isinstance(expected.get("bytes"), int)
-            and SHA256.fullmatch(str(expected.get("sha256")))
-        ):
-            return Problem("damaged", f"manifest.json gives no size and sha256 of {name}")
-    if "state.json" not in files:
-        return Problem("damaged", "manifest.json does not list state.json")
-    return files
+        version, files = manifest["format_version"], manifest.get("files")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            return Problem("newer", f"it has format {version}, this program reads up to {FORMAT_VERSION}")
+        if not isinstance(version, int) or "state.json" not in files:
+            return Problem("damaged", "manifest.json is not a checkpoint's manifest")
+        for name, expected in files.items():
+            whole = isinstance(expected["bytes"], int) and SHA256.fullmatch(expected["sha256"])
+            if not FILE_NAME.fullmatch(name) or not whole:
+                return Problem(
+                    "damaged", f"manifest.json lists {shortened(name)} without name, size or sha256"
+                )
+        return files
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"{type(error).__name__}: {shortened(str(error))}"
+        return Problem("damaged", f"manifest.json can't be read ({what})")
 
 
 def _lacking(path: Path, names: list[str]) -> Problem | None:
     """Return a problem where the listed files hold fewer tensors than the checkpoint's state counts."""
+    wrong = (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
     try:
         content = json.loads((path / "state.json").read_bytes())
         series, state = content["series"], content["state"]
@@ -190,16 +179,11 @@ def _lacking(path: Path, names: list[str]) -> Problem | None:
         for kind, count in series.items():
             listed = sum(len(_names_in(path / name)) for name in _files_of(names, kind))
             if listed != count:
-                return Problem(
-                    "damaged", f"manifest.json lists files with {listed} of the {count} tensors of {kind}"
-                )
-    except (
-        ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError
-    ) as error:  # fmt: skip
-        return Problem(
-            "damaged",
-            f"its files are not those of a checkpoint ({type(error).__name__}: {shortened(str(error))})",
-        )
+                what = f"{listed} of the {count} tensors of {kind}"
+                return Problem("damaged", f"manifest.json lists files with {what}")
+    except wrong as error:
+        what = f"{type(error).__name__}: {shortened(str(error))}"
+        return Problem("damaged", f"its files are not those of a checkpoint ({what})")
     return None
 
 
@@ -234,9 +218,8 @@ def choose(root: Path) -> Choice | None:
         f"\n  {path.name} was set aside" for path in aside
     ]
     raise CheckpointError(
-        f"there are checkpoints in {root}, and none can be used:{''.join(listed)}\nNothing was changed. "
-        "Restore one from a copy. To start from the beginning, name another run folder with --run, or move "
-        "this one away"
+        f"there are checkpoints in {root}, and none can be used:{''.join(listed)}\nRestore one from a copy, "
+        "or start from the beginning in another folder with --run"
     )
 
 

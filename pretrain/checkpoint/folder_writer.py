@@ -115,15 +115,10 @@ class FolderWriter:
         good = "Earlier ones are untouched"
         with suppress(CheckpointError):
             previous = [path.name for path in candidates(self.folder.parent)]
-            good = (
-                f"The last complete one, {previous[0]}, is untouched"
-                if previous
-                else "There is no earlier one"
-            )
+            good = f"{previous[0]} is untouched" if previous else "There is no earlier one"
         return (
-            f"could not write checkpoint {self.folder.name} under {self.folder.parent}: {error}. {good}, and "
-            "nothing half-written was left. Free some space, keep fewer checkpoints, or give the run folder "
-            "another disk; then resume."
+            f"could not write checkpoint {self.folder.name} under {self.folder.parent}: {error}. {good}. "
+            "Free some space, keep fewer checkpoints, or use another disk; then resume"
         )
 
 

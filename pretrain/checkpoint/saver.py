@@ -18,7 +18,6 @@ bytes for each rank.
 import functools
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,43 +38,6 @@ MAX_FILE_BYTES = 2 << 30
 _SHARE_OF_FREE = 0.8  # of a machine's free memory that copies may take
 
 
-class _Ranks:
-    """The ranks' own group for saves; a single process needs none."""
-
-    def __init__(self) -> None:
-        self.count = dist.get_world_size() if dist.is_initialized() else 1
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
-        self._group: Any = None
-        if self.count > 1:
-            self._group = new_host_group()
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, on every rank."""
-        return gathered(value, self._group)
-
-    def send(self, tensor: torch.Tensor, rank: int, tag: int) -> dist.Work | None:
-        """Begin to send; the tensor goes when the other rank receives it under the same tag."""
-        return dist.isend(tensor, rank, group=self._group, tag=tag)
-
-    def receive(self, tensor: torch.Tensor, rank: int, tag: int) -> None:
-        dist.recv(tensor, rank, group=self._group, tag=tag)
-
-    def close(self) -> None:
-        if self._group is not None:
-            dist.destroy_process_group(self._group)
-            self._group = None
-
-
-@dataclass(frozen=True)
-class _Save:
-    """What the second half needs. state: the content of state.json, on rank 0."""
-
-    folder: Path
-    items: list[Item]
-    state: bytes
-    retention: Retention
-
-
 class Saver:
     """Write checkpoints of one engine, one at a time.
 
@@ -91,7 +53,10 @@ class Saver:
         """
         self.engine, self.max_file_bytes = engine, max_file_bytes
         self.has_room = True  # for copies, when they were wanted last
-        self._ranks, self._copies = _Ranks(), HostCopies()
+        self._copies = HostCopies()
+        self._ranks = dist.get_world_size() if dist.is_initialized() else 1
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._group: Any = new_host_group() if self._ranks > 1 else None  # of saves alone
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
 
@@ -119,17 +84,17 @@ class Saver:
         self.wait()
         folder = Path(root) / f"step-{int(state['step']):08d}"
         view = engine_state(self.engine)
-        items = items_of(view, self._ranks.rank, self._ranks.count)
+        items = items_of(view, self._rank, self._ranks)
         content = b""
-        if self._ranks.rank == 0:
+        if self._rank == 0:
             described = engine_json(view, self.engine, items)
             content = to_json({"format_version": FORMAT_VERSION, "state": state, **described})
         if background and self._find_room(items):
-            save = _Save(folder, self._copies.copy(items), content, retention)
-            self._thread = threading.Thread(target=self._write, args=(save,), name=f"write {folder.name}")
+            save = folder, self._copies.copy(items), content, retention
+            self._thread = threading.Thread(target=self._write, args=save, name=f"write {folder.name}")
             self._thread.start()
         else:
-            self._write(_Save(folder, items, content, retention))
+            self._write(folder, items, content, retention)
             self.wait()
         return folder
 
@@ -137,7 +102,7 @@ class Saver:
         """Return whether the copies of all ranks fit into free memory. Collective."""
         more, free = max(0, bytes_of(items) - self._copies.reserved), free_memory()
         fits = not free or more * ranks_here() <= _SHARE_OF_FREE * free
-        self.has_room = all(self._ranks.gather(fits))
+        self.has_room = all(gathered(fits, self._group))
         return self.has_room
 
     @property
@@ -174,34 +139,38 @@ class Saver:
         """End the save in flight, and the group. Raises nothing: `wait` does."""
         if self._thread is not None:
             self._thread.join()
-        self._ranks.close()
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group = None
 
     # -- the second half: after `save` has returned ------------------------------------------------
 
-    def _write(self, save: _Save) -> None:
+    def _write(self, folder: Path, items: list[Item], state: bytes, retention: Retention) -> None:
         try:
-            message = self._write_folder(save)
+            message = self._write_folder(folder, items, state, retention)
             self._failure = None if message is None else CheckpointError(message)
         except Exception as error:  # a rank was lost
             self._failure = error
 
-    def _write_folder(self, save: _Save) -> str | None:
-        """Write a checkpoint; return on every rank why that has failed, or None."""
-        ranks, writer = self._ranks, FolderWriter(save.folder)
-        if ranks.rank == 0:
-            writer.attempt(lambda: writer.begin(sum(item.entry.num_bytes for item in save.items)))
-        held = ranks.gather((writer.error, [_extent(item) for item in save.items]))
+    def _write_folder(
+        self, folder: Path, items: list[Item], state: bytes, retention: Retention
+    ) -> str | None:
+        """Write a checkpoint; return on every rank why that has failed, or None. state: of state.json."""
+        first, writer = self._rank == 0, FolderWriter(folder)
+        if first:
+            writer.attempt(lambda: writer.begin(sum(item.entry.num_bytes for item in items)))
+        held = gathered((writer.error, [_extent(item) for item in items]), self._group)
         if (error := _first(error for error, _ in held)) is None:
-            self._write_own(save.items, [extents for _, extents in held], writer)
-            written = ranks.gather((writer.error, writer.files))
-            if (error := _first(error for error, _ in written)) is None and ranks.rank == 0:
+            self._write_own(items, [extents for _, extents in held], writer)
+            written = gathered((writer.error, writer.files), self._group)
+            if (error := _first(error for error, _ in written)) is None and first:
                 files = {name: facts for _, part in written for name, facts in part.items()}
-                writer.attempt(lambda: writer.finish(files, save.state))
+                writer.attempt(lambda: writer.finish(files, state))
                 error = writer.error
-        message = writer.discard(error) if error is not None and ranks.rank == 0 else None
-        if ranks.rank == 0 and error is None:
-            remove_superfluous(save.folder, save.retention)
-        return ranks.gather(message)[0]
+        message = writer.discard(error) if error is not None and first else None
+        if first and error is None:
+            remove_superfluous(folder, retention)
+        return gathered(message, self._group)[0]
 
     def _write_own(self, items: list[Item], held: list[list[tuple[int, int]]], writer: FolderWriter) -> None:
         """Send the parts that others write; write the tensors that are this rank's.
@@ -209,11 +178,14 @@ class Saver:
         Args:
             held: rank -> of each item, where its part begins and how many elements it has.
         """
-        me = self._ranks.rank
+        me = self._rank
         writers = [_writer(item, [extents[n] for extents in held]) for n, item in enumerate(items)]
         writer.plan(self._files_of(me, items, writers))
         sent = [
-            (values := item.values(), self._ranks.send(values, writers[n], n))  # the values must stay
+            (
+                values := item.values(),
+                dist.isend(values, writers[n], group=self._group, tag=n),
+            )  # the values must stay
             for n, item in enumerate(items)
             if writers[n] != me and item.part is not None
         ]
@@ -233,10 +205,10 @@ class Saver:
         whole = torch.empty(elements, dtype=item.entry.dtype)
         for rank, extents in enumerate(held):
             start, count = extents[number]
-            if count and rank == self._ranks.rank:
+            if count and rank == self._rank:
                 whole[start : start + count] = item.values()
             elif count:
-                self._ranks.receive(whole[start : start + count], rank, number)
+                dist.recv(whole[start : start + count], rank, group=self._group, tag=number)
         return whole.reshape(item.entry.shape)
 
     def _files_of(
@@ -265,11 +237,11 @@ def _extent(item: Item) -> tuple[int, int]:
 
 
 def _writer(item: Item, extents: Sequence[tuple[int, int]]) -> int:
-    """Return the rank that writes an item: of those that hold most of it the one nearest to its home."""
+    """Return the rank that writes an item: of those that hold most of it the one nearest to its owner."""
     most = max(count for _, count in extents)
     return min(
         (rank for rank, (_, count) in enumerate(extents) if count == most),
-        key=lambda rank: abs(rank - item.home),
+        key=lambda rank: abs(rank - item.owner),
     )
 
 

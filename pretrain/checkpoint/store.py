@@ -148,18 +148,14 @@ def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     for name, file in locate(path, "parameters").items():
         with safe_open(file, framework="pt") as tensors:
             saved[name] = tuple(tensors.get_slice(name).get_shape())
-    differences = [f"{name} is missing in the checkpoint" for name in shapes if name not in saved]
-    differences += [f"{name} is not in the model" for name in saved if name not in shapes]
-    differences += [
-        f"{name} is {list(saved[name])} in the checkpoint and {list(shape)} in the model"
-        for name, shape in shapes.items()
-        if name in saved and saved[name] != shape
+    differences = [
+        f"{name} is {saved.get(name, 'not')} in the checkpoint, {shapes.get(name, 'not')} in the model"
+        for name in {**shapes, **saved}
+        if saved.get(name) != shapes.get(name)
     ]
     if differences:
-        shown = "; ".join(differences[:8]) + (
-            f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
-        )
+        more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
         raise CheckpointError(
-            f"checkpoint {path} is of another model than the config builds: {shown}. Resume with the run "
-            "folder's own config.yaml, or start a new run folder."
+            f"{path} is of another model than the config builds: {'; '.join(differences[:8])}{more}"
+            ". Resume with the run folder's own config.yaml, or start a new run folder"
         )

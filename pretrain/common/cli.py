@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import fire
 from fire.decorators import SetParseFn
@@ -32,7 +32,6 @@ from augment.core.own_code import allow
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.error_output import (
     exit_process,
-    is_lost_connection,
     is_printed,
     lost_rank_message,
     print_at_end,
@@ -40,17 +39,8 @@ from pretrain.common.error_output import (
 )
 from pretrain.common.errors import UserError
 from pretrain.common.files import is_of_disk, require_writable, require_writable_file
-from pretrain.common.help_text import (
-    WIDTH,
-    Flag,
-    described_parameters,
-    key_table,
-    shorten,
-    summary,
-    usage_line,
-)
 from pretrain.common.program import program
-from pretrain.common.typed_values import nearest, type_name, typed
+from pretrain.common.typed_values import default_text, meaning_of, nearest, type_name, typed, value_text
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -63,6 +53,8 @@ OutFile = Annotated[Path, "a file to write"]
 _TRUST = "run code files that a recipe or a run names, too: else those that this command names (docs/runs.md)"
 SHOWN = 10
 """Flags on the short help page."""
+WIDTH = 80
+"""Columns of a help page."""
 
 LARGE_LIBRARIES = {"torch", "transformers", "datasets", "spacy", "scipy", "sklearn", "datatrove"}
 """Imports of these take seconds, on a busy machine or a network disk a minute."""
@@ -77,6 +69,28 @@ class SayWhatLoads(MetaPathFinder):
         if fullname in LARGE_LIBRARIES and not self.said:
             self.said = True
             print(f"{program()}: loading {fullname} and other libraries ...", file=sys.stderr, flush=True)
+
+
+class Flag(NamedTuple):
+    """A flag, or a word that may stand without one. `default`: "required" without one."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+    @classmethod
+    def of_model(cls, model: type[BaseModel]) -> "list[Flag]":
+        """Return the flags that a flat model's fields are."""
+        return [
+            cls(name, type_name(field.annotation), default_text(field), meaning_of(field))
+            for name, field in model.model_fields.items()
+        ]
+
+    @property
+    def typed_as(self) -> str:
+        """The flag as people type it."""
+        return "--" + self.name.replace("_", "-")
 
 
 class Command:
@@ -118,9 +132,15 @@ class Command:
             else:
                 self.kinds[name] = kind
                 default = parameter.default
-                text = "required" if default is parameter.empty else _text(default)
+                text = (
+                    "required"
+                    if default is parameter.empty
+                    else "none"
+                    if default == ""
+                    else value_text(default)
+                )
                 field = FieldInfo.from_annotation(kind)
-                meaning = meanings.get(name) or field.description or ""
+                meaning = meanings.get(name) or meaning_of(field)
                 self.flags[name] = Flag(name, type_name(kind), text, meaning)
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                     self.words.append(name)
@@ -301,7 +321,8 @@ def run(
         if {"--help", "-h", "help", "--help=all"} & set(words):
             print(_help(command, typed_as, commands if chosen is None else {}, words))
         elif command is None:
-            raise UserError(_no_command(typed_as, words, commands))
+            unknown = f"unknown command {words[0]!r}{nearest(words[0], commands)}" if words else "no command"
+            raise UserError(f"{unknown}; write {typed_as} {'|'.join(commands)} ...")
         else:
             code = _call(command, words, commands)
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
@@ -315,21 +336,15 @@ def run(
         code = 130
     except Exception as error:
         code = 1
-        if is_lost_connection(error):
-            print_error(UserError(lost_rank_message(error)))
+        if message := lost_rank_message(error):
+            print_error(UserError(message))
         elif not is_printed(error) and is_of_disk(error):
-            print_error(UserError(_disk_message(error)))
+            kept = "what was finished before is kept: give the same command again once the disk takes files"
+            print_error(UserError(f"{error.filename}: {error.strerror}; {kept}"))
             code = 2
         elif not is_printed(error):
             raise
     exit_process(code if isinstance(code, int) else 0)
-
-
-def _disk_message(error: OSError) -> str:
-    return (
-        f"{error.filename}: {error.strerror}. What was finished before is kept: give the same command again "
-        "once the disk takes files, or with another folder"
-    )
 
 
 def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> Any:
@@ -338,23 +353,17 @@ def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> An
         name = word.lstrip("-").split("=")[0]
         if _is_flag(word) and name in commands and name not in command.flags:
             raise UserError(f"{name} is a command, not a flag: {program()} {name} ...")
-    _refuse_near_command(command, words, commands)
+    bare = list(itertools.takewhile(lambda word: not _is_flag(word), words))
+    too_many = len(bare) > len(command.words) and not command.takes_more_words and "/" not in bare[0]
+    if too_many and (hint := nearest(bare[0], commands)):  # as `plna FILE`
+        raise UserError(f"unknown command {bare[0]!r}{hint} {program()} --help lists the commands")
     left, texts = command.read(words)
     arguments = [*left, *(f"--{name}={text}" for name, text in texts.items())]
 
-    def call(*words: str, **texts: str) -> Any:
+    def call(*words: str, **texts: str) -> Any:  # fire needs a function of its own
         return command(*words, **texts)
 
     return fire.Fire(SetParseFn(str)(call), command=arguments, name=command.name, serialize=lambda _: None)
-
-
-def _refuse_near_command(command: Command, words: Sequence[str], commands: Iterable[str]) -> None:
-    """Raise UserError where the first of too many bare words is nearly a command: `plna FILE`."""
-    bare = list(itertools.takewhile(lambda word: not _is_flag(word), words))
-    if len(bare) <= len(command.words) or command.takes_more_words or "/" in bare[0]:
-        return
-    if hint := nearest(bare[0], commands):
-        raise UserError(f"unknown command {bare[0]!r}{hint} {program()} --help lists the commands")
 
 
 def _help(command: Command | None, typed_as: str, commands: dict[str, Callable], words: Sequence[str]) -> str:
@@ -371,11 +380,6 @@ def _help(command: Command | None, typed_as: str, commands: dict[str, Callable],
     return "\n\n".join(pages)
 
 
-def _no_command(typed_as: str, words: Sequence[str], commands: Iterable[str]) -> str:
-    unknown = f"unknown command {words[0]!r}" + nearest(words[0], commands) if words else "no command"
-    return f"{unknown}; write {typed_as} {'|'.join(commands)} ..."
-
-
 def _is_flag(word: str) -> bool:
     """A number below zero and a bare dash are values."""
     return word.startswith("-") and len(word) > 1 and not re.match(r"-\.?\d", word)
@@ -390,7 +394,59 @@ def _value_faults(error: ValidationError, name: str = "") -> str:
     )
 
 
-def _text(default: Any) -> str:
-    if default in ("", None, ()):
-        return "none"
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+# -- the text of help pages -----------------------------------------------------
+
+
+def key_table(flags: Iterable[Flag]) -> str:
+    """Return flags as text: name, type and default on one line, the meaning below."""
+    lines = []
+    for flag in flags:
+        default = "required" if flag.default == "required" else f"default {flag.default}"
+        lines.append(f"  {flag.name} {flag.kind} ({default})")
+        lines += textwrap.wrap(flag.meaning, WIDTH - 8, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines)
+
+
+def usage_line(usage: str) -> str:
+    """Return "usage: " and how a command is written, on as many lines as it takes."""
+    text = f"usage: {usage}".replace("[--flag value ...]", "[--flag\xa0value\xa0...]")
+    lines = textwrap.wrap(
+        text, WIDTH, subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\xa0", " ")
+
+
+def summary(function: Callable) -> str:
+    """Return the first paragraph of a function's docstring, as one line."""
+    return " ".join(inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].split())
+
+
+def shorten(meaning: str, width: int) -> str:
+    """Return a text that fits on a line: whole, or its first clause, or as many words as fit.
+
+    >>> shorten("test (10 folds; as printed), or dev. The default is test.", 40)
+    'test (10 folds; as printed), or dev'
+    """
+    ends = [match.start() for match in re.finditer(r"[;.] ", meaning)]
+    clauses = [meaning[:end] for end in ends if meaning.count("(", 0, end) == meaning.count(")", 0, end)]
+    for text in (meaning.rstrip("."), *clauses[:1]):
+        if len(text) <= width:
+            return text
+    return textwrap.shorten(meaning, width, placeholder=" ...", break_on_hyphens=False)
+
+
+def described_parameters(function: Callable) -> dict[str, str]:
+    """Return what a docstring says of each parameter, under "Args:"; one entry may name several."""
+    section = inspect.cleandoc(function.__doc__ or "").partition("Args:\n")[2].split("\n\n")[0]
+    meanings: dict[str, str] = {}
+    names: list[str] = []
+    for line in section.splitlines():
+        entry = re.match(r" {4}(\w+(?:, \w+)*): (.*)", line)
+        if entry:
+            names = entry[1].split(", ")
+            meanings |= dict.fromkeys(names, entry[2])
+        elif line.startswith(" " * 8):
+            meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
+        else:
+            names = []
+    return meanings

@@ -8,20 +8,13 @@ import traceback
 from augment.core.errors import AugmentationError
 from pretrain.common.credentials import without_credentials
 from pretrain.common.errors import UserError
+from pretrain.common.passing_faults import PEER, fault_of
 
 LOCAL_RANKS = "CLEAR_LOCAL_RANKS"
 """Variable of ranks that a plain command has started: how many there are (`pretrain.start.local_ranks`)."""
 
 PATIENCE = 3.0
 """Seconds in which rank 0 is expected to print an error that all ranks meet."""
-
-# gloo's and NCCL's texts; their errors have no class of their own
-_LOST_CONNECTION = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "remote process exited",
-)
 
 
 def print_error(error: Exception) -> None:
@@ -53,8 +46,7 @@ def print_at_end(error: Exception) -> None:
 def print_before_sending(error: Exception) -> None:
     """Print an error that this rank is about to send to the others, and mark it printed.
 
-    The others end as soon as they receive it, and a launcher that sees one rank end kills the rest. An error
-    that is printed only at the end of the program may be lost.
+    The others end as soon as they receive it, and a launcher that sees one rank end kills the rest.
     """
     if isinstance(error, (UserError, AugmentationError)):
         print_error(error)
@@ -74,19 +66,15 @@ def is_printed(error: Exception) -> bool:
     return getattr(error, "printed", False)
 
 
-def is_lost_connection(error: Exception) -> bool:
-    """Return whether a collective failed because another rank has ended."""
+def lost_rank_message(error: Exception) -> str | None:
+    """Return the message where a collective failed because another rank has ended; else None."""
     if not isinstance(error, RuntimeError) or is_printed(error) or not _has_process_group():
-        return False
-    return any(text in str(error) for text in _LOST_CONNECTION)
-
-
-def lost_rank_message(error: Exception) -> str:
-    """Return the message for an error that `is_lost_connection`."""
-    return (
-        "another rank ended during a collective operation; its own output says why "
-        f"({str(error).splitlines()[0]}). Then continue with the same command and --resume auto"
-    )
+        return None
+    fault = fault_of(error)
+    if fault is None or fault.kind != PEER:
+        return None
+    reason = str(error).splitlines()[0]
+    return f"another rank ended, and its output says why ({reason}). Then continue with --resume auto"
 
 
 def exit_process(code: int) -> None:

@@ -60,7 +60,28 @@ def run_module(module: str, arguments: Sequence[str], what: str) -> None:
         raise UserError(f"{what} failed (exit {done.returncode}); {_ABOVE}")
 
 
-def pass_on(module: str, arguments: Sequence[str]) -> tuple[int, str]:
+def finish(module: str, words: Sequence[str], again: str) -> None:
+    """Run `python -m module words...` to its end, as `run_and_stream` does, or to that of its budget of time.
+
+    Args:
+        again: what to do after a signal has stopped it.
+
+    Raises:
+        UserError: it failed, and this is what it said is wrong; or it was stopped.
+    """
+    code, error = run_and_stream(module, words)
+    if code < 0:
+        raise UserError(f"{module} was killed by {signal.Signals(-code).name}. {again}")
+    if code in EXIT_CODES.values() and code and not error:
+        raise UserError(f"{module} was stopped by a signal. {again}")
+    if code not in (0, EXIT_BUDGET):
+        failure = UserError(error or f"{module} failed with status {code}; what it printed says why")
+        if error:
+            mark_printed(failure)
+        raise failure
+
+
+def run_and_stream(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     """Run `python -m module arguments...` for somebody who watches, in a notebook for instance.
 
     Its lines are printed as they come, to whatever `sys.stdout` is. It has a session of its own, so that
@@ -75,7 +96,7 @@ def pass_on(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     """
     last_lines: deque[str] = deque(maxlen=500)
     interrupted = False
-    with start_to_pass_on(["-m", module, *arguments]) as process:
+    with start_to_stream(["-m", module, *arguments]) as process:
         assert process.stdout is not None
         while True:
             try:
@@ -92,29 +113,8 @@ def pass_on(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     return process.returncode, _first_error(last_lines)
 
 
-def finish(module: str, words: Sequence[str], again: str) -> None:
-    """Run `python -m module words...` to its end, as `pass_on` does, or to that of its budget of time.
-
-    Args:
-        again: what to do after a signal has stopped it.
-
-    Raises:
-        UserError: it failed, and this is what it said is wrong; or it was stopped.
-    """
-    code, error = pass_on(module, words)
-    if code < 0:
-        raise UserError(f"{module} was killed by {signal.Signals(-code).name}. {again}")
-    if code in EXIT_CODES.values() and code and not error:
-        raise UserError(f"{module} was stopped by a signal. {again}")
-    if code not in (0, EXIT_BUDGET):
-        failure = UserError(error or f"{module} failed with status {code}; what it printed says why")
-        if error:
-            mark_printed(failure)
-        raise failure
-
-
-def start_to_pass_on(words: Sequence[str]) -> subprocess.Popen[str]:
-    """Start `python words...` as `pass_on` says; its standard output and error are one pipe."""
+def start_to_stream(words: Sequence[str]) -> subprocess.Popen[str]:
+    """Start `python words...` as `run_and_stream` says; its standard output and error are one pipe."""
     parent = os.getpid()
     return subprocess.Popen(
         [sys.executable, *words],

@@ -32,31 +32,29 @@ def join(backend: str, patience: float, seconds: float) -> None:
             they connected.
     """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    port = _port(world)
-    where = f"{os.environ['MASTER_ADDR']}:{port}"
-    me = f"rank {rank} of {world}, on {socket.gethostname()}"
+    address, port = os.environ["MASTER_ADDR"], _port(world)
+    where, me = f"{address}:{port}", f"rank {rank} of {world}, on {socket.gethostname()}"
     longer = "A longer wait: --train.rendezvous_seconds"
     with _print_while_waiting(f"{me}, waits for the other ranks at {where}"):
         end = time.monotonic() + patience
         try:
-            store = _connect(rank, world, port, end)
+            store = _connect(rank, world, address, port, end)
         except (dist.DistError, OSError) as error:
             reason = str(error).splitlines()[0]
             if "EADDRINUSE" in reason or "already in use" in reason:
                 raise UserError(
-                    f"{me}: the port of {where} is in use by another program, perhaps another run. Choose "
-                    "another: deepspeed --master_port 29501 pretrain/main.py ..."
+                    f"{me}: the port of {where} is in use by another program; choose another: deepspeed "
+                    "--master_port 29501 pretrain/main.py ..."
                 ) from None
             raise UserError(
-                f"{me}: no answer from {where} within {patience:g} s, where rank 0 should be ({reason}). "
-                f"Look at the output of rank 0, and whether this machine reaches that address. {longer}"
+                f"{me}: no answer from {where} within {patience:g} s ({reason}). Look at the output of rank "
+                f"0, and whether this machine reaches that address. {longer}"
             ) from None
-        missing = _wait_for_all(store, rank, world, end)
-        if missing:
+        if missing := _wait_for_all(store, rank, world, end):
+            names = ", ".join(map(str, missing[:16])) + (" ..." if len(missing) > 16 else "")
             raise UserError(
                 f"{me}: after {patience:g} s {world - len(missing)} of {world} ranks have reached {where}; "
-                f"missing: {_listed(missing)}. Look at their output: they have failed before, or cannot "
-                f"reach that address. {longer}"
+                f"missing: rank{'s' * (len(missing) > 1)} {names}. Look at their output. {longer}"
             )
         store.set_timeout(timedelta(seconds=seconds))
         try:
@@ -76,19 +74,21 @@ def _port(world: int) -> int:
     text = os.environ.get("MASTER_PORT", "")
     port = int(text) if text.isdecimal() else -1
     if not (0 < port < 1 << 16 or (port == 0 and world == 1)):
-        raise UserError(
-            f"MASTER_PORT is {text!r}: it must be a port, 1 to 65535, the same for all ranks. A launcher "
-            "sets it: deepspeed --master_port 29501 pretrain/main.py ...; or set it to a free port, as 29501"
-        )
+        raise UserError(f"MASTER_PORT is {text!r}: it must be a port, 1 to 65535, the same for all ranks")
     return port
 
 
-def _connect(rank: int, world: int, port: int, end: float) -> dist.Store:
-    address = os.environ["MASTER_ADDR"]
+def _connect(rank: int, world: int, address: str, port: int, end: float) -> dist.Store:
     # Under torchrun the launcher serves the store at this address, else rank 0 does.
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    if not serves:
-        _wait_for_server(address, port, end)
+    while not serves:  # until something listens: each attempt of the store would print a page of C++ frames
+        try:
+            socket.create_connection((address, port), timeout=5).close()
+            break
+        except OSError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.2)
     left = timedelta(seconds=max(1.0, end - time.monotonic()))
     store = dist.TCPStore(
         address, port, world, serves, timeout=left, wait_for_workers=False, multi_tenant=True
@@ -97,30 +97,16 @@ def _connect(rank: int, world: int, port: int, end: float) -> dist.Store:
     return dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 
-def _wait_for_server(address: str, port: int, end: float) -> None:
-    """Wait until something listens there: each attempt of the store would print a page of C++ frames."""
-    while True:
-        try:
-            socket.create_connection((address, port), timeout=5).close()
-            return
-        except OSError:
-            if time.monotonic() > end:
-                raise
-        time.sleep(0.2)
-
-
 def _wait_for_all(store: dist.Store, rank: int, world: int, end: float) -> list[int]:
     """Wait until every rank has arrived; return those that have not by `end`."""
-    pause = 0.01
     try:
-        store.set(f"here-{rank}", socket.gethostname())
+        store.set(f"here-{rank}", "")
         if store.add("count", 1) == world:
             store.set("all", "here")
         while not store.check(["all"]):
             if time.monotonic() > end:
                 return [other for other in range(world) if not store.check([f"here-{other}"])]
-            time.sleep(pause)
-            pause = min(2 * pause, 0.5)
+            time.sleep(0.1)
     except dist.DistError:  # the store is gone, with rank 0 or the launcher
         return [0]
     return []
@@ -142,10 +128,3 @@ def _print_while_waiting(text: str) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-def _listed(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:16]))
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}" + (
-        f" and {len(ranks) - 16} more" if len(ranks) > 16 else ""
-    )

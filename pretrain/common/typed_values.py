@@ -200,11 +200,20 @@ def type_name(kind: Any) -> str:
     return getattr(origin or kind, "__name__", str(kind))
 
 
+def meaning_of(field: FieldInfo) -> str:
+    """Return what a field's description says, on one line."""
+    return " ".join((field.description or "").split())
+
+
 def default_text(field: FieldInfo) -> str:
     """Return a field's default as it would be typed; "required" without one."""
     if field.is_required():
         return "required"
-    value = field.get_default(call_default_factory=True)
-    if value is None:
+    return value_text(field.get_default(call_default_factory=True))
+
+
+def value_text(value: Any) -> str:
+    """Return a value as it would be typed."""
+    if value is None or value == ():
         return "none"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,11 +1,9 @@
-"""Configuration of the data: the corpora of a mixture, and how their text becomes shards."""
-
-from __future__ import annotations
+"""Configuration of the data: the corpora of a mixture, how text becomes shards, and how a run reads them."""
 
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -13,6 +11,7 @@ from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
 from pretrain.config.named_data import NAMED_DATA, expand
+from pretrain.config.terms import Section, refuse
 
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
@@ -25,72 +24,54 @@ class Source(BaseModel):
     ('wiki.txt', 0.5)
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
-    source: str = Field(
-        description="'embedded' (documentation of the installed Python packages), a file, folder or glob "
-        "(text, jsonl, csv, tsv, parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of "
-        "datasets' save_to_disk, a Hugging Face name as hub:OWNER/NAME (hub:OWNER/NAME/FILE: one of its), "
-        "or a corpus by name: simcse-wiki1m, nli-for-simcse, wikipedia, fineweb-edu, bookcorpus"
-    )
-    weight: float = Field(
-        1.0,
-        gt=0,
-        description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% "
-        "of them, chosen by hash. Held-out data is never repeated",
-    )
-    format: Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"] = Field(
-        "auto", description="auto: by the file's name"
-    )
-    layout: Literal["auto", "lines", "paragraphs", "passages"] = Field(
-        "auto",
-        description="documents in a text file: one a line; lines with a blank line between documents; or "
-        "passages, running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines; for "
-        "unit record: lines. In other formats a record is a document, and passages joins records that "
-        "follow each other, as the sentences of a book that are a row each",
-    )
-    unwrap: bool | Literal["auto"] = Field(
-        "auto",
-        description="join the lines of a paragraph, which blank lines end. auto: where the text is "
-        "hard-wrapped, as e-mails and Gutenberg's books are. (Unit record takes lines as they are)",
-    )
-    line_megabytes: float = Field(
-        8,
-        gt=0,
-        description="longest line of a file, and longest text of a row; a longer one is refused",
-    )
-    text_key: str = Field(
-        "text", description="field with the text, for jsonl, csv, tsv, parquet and datasets"
-    )
-    positive_key: str = Field("positive", description="of records: field with a text that means the same")
-    negative_key: str = Field(
-        "negative", description="of records: field with a text that means something else"
-    )
-    augmented_key: str = Field(
-        "augmented", description="of records: field with the text after an augmentation"
-    )
-    label_key: str = Field("label", description="of records: field with a label, a whole number from 0 on")
-    other_fields: Literal["refuse", "ignore"] = Field(
-        "refuse",
-        description="of records: what to do about other fields; one that may be a misspelt name is refused "
-        "either way",
-    )
-    subset: str | None = Field(None, description="Hugging Face configuration name, as 20231101.en")
-    split: str = Field("train", description="Hugging Face split")
-    revision: str | None = Field(None, description="Hugging Face revision: a commit to pin, or a branch")
-    streaming: bool = Field(
-        True, description="read a hub dataset as it downloads, without keeping it on disk"
-    )
+    source: str
+    """'embedded' (documentation of the installed Python packages), a file, folder or glob (text, jsonl, csv,
+    tsv, parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of datasets' save_to_disk, a
+    Hugging Face name as hub:OWNER/NAME (hub:OWNER/NAME/FILE: one of its), or a corpus by name: simcse-wiki1m,
+    nli-for-simcse, wikipedia, fineweb-edu, bookcorpus"""
+    weight: float = Field(1.0, gt=0)
+    """how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% of them, chosen by
+    hash. Held-out data is never repeated"""
+    format: Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"] = "auto"
+    """auto: by the file's name"""
+    layout: Literal["auto", "lines", "paragraphs", "passages"] = "auto"
+    """documents in a text file: one a line; lines with a blank line between documents; or passages, running
+    text cut every 32 kB. auto: paragraphs if there are blank lines, else lines; for unit record: lines. In
+    other formats a record is a document, and passages joins records that follow each other, as the sentences
+    of a book that are a row each"""
+    unwrap: bool | Literal["auto"] = "auto"
+    """join the lines of a paragraph, which blank lines end. auto: where the text is hard-wrapped, as e-mails
+    and Gutenberg's books are. (Unit record takes lines as they are)"""
+    line_megabytes: float = Field(8, gt=0)
+    """longest line of a file, and longest text of a row; a longer one is refused"""
+    text_key: str = "text"
+    """field with the text, for jsonl, csv, tsv, parquet and datasets"""
+    positive_key: str = "positive"
+    """of records: field with a text that means the same"""
+    negative_key: str = "negative"
+    """of records: field with a text that means something else"""
+    augmented_key: str = "augmented"
+    """of records: field with the text after an augmentation"""
+    label_key: str = "label"
+    """of records: field with a label, a whole number from 0 on"""
+    other_fields: Literal["refuse", "ignore"] = "refuse"
+    """of records: what to do about other fields; one that may be a misspelt name is refused either way"""
+    subset: str | None = None
+    """Hugging Face configuration name, as 20231101.en"""
+    split: str = "train"
+    """Hugging Face split"""
+    revision: str | None = None
+    """Hugging Face revision: a commit to pin, or a branch"""
+    streaming: bool = True
+    """read a hub dataset as it downloads, without keeping it on disk"""
 
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, str):
-            match = _WEIGHT.match(value)
-            if match and not os.path.exists(value):
-                value = {"source": match[1], "weight": float(match[2])}
-            else:
-                value = {"source": value}
+            value = _weighted("source", value)
         if (
             isinstance(value, dict)
             and isinstance(name := value.get("source"), str)
@@ -119,25 +100,18 @@ class Source(BaseModel):
 class DataSet(BaseModel):
     """A folder of prepared data among several; `FOLDER` or `FOLDER@WEIGHT` for short."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
-    folder: Path = Field(description="prepared data (manifest.json inside)")
-    weight: float | None = Field(
-        None,
-        gt=0,
-        description="how many of the steps read it, relative to the other sets; none: as many as its "
-        "number of sequences asks for (data.temperature)",
-    )
+    folder: Path
+    """prepared data (manifest.json inside)"""
+    weight: float | None = Field(None, gt=0)
+    """how many of the steps read it, relative to the other sets; none: as many as its number of sequences
+    asks for (data.temperature)"""
 
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        if isinstance(value, str | Path):
-            match = _WEIGHT.match(str(value))
-            if match and not os.path.exists(value):
-                return {"folder": match[1], "weight": float(match[2])}
-            return {"folder": value}
-        return value
+        return _weighted("folder", str(value)) if isinstance(value, str | Path) else value
 
     def __str__(self) -> str:
         return str(self.folder) if self.weight is None else f"{self.folder}@{self.weight:g}"
@@ -146,96 +120,61 @@ class DataSet(BaseModel):
 class DataConfig(BaseModel):
     """How text becomes shards: all that decides the shards. Executor and workers do not."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid", validate_assignment=True)
 
-    sources: list[Source] = Field(
-        default_factory=lambda: [Source(source="embedded")],
-        description="the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a "
-        "list of mappings in YAML. Where two hold the same sentence, the first one keeps it",
-    )
-    unit: Literal["sentence", "sequence", "document", "record"] = Field(
-        "sentence",
-        description="what a sequence is. sentence: one sentence; sequence: full sentences of a document, "
-        "packed up to max_length, crossing into the next document after an extra separator (RoBERTa's "
-        "FULL-SENTENCES); document: a document, cut at max_length; record: a line of "
-        "a text file, or a row of another source with a text and optionally a positive, a negative, an "
-        "augmented text and a label, unchanged",
-    )
-    max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
-    long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(
-        "auto",
-        description="a sentence (of records: a text) longer than max_length; auto: split (units sequence "
-        "and document, which allow nothing else) or truncate; dropping a text drops its record. Counted in "
-        "the manifest either way",
-    )
-    tokenizer: str | None = Field(
-        None,
-        description="existing tokenizer: folder or Hugging Face name; [DEL] is added (a run without a view "
-        "that has it exports none). none: train one",
-    )
-    tokenizer_type: Literal["bpe", "wordpiece"] = Field(
-        "bpe", description="trained tokenizer: byte-level BPE or WordPiece"
-    )
-    vocabulary: int = Field(
-        16384, ge=300, description="vocabulary of a trained tokenizer, rounded up to a multiple of 64"
-    )
-    exact_vocabulary: bool = Field(False, description="do not round the vocabulary")
-    lowercase: bool | Literal["auto"] = Field(
-        False,
-        description="trained tokenizer lower-cases and strips accents; auto: unless more than 0.2% of the "
-        "text's letters would lose something, as umlauts, й, が and vowel signs do",
-    )
-    tokenizer_megabytes: float = Field(
-        24, gt=0, description="text sample to train the tokenizer on, fixed by hash"
-    )
-    heldout: float = Field(
-        0.01,
-        ge=0,
-        lt=0.5,
-        description="share of documents held out, chosen by hash: at least one of two, and of a single one "
-        "its last sentences. 0: nothing",
-    )
-    min_words: int = Field(
-        4,
-        ge=1,
-        description="shorter sentences are not prose and are dropped; characters count in Chinese and the "
-        "like. (In units sequence and document: see min_prose. Records are never dropped)",
-    )
-    min_letters: float = Field(
-        0.6,
-        ge=0,
-        le=1,
-        description="smallest share of letters among a sentence's non-blank characters, to be prose",
-    )
-    min_prose: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="units sequence and document, whose running text stays whole: smallest share of a "
-        "document's characters in sentences of prose; a document with less is dropped, others stay whole",
-    )
-    dedup: Literal["exact", "minhash", "none"] = Field(
-        "exact",
-        description="exact: every sentence (or record) once over all sources; minhash: near-duplicate "
-        "documents removed as well (datatrove); none: only what also occurs in held-out text is removed "
-        "from train. In units sequence and document, documents are compared, not sentences",
-    )
-    seed: int = Field(
-        0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling"
-    )
-    chunk_tokens: int = Field(65536, ge=64, description="approximate tokens in a chunk")
-    bucket_megabytes: float = Field(
-        64,
-        gt=0,
-        description="most text that a shard-writing task holds at a time; it needs 0.3 GB plus 8 times that",
-    )
+    sources: list[Source] = Field(default_factory=lambda: [Source(source="embedded")])
+    """the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a list of mappings
+    in YAML. Where two hold the same sentence, the first one keeps it"""
+    unit: Literal["sentence", "sequence", "document", "record"] = "sentence"
+    """what a sequence is. sentence: one sentence; sequence: full sentences of a document, packed up to
+    max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); document:
+    a document, cut at max_length; record: a line of a text file, or a row of another source with a text and
+    optionally a positive, a negative, an augmented text and a label, unchanged"""
+    max_length: int = Field(64, ge=8)
+    """longest sequence in tokens, special tokens included"""
+    long_sentences: Literal["auto", "truncate", "split", "drop"] = "auto"
+    """a sentence (of records: a text) longer than max_length; auto: split (units sequence and document, which
+    allow nothing else) or truncate; dropping a text drops its record. Counted in the manifest either way"""
+    tokenizer: str | None = None
+    """existing tokenizer: folder or Hugging Face name; [DEL] is added (a run without a view that has it
+    exports none). none: train one"""
+    tokenizer_type: Literal["bpe", "wordpiece"] = "bpe"
+    """trained tokenizer: byte-level BPE or WordPiece"""
+    vocabulary: int = Field(16384, ge=300)
+    """vocabulary of a trained tokenizer, rounded up to a multiple of 64"""
+    exact_vocabulary: bool = False
+    """do not round the vocabulary"""
+    lowercase: bool | Literal["auto"] = False
+    """trained tokenizer lower-cases and strips accents; auto: unless more than 0.2% of the text's letters
+    would lose something, as umlauts, й, が and vowel signs do"""
+    tokenizer_megabytes: float = Field(24, gt=0)
+    """text sample to train the tokenizer on, fixed by hash"""
+    heldout: float = Field(0.01, ge=0, lt=0.5)
+    """share of documents held out, chosen by hash: at least one of two, and of a single one its last
+    sentences. 0: nothing"""
+    min_words: int = Field(4, ge=1)
+    """shorter sentences are not prose and are dropped; characters count in Chinese and the like. (In units
+    sequence and document: see min_prose. Records are never dropped)"""
+    min_letters: float = Field(0.6, ge=0, le=1)
+    """smallest share of letters among a sentence's non-blank characters, to be prose"""
+    min_prose: float = Field(0.5, ge=0, le=1)
+    """units sequence and document, whose running text stays whole: smallest share of a document's characters
+    in sentences of prose; a document with less is dropped, others stay whole"""
+    dedup: Literal["exact", "minhash", "none"] = "exact"
+    """exact: every sentence (or record) once over all sources; minhash: near-duplicate documents removed as
+    well (datatrove); none: only what also occurs in held-out text is removed from train. In units sequence
+    and document, documents are compared, not sentences"""
+    seed: int = Field(0, ge=0)
+    """seed of the shuffle, the held-out choice and the weights' sampling"""
+    chunk_tokens: int = Field(65536, ge=64)
+    """approximate tokens in a chunk"""
+    bucket_megabytes: float = Field(64, gt=0)
+    """most text that a shard-writing task holds at a time; it needs 0.3 GB plus 8 times that"""
 
-    annotate: str | None = Field(
-        None,
-        description="spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which "
-        "augmentations of text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is "
-        "installed. For units sentence and record",
-    )
+    annotate: str | None = None
+    """spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which augmentations of
+    text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence
+    and record"""
 
     @model_validator(mode="before")
     @classmethod
@@ -257,37 +196,20 @@ class DataConfig(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _records_stay_whole(self) -> DataConfig:
-        refused = {
-            "long_sentences: split": self.long_sentences == "split",
-            "dedup: minhash": self.dedup == "minhash",
-            "layout: passages": any(source.layout == "passages" for source in self.sources),
-        }
-        for setting, given in refused.items():
-            if given and self.unit == "record":
-                raise ValueError(
-                    f"{setting} is not for unit record, whose texts stay as they are and belong together"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _running_text_stays_whole(self) -> DataConfig:
-        if self.keeps_documents and self.long_policy != "split":
-            raise ValueError(
-                f"long_sentences: {self.long_sentences} would take text out of the middle of documents, "
-                f"which unit {self.unit} keeps whole: leave it at auto, which splits a sentence that is too "
-                "long"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_text_a_sequence(self) -> DataConfig:
-        if self.annotate is not None and (self.keeps_documents or self.long_sentences == "split"):
-            setting = f"unit {self.unit}" if self.keeps_documents else "long_sentences: split"
-            raise ValueError(
-                f"annotate is not for {setting}: a sequence there is not one whole text, and has no parse "
-                "of its own"
-            )
+    def _texts_stay_whole(self) -> Self:
+        record, split = self.unit == "record", self.long_sentences == "split"
+        whole = "is not for unit record, whose texts stay as they are"
+        refuse(record and split, f"long_sentences: split {whole}")
+        refuse(record and self.dedup == "minhash", f"dedup: minhash {whole}")
+        passages = any(source.layout == "passages" for source in self.sources)
+        refuse(record and passages, f"layout: passages {whole}")
+        cuts = (
+            f"long_sentences: {self.long_sentences} would cut documents, which unit {self.unit} keeps whole"
+        )
+        refuse(self.keeps_documents and self.long_policy != "split", f"{cuts}: leave it at auto")
+        setting = f"unit {self.unit}" if self.keeps_documents else "long_sentences: split"
+        parsed = self.annotate is not None and (self.keeps_documents or split)
+        refuse(parsed, f"annotate is not for {setting}: a sequence there is not one whole text")
         return self
 
     @property
@@ -301,6 +223,67 @@ class DataConfig(BaseModel):
     def keeps_documents(self) -> bool:
         """Return whether the sentences of a document stay together."""
         return self.unit in ("sequence", "document")
+
+
+class LoadingConfig(Section):
+    folder: Path | None = None
+    """prepared data (manifest.json inside); none: data/NAME, prepared on first use from data.prepare. Flag
+    --data"""
+    remote: str | None = None
+    """URL of a folder of prepared data (https://, s3://, gs://, ...): --data names a folder here for its
+    manifest, its tokenizer, and the chunks that were read last (docs/data.md)"""
+    remote_cache: float = Field(20.0, ge=0)
+    """gigabytes of those chunks to keep"""
+    sets: list[DataSet] = Field(default_factory=list)
+    """several folders of prepared data in place of one, each with @WEIGHT or none: a global batch is of one
+    of them (docs/data.md). The first one's tokenizer and held-out split are the run's"""
+    temperature: float = Field(1.0, gt=0)
+    """T of data.sets without weights: a set of n sequences is read as often as n^(1/T) says; 1: by size,
+    larger: more equally"""
+    prepare: DataConfig = Field(default_factory=DataConfig)
+    """how to prepare the data if the folder has none"""
+    cache: int = Field(0, ge=0)
+    """0: all views are augmented again in every epoch; k: positives, negatives and labelled augmentations are
+    made once, k of every sentence, and kept beside the data (pretrain.cache)"""
+    prompts: dict[str, str] = Field(default_factory=dict)
+    """role of a view -> text before every sentence of it, as {anchor: 'query: ', positive: 'passage: '}; it
+    is never augmented or masked. Kept in the export (docs/data.md)"""
+    prompts_pooled: bool = True
+    """false: the mean over a sentence's tokens leaves out its prompt, and the first token with it
+    (include_prompt of sentence-transformers)"""
+    lanes: int = Field(16, ge=1)
+    """parallel streams that make up the data order: at least as many as the most ranks that the run should
+    resume on, and a divisor of train.global_batch"""
+    workers: int = Field(1, ge=0)
+    """loader processes a rank; 0 loads in the training process"""
+    damaged: Literal["refuse", "skip"] = "refuse"
+    """a chunk whose hash is wrong: stop, or replace it by another and write that down"""
+
+    @field_validator("sets", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return value
+
+    @model_validator(mode="after")
+    def _one_way_to_name_data(self) -> Self:
+        other = "data.cache" if self.cache else "data.folder (--data)"
+        two = self.sets and (self.folder is not None or self.cache)
+        refuse(two, f"data.sets and {other} exclude each other: leave one of them out")
+        folders = {one.folder.resolve() for one in self.sets}
+        refuse(len(folders) < len(self.sets), "data.sets names a folder twice: give it a larger weight")
+        some = len({one.weight is None for one in self.sets}) > 1
+        refuse(some, "data.sets: give a weight (FOLDER@WEIGHT) to all sets, or to none")
+        return self
+
+
+def _weighted(key: str, text: str) -> dict[str, Any]:
+    """Return PLACE or PLACE@WEIGHT as fields; a file or folder of that name is a PLACE."""
+    match = _WEIGHT.match(text)
+    if match and not os.path.exists(text):
+        return {key: match[1], "weight": float(match[2])}
+    return {key: text}
 
 
 def _by_commas(text: str) -> list[str]:

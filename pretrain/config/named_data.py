@@ -1,22 +1,23 @@
 """Corpora that a word names: where they are from, under which licence, and how they are read."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class NamedData:
-    """A public corpus. The data set's own page says what holds; what is here is to choose by."""
+class NamedData(NamedTuple):
+    """A public corpus. The data set's own page says what holds; what is here is to choose by.
+
+    source: what the name stands for: hub:OWNER/NAME, or hub:OWNER/NAME/FILE. unit: what a sequence is best
+    made of (`data.prepare.unit`). settings: other keys of a source that reading it takes.
+    """
 
     source: str
-    """What the name stands for: hub:OWNER/NAME, or hub:OWNER/NAME/FILE."""
     about: str
     licence: str
     unit: str
-    """What a sequence is best made of (`data.prepare.unit`)."""
-    size: str = "see its page"
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Other keys of a source that reading it takes."""
+    size: str
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 NAMED_DATA = {

@@ -1,9 +1,7 @@
 """Configuration of what is learned: which objectives, in a sum, each with a section of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -22,6 +20,7 @@ from pretrain.config.terms import (
     SimcseConfig,
     VadvcseConfig,
     VasclConfig,
+    refuse,
 )
 
 OBJECTIVES = ("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr")
@@ -35,20 +34,15 @@ class ObjectiveConfig(Section):
         description="what is learned beside masked language: " + ", ".join(OBJECTIVES) + "; a sum of them "
         "(clear+vadvcse); or a class of your own, FILE.py:CLASS. Flag --objective",
     )
-    mask_duplicates: bool = Field(
-        True,
-        description="equal texts in a global batch are no negatives of each other, nor are those of records "
-        "that share an anchor or a positive, directly or by others",
-    )
+    mask_duplicates: bool = True
+    """equal texts in a global batch are no negatives of each other, nor are those of records that share an
+    anchor or a positive, directly or by others"""
     false_negatives: FalseNegativesConfig = Field(default_factory=FalseNegativesConfig)
-    matryoshka: tuple[int, ...] = Field(
-        (),
-        description="widths, such as 256,128,64: every contrastive loss is summed over vectors cut to each, "
-        "so that the first coordinates of a vector are a vector; empty: the whole width alone",
-    )
-    matryoshka_weights: tuple[float, ...] = Field(
-        (), description="of the losses at those widths; empty: 1 for each"
-    )
+    matryoshka: tuple[int, ...] = ()
+    """widths, such as 256,128,64: every contrastive loss is summed over vectors cut to each, so that the
+    first coordinates of a vector are a vector; empty: the whole width alone"""
+    matryoshka_weights: tuple[float, ...] = ()
+    """of the losses at those widths; empty: 1 for each"""
     mlm: MaskedLanguageConfig = Field(default_factory=MaskedLanguageConfig)
     contrastive: ContrastiveConfig = Field(default_factory=ContrastiveConfig)
     simcse: SimcseConfig = Field(default_factory=SimcseConfig)
@@ -59,7 +53,8 @@ class ObjectiveConfig(Section):
     diffcse: DiffcseConfig = Field(default_factory=DiffcseConfig)
     esimcse: EsimcseConfig = Field(default_factory=EsimcseConfig)
     declutr: DeclutrConfig = Field(default_factory=DeclutrConfig)
-    options: dict[str, Any] = Field(default_factory=dict, description="settings of an objective of your own")
+    options: dict[str, Any] = Field(default_factory=dict)
+    """settings of an objective of your own"""
 
     @field_validator("name")
     @classmethod
@@ -71,48 +66,32 @@ class ObjectiveConfig(Section):
             elif part not in OBJECTIVES:
                 near = nearest_name(part, OBJECTIVES)
                 raise ValueError(
-                    f"there is no objective {shown(part)}"
-                    + (f"; did you mean {near!r}?" if near else "")
-                    + f" There are {', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
+                    f"unknown objective {shown(part)}{f'; did you mean {near!r}?' if near else ''} There are "
+                    f"{', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
                 )
         if len(set(parts)) < len(parts):
             raise ValueError(f"{name!r} names an objective twice")
         return name
 
     @model_validator(mode="after")
-    def _something_to_learn(self) -> ObjectiveConfig:
-        if self.parts == ("mlm",) and not self.masked_copies:
-            raise ValueError("objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
-        terms = [
-            getattr(self, self.section(part)) for part in self.parts if part in OBJECTIVES and part != "mlm"
-        ]
-        if not self.masked_copies and terms and not any(any(term.loss_weights) for term in terms):
-            raise ValueError(
-                "every loss is switched off: set objective.mlm.weight or "
-                + " or ".join(f"objective.{self.section(part)}.weight" for part in self.parts)
-            )
-        if not self.masked_copies and terms and all(term.start_step for term in terms):
-            raise ValueError(
-                "nothing is learned before objective.contrastive.start_step (or another objective's) "
-                "without the masked-language loss: set one of them"
-            )
-        if self.mlm.mask + self.mlm.random > 1:
-            raise ValueError(
-                f"objective.mlm.mask={self.mlm.mask} and objective.mlm.random={self.mlm.random} exceed 1 "
-                "together"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _widths_and_weights(self) -> ObjectiveConfig:
+    def _something_to_learn(self) -> Self:
+        terms, mlm = [getattr(self, section) for section in self.sections], self.mlm
+        alone = terms and not self.masked_copies
+        silent = self.parts == ("mlm",) and not self.masked_copies
+        refuse(silent, "objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
+        off = alone and not any(any(term.loss_weights) for term in terms)
+        refuse(
+            off, "every loss is switched off: set objective.mlm.weight, or the weight of another objective"
+        )
+        late = alone and all(term.start_step for term in terms)
+        refuse(late, "without the masked-language loss nothing is learned before start_step: set one of them")
+        both = f"objective.mlm.mask={mlm.mask} and objective.mlm.random={mlm.random}"
+        refuse(mlm.mask + mlm.random > 1, f"{both} exceed 1 together")
         widths, weights = self.matryoshka, self.matryoshka_weights
-        if any(width < 1 for width in widths) or len(set(widths)) < len(widths):
-            raise ValueError(f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
-        if weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights)):
-            raise ValueError(
-                f"objective.matryoshka_weights={list(weights)}: give one weight above 0 for each of the "
-                f"widths objective.matryoshka={list(widths)}, or leave them out"
-            )
+        same = any(width < 1 for width in widths) or len(set(widths)) < len(widths)
+        refuse(same, f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
+        wrong = weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights))
+        refuse(wrong, "objective.matryoshka_weights: give one weight above 0 for each width, or none")
         return self
 
     @property

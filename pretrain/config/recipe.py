@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from augment.core.errors import shortened, shown
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import default_text, faults, nearest, type_name, typed
+from pretrain.common.typed_values import default_text, faults, meaning_of, nearest, type_name, typed
 from pretrain.config.objectives import readers, unused
 from pretrain.config.run import SIZES, Config, TrainConfig
 from pretrain.config.validation import read_yaml, type_at
@@ -72,7 +72,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     if idle := unused(config.objective.name, overrides):
         raise UserError(
             f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. "
-            f"Leave it out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)"
+            f"Leave it out, or name {readers(idle)} with --objective"
         )
     _refuse_idle(config, flags)
     return config
@@ -81,25 +81,27 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
 def _refuse_idle(config: Config, flags: set[str]) -> None:
     """Raise UserError if a flag changes nothing without a setting that is not there."""
     train, objective = config.train, config.objective
-    margin, later_rates = objective.false_negatives.margin, objective.mlm.later_rates
-    idle = {
-        "train.muon_scale": train.muon_scale != "match_rms_adamw"
-        and train.optimizer != "muon"
-        and f"={train.muon_scale} changes nothing under train.optimizer={train.optimizer}: set "
-        "train.optimizer muon",
-        "objective.false_negatives.margin": margin
-        and objective.false_negatives.guide == "none"
-        and f"={margin:g} changes nothing without a guide: set objective.false_negatives.guide, as self",
-        "objective.mlm.later_rates": later_rates
-        and not objective.masked_copies
-        and " changes nothing without the masked-language loss: set objective.mlm.weight and "
-        "objective.mlm.copies",
+    negatives, mlm = objective.false_negatives, objective.mlm
+    idle = {  # key -> whether it changes nothing, and what it needs
+        f"train.muon_scale={train.muon_scale}": (
+            train.muon_scale != "match_rms_adamw" and train.optimizer != "muon",
+            "train.optimizer muon",
+        ),
+        f"objective.false_negatives.margin={negatives.margin:g}": (
+            negatives.margin and negatives.guide == "none",
+            "objective.false_negatives.guide, as self",
+        ),
+        "objective.mlm.later_rates": (
+            mlm.later_rates and not objective.masked_copies,
+            "objective.mlm.weight and objective.mlm.copies",
+        ),
     }
-    for key, why in idle.items():
+    for setting, (changes_nothing, needed) in idle.items():
+        key = setting.partition("=")[0]
         # a flag may be the key, a section that holds it, or an entry of it
         given = any(f"{key}.".startswith(f"{flag}.") or flag.startswith(f"{key}.") for flag in flags)
-        if why and given:
-            raise UserError(f"{key}{why}, or leave it out")
+        if changes_nothing and given:
+            raise UserError(f"{setting} changes nothing without its condition: set {needed}, or leave it out")
 
 
 def find_recipe(path: Path) -> Path:
@@ -124,16 +126,13 @@ def find_recipe(path: Path) -> Path:
 
 def _refuse_sweep(tree: dict[str, Any], path: str | Path) -> None:
     """Raise UserError if a file has the rows of a sweep, and say what it is for."""
-    if "rows" not in tree:
-        return
-    recipe = tree.get("recipe")
-    one = (
-        f"; one run's recipe is {Path(recipe).name}, to which the file's rows add settings" if recipe else ""
-    )
-    raise UserError(
-        f"{path} is a sweep, many runs and a table: clearly sweep {path} trains them, clearly sweep plan "
-        f"{path} lists them{one}"
-    )
+    if "rows" in tree:
+        recipe = tree.get("recipe")
+        one = f"; one run's recipe is {Path(recipe).name}" if recipe else ""
+        raise UserError(
+            f"{path} is a sweep: clearly sweep {path} trains its runs, clearly sweep plan {path} lists them"
+            f"{one}"
+        )
 
 
 def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[str]) -> None:
@@ -145,15 +144,11 @@ def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[st
         return
     fields = TrainConfig.model_fields
     before, warmup = (recipes_own.get(key, fields[key].default) for key in ("steps", "warmup_steps"))
-    steps = str(tree["train"]["steps"]).replace("_", "")
-    if (
-        isinstance(before, int)
-        and isinstance(warmup, int)
-        and steps.isdecimal()
-        and len(steps) < 20  # longer ones cost time, and then an error of Python's
-        and before > warmup >= int(steps)
-    ):
-        tree["train"]["warmup_steps"] = warmup * int(steps) // before
+    text = str(tree["train"]["steps"]).replace("_", "")
+    if not (isinstance(before, int) and isinstance(warmup, int) and text.isdecimal() and len(text) < 20):
+        return  # validation says what is wrong
+    if before > warmup >= int(text):
+        tree["train"]["warmup_steps"] = warmup * int(text) // before
 
 
 def validate_config(tree: dict[str, Any], where: str) -> Config:
@@ -200,7 +195,7 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[st
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             rows += describe(kind, f"{prefix}{name}.")
         else:
-            rows.append((prefix + name, type_name(kind), default_text(field), field.description or ""))
+            rows.append((prefix + name, type_name(kind), default_text(field), meaning_of(field)))
     return rows
 
 

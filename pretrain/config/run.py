@@ -1,13 +1,12 @@
 """The typed configuration tree that describes a run: its sections, their keys, and what contradicts what.
 
-The field descriptions are the texts of `--help`. `pretrain.config.recipe` reads a tree from YAML and flags.
+The text under each field is that of `--help`. `pretrain.config.recipe` reads a tree from YAML and flags.
 """
 
-from __future__ import annotations
-
 import math
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,55 +16,46 @@ from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE
 from pretrain.config.batch_sizes import BatchSizes
-from pretrain.config.faults import FaultsConfig
-from pretrain.config.loading import LoadingConfig
+from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
-from pretrain.config.terms import Section
+from pretrain.config.terms import Section, refuse
 
 
 class ModelConfig(Section):
-    init: str | None = Field(
-        None,
-        description="start from this run or export of ours, Hugging Face folder or hub name "
-        "instead of random weights. Flag --init",
-    )
+    init: str | None = None
+    """start from this run or export of ours, Hugging Face folder or hub name instead of random weights. Flag
+    --init"""
     type: Literal["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"] = (
-        Field(
-            "bert",
-            description="architecture. With init this and the sizes below are the checkpoint's; other "
-            "values are refused",
-        )
+        "bert"
     )
-    layers: int = Field(4, ge=1, description="transformer layers")
-    hidden_size: int = Field(256, ge=8, description="width")
-    heads: int = Field(4, ge=1, description="attention heads")
-    intermediate_size: int | None = Field(None, description="feed-forward width; none: 4 x hidden_size")
-    max_positions: int = Field(512, ge=8, description="longest sequence, special tokens included")
-    dropout: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="dropout on all layers; with init, where it is not given, the checkpoint's own",
-    )
-    attention_dropout: float = Field(
-        0.1, ge=0, lt=1, description="dropout on attention probabilities; with init as dropout"
-    )
-    initializer_range: float | None = Field(
-        None,
-        gt=0,
-        description="standard deviation of random weights; none: the "
-        "library's, 0.02, meant for a width of 768",
-    )
-    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = Field(
-        "cls",
-        description="sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding "
-        "output and last; of the last two",
-    )
-    residual: Literal["bf16", "fp32"] = Field(
-        "fp32",
-        description="type of the residual stream under train.precision bf16; bf16 halves its memory, and "
-        "rounds every sum",
-    )
+    """architecture. With init this and the sizes below are the checkpoint's; other values are refused"""
+    layers: int = Field(4, ge=1)
+    """transformer layers"""
+    hidden_size: int = Field(256, ge=8)
+    """width"""
+    heads: int = Field(4, ge=1)
+    """attention heads"""
+    intermediate_size: int | None = None
+    """feed-forward width; none: 4 x hidden_size"""
+    max_positions: int = Field(512, ge=8)
+    """longest sequence, special tokens included"""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """dropout on all layers; with init, where it is not given, the checkpoint's own"""
+    attention_dropout: float = Field(0.1, ge=0, lt=1)
+    """dropout on attention probabilities; with init as dropout"""
+    initializer_range: float | None = Field(None, gt=0)
+    """standard deviation of random weights; none: the library's, 0.02, meant for a width of 768"""
+    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = "cls"
+    """sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding output and last;
+    of the last two"""
+    residual: Literal["bf16", "fp32"] = "fp32"
+    """type of the residual stream under train.precision bf16; bf16 halves its memory, and rounds every sum"""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        odd = self.init is None and self.hidden_size % self.heads
+        refuse(odd, f"model.hidden_size={self.hidden_size} is not a multiple of model.heads={self.heads}")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -97,28 +87,23 @@ DROPOUTS = ("dropout", "attention_dropout")
 
 
 class AugmentConfig(Section):
-    spec: Spec = Field(
-        "del-span,reorder",
-        description="augmentation of both views, seeds independent: 'a,b' in order, "
-        "'a|b' one per sentence, 'a:key=value', a function of your own 'my.py:f', 'none'. Flag --aug",
-    )
-    anchor: Spec | None = Field(None, description="augmentation of the first view, where it differs")
-    positive: Spec | None = Field(None, description="augmentation of the second view, where it differs")
-    negative: Spec = Field(
-        "none",
-        description="augmentation of the negative view, for objectives that have one; the data's "
-        "column `negative`, if there is one, is its source",
-    )
-    augmented: Spec | None = Field(
-        None, description="augmentations that augcse's discriminator must recognise, 'a|b|c'"
-    )
-    synonyms: Path | None = Field(
-        None,
-        description="synonym table for subs; none: the counter-fitted table under CLEAR_DATA, else WordNet",
-    )
+    spec: Spec = "del-span,reorder"
+    """augmentation of both views, seeds independent: 'a,b' in order, 'a|b' one per sentence, 'a:key=value', a
+    function of your own 'my.py:f', 'none'. Flag --aug"""
+    anchor: Spec | None = None
+    """augmentation of the first view, where it differs"""
+    positive: Spec | None = None
+    """augmentation of the second view, where it differs"""
+    negative: Spec = "none"
+    """augmentation of the negative view, for objectives that have one; the data's column `negative`, if there
+    is one, is its source"""
+    augmented: Spec | None = None
+    """augmentations that augcse's discriminator must recognise, 'a|b|c'"""
+    synonyms: Path | None = None
+    """synonym table for subs; none: the counter-fitted table under CLEAR_DATA, else WordNet"""
 
     @model_validator(mode="after")
-    def _specs_parse(self) -> AugmentConfig:
+    def _specs_parse(self) -> Self:
         for spec in filter(None, (self.spec, self.anchor, self.positive, self.negative, self.augmented)):
             try:
                 parse_augmentation(spec)
@@ -150,128 +135,171 @@ class AugmentConfig(Section):
         return own.get(role.rstrip("0123456789")) or self.spec
 
 
+Steps = Annotated[str, Field(pattern=r"^[1-9]\d*(-[1-9]\d*)?$")]
+"""Steps as metrics.jsonl numbers them, from 1: `812`, or `812-900` with both ends."""
+
+
+class FaultsConfig(Section):
+    """A fault is a step with a loss or gradient that is not finite; with `spikes: skip`, also a spike."""
+
+    skip: int = Field(3, ge=0)
+    """faults of which only the step's update is left out, in `within` steps; one more rolls the run back"""
+    within: int = Field(1000, ge=1)
+    """steps over which train.faults.skip counts"""
+    rollbacks: int = Field(1, ge=0)
+    """how often a run returns to its last good checkpoint and leaves out the steps since then, before it
+    stops with a report"""
+    spikes: Literal["warn", "skip", "rollback"] = "warn"
+    """a gradient norm over `spike_factor` times the running median of 100 steps: warn; skip, a fault; or roll
+    back at once"""
+    spike_factor: float = Field(10.0, gt=1)
+    """what makes a gradient norm a spike"""
+    jump: tuple[Steps, ...] = ()
+    """steps that are counted and not trained: 812-900,1207. Their data is not used"""
+
+    @field_validator("jump", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(part for part in re.split(r"[,\s]+", value) if part) if isinstance(value, str) else value
+
+    @field_validator("jump")
+    @classmethod
+    def _forward(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for steps in value:
+            first, _, last = steps.partition("-")
+            if last and int(last) < int(first):
+                raise ValueError(f"train.faults.jump: {steps} ends before it begins")
+        return value
+
+    @property
+    def jumps(self) -> list[tuple[int, int]]:
+        """The steps left out, as (a, b) in order: where a steps are done, b count as done.
+
+        >>> FaultsConfig(jump="8-9,812-900,901,850").jumps
+        [(7, 9), (811, 901)]
+        """
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted((int(a), int(b or a)) for a, _, b in (s.partition("-") for s in self.jump)):
+            if merged and first - 1 <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(last, merged[-1][1])
+            else:
+                merged.append((first - 1, last))
+        return merged
+
+
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Balance = Literal["auto", "on", "off"]
 
 
 class TrainConfig(Section):
-    steps: int = Field(
-        1000,
-        ge=1,
-        description="optimizer steps; a recipe's warm-up that does not fit into them keeps its "
-        "share of the steps. Flag --steps",
-    )
-    global_batch: int = Field(
-        192, ge=2, description="sequences a step over all ranks; also the pool of negatives"
-    )
-    batch_warmup_steps: int = Field(
-        0,
-        ge=0,
-        description="steps over which the batch grows evenly from batch_start to global_batch; not with "
-        "data.sets",
-    )
-    batch_start: int | None = Field(
-        None, ge=2, description="sequences of the first step of a batch that grows; none: data.lanes"
-    )
-    micro_batch_tokens: int = Field(
-        16384,
-        ge=16,
-        description="most tokens in one forward pass: bounds memory, changes "
-        "nothing else. Halve it when out of memory",
-    )
-    optimizer: Literal["adamw", "lamb", "muon"] = Field(
-        "adamw",
-        description="AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else (both "
-        "ZeRO 0 only)",
-    )
-    muon_scale: Literal["match_rms_adamw", "original"] = Field(
-        "match_rms_adamw",
-        description="length of Muon's updates: 0.2 sqrt(max(rows, columns)), so that AdamW's lr holds; or "
-        "sqrt(max(1, rows / columns))",
-    )
-    optimizer_code: Literal["torch", "deepspeed", "apex"] = Field(
-        "torch",
-        description="whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also "
-        "the fused ones of DeepSpeed (which wants nvcc) or NVIDIA's apex. They differ by rounding",
-    )
-    lr: float = Field(6e-4, gt=0, description="peak learning rate")
-    head_lr_scale: float = Field(
-        1.0, gt=0, description="learning rate of the objective's heads, in multiples of lr (VaSCL: 100)"
-    )
-    warmup_steps: int = Field(100, ge=0, description="steps of linear warm-up")
-    schedule: Literal["linear", "constant", "cosine", "wsd"] = Field(
-        "linear",
-        description="decay after warm-up, to zero at the last step; wsd: only in the last decay_steps",
-    )
-    decay_steps: int | None = Field(
-        None, ge=1, description="steps of wsd's decay, the last of train.steps; none: a tenth of them"
-    )
-    decay_shape: Literal["1-sqrt", "linear"] = Field(
-        "1-sqrt", description="wsd's decay: by one minus the square root of its share that is done, or evenly"
-    )
-    betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's beta 1 and 2")
-    eps: float = Field(1e-6, gt=0, description="Adam's epsilon")
-    weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay; biases and norms are exempt")
-    clip: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
-    precision: Precision = Field(
-        "auto",
-        description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 on a GPU "
-        "that has it, and on a CPU where a short measurement finds it faster. fp16: GPU, with loss scaling",
-    )
-    precision_file: Path | None = Field(
-        None,
-        description="where the first run writes what auto has chosen, for others to use "
-        "the same; a sweep names one for its runs",
-    )
-    balance: Balance = Field(
-        "auto",
-        description="move sequences between ranks before a step, so that all have about equally many tokens: "
-        "auto, where one has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, "
-        "never. Changes no gradient",
-    )
-    activation_checkpointing: bool = Field(
-        False,
-        description="keep of each layer of the encoder what goes into it, and compute it again in the "
-        "backward pass: a third more time for larger micro-batches. Changes no gradient",
-    )
-    zero: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage")
-    communication_dtype: Literal["fp32", "bf16"] = Field(
-        "fp32",
-        description="in what gradients travel between ranks and are summed; bf16 halves the bytes and rounds "
-        "every partial sum to 8 bits. Accumulation in a rank and the optimizer stay fp32",
-    )
-    seed: int = Field(42, ge=0, description="seed of weights, data order, masks, augmentations and dropout")
-    deterministic: bool = Field(
-        False,
-        description="on a GPU, only algorithms that give the same bits again; torch names in an error what "
-        "has none. A CPU always does",
-    )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="CPU threads a rank; none: OMP_NUM_THREADS where it is set, else "
-        "cores / ranks on this machine. Without either, and without a number of ranks from a launcher, a "
-        "machine without a GPU runs one rank a core. torchrun itself sets OMP_NUM_THREADS=1 for several "
-        "ranks, so a 1 "
-        "there counts as not set: for one thread say --train.threads 1",
-    )
-    rendezvous_seconds: int = Field(
-        600, ge=1, description="how long ranks wait for each other at the start, at most"
-    )
-    step_deadline: float | None = Field(
-        None,
-        ge=0,
-        description="seconds after which a step that does not end ends the run, with the name of the rank "
-        "that the others wait for; none: ten times the median of recent steps or the longest wait for data, "
-        "at least 60; 0: no deadline. The start, evaluations and checkpoints have ten times what is given "
-        "here; else an hour at first, then ten times the longest of their kind, at least ten minutes",
-    )
-    log_every: int = Field(
-        10, ge=1, description="steps between two rows of metrics, which are means over these steps"
-    )
-    faults: FaultsConfig = Field(
-        default_factory=FaultsConfig, description="numbers that are not finite, and spikes"
-    )
+    steps: int = Field(1000, ge=1)
+    """optimizer steps; a recipe's warm-up that does not fit into them keeps its share of the steps. Flag
+    --steps"""
+    global_batch: int = Field(192, ge=2)
+    """sequences a step over all ranks; also the pool of negatives"""
+    batch_warmup_steps: int = Field(0, ge=0)
+    """steps over which the batch grows evenly from batch_start to global_batch; not with data.sets"""
+    batch_start: int | None = Field(None, ge=2)
+    """sequences of the first step of a batch that grows; none: data.lanes"""
+    micro_batch_tokens: int = Field(16384, ge=16)
+    """most tokens in one forward pass: bounds memory, changes nothing else. Halve it when out of memory"""
+    optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
+    """AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else (both ZeRO 0 only)"""
+    muon_scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
+    """length of Muon's updates: 0.2 sqrt(max(rows, columns)), so that AdamW's lr holds; or sqrt(max(1, rows /
+    columns))"""
+    optimizer_code: Literal["torch", "apex"] = "torch"
+    """whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also
+    NVIDIA's apex. They differ by rounding"""
+    lr: float = Field(6e-4, gt=0)
+    """peak learning rate"""
+    head_lr_scale: float = Field(1.0, gt=0)
+    """learning rate of the objective's heads, in multiples of lr (VaSCL: 100)"""
+    warmup_steps: int = Field(100, ge=0)
+    """steps of linear warm-up"""
+    schedule: Literal["linear", "constant", "cosine", "wsd"] = "linear"
+    """decay after warm-up, to zero at the last step; wsd: only in the last decay_steps"""
+    decay_steps: int | None = Field(None, ge=1)
+    """steps of wsd's decay, the last of train.steps; none: a tenth of them"""
+    decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
+    """wsd's decay: by one minus the square root of its share that is done, or evenly"""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """Adam's beta 1 and 2"""
+    eps: float = Field(1e-6, gt=0)
+    """Adam's epsilon"""
+    weight_decay: float = Field(0.01, ge=0)
+    """decoupled weight decay; biases and norms are exempt"""
+    clip: float = Field(1.0, ge=0)
+    """largest gradient norm; 0: no clipping"""
+    precision: Precision = "auto"
+    """arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 on a GPU that has it, and
+    on a CPU where a short measurement finds it faster. fp16: GPU, with loss scaling"""
+    precision_file: Path | None = None
+    """where the first run writes what auto has chosen, for others to use the same; a sweep names one for its
+    runs"""
+    balance: Balance = "auto"
+    """move sequences between ranks before a step, so that all have about equally many tokens: auto, where one
+    has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, never. Changes no
+    gradient"""
+    activation_checkpointing: bool = False
+    """keep of each layer of the encoder what goes into it, and compute it again in the backward pass: a third
+    more time for larger micro-batches. Changes no gradient"""
+    zero: int = Field(1, ge=0, le=3)
+    """DeepSpeed ZeRO stage"""
+    communication_dtype: Literal["fp32", "bf16"] = "fp32"
+    """in what gradients travel between ranks and are summed; bf16 halves the bytes and rounds every partial
+    sum to 8 bits. Accumulation in a rank and the optimizer stay fp32"""
+    seed: int = Field(42, ge=0)
+    """seed of weights, data order, masks, augmentations and dropout"""
+    deterministic: bool = False
+    """on a GPU, only algorithms that give the same bits again; torch names in an error what has none. A CPU
+    always does"""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads a rank; none: OMP_NUM_THREADS where it is set, else cores / ranks on this machine. Without
+    either, and without a number of ranks from a launcher, a machine without a GPU runs one rank a core.
+    torchrun itself sets OMP_NUM_THREADS=1 for several ranks, so a 1 there counts as not set: for one thread
+    say --train.threads 1"""
+    rendezvous_seconds: int = Field(600, ge=1)
+    """how long ranks wait for each other at the start, at most"""
+    step_deadline: float | None = Field(None, ge=0)
+    """seconds after which a step that does not end ends the run, with the name of the rank that the others
+    wait for; none: ten times the median of recent steps or the longest wait for data, at least 60; 0: no
+    deadline. The start, evaluations and checkpoints have ten times what is given here; else an hour at first,
+    then ten times the longest of their kind, at least ten minutes"""
+    log_every: int = Field(10, ge=1)
+    """steps between two rows of metrics, which are means over these steps"""
+    faults: FaultsConfig = Field(default_factory=FaultsConfig)
+    """numbers that are not finite, and spikes"""
+
+    @model_validator(mode="after")
+    def _steps_fit(self) -> Self:
+        batch, steps, warmup = self.batch_start, self.steps, self.warmup_steps
+        constant_batch = batch and not self.batch_warmup_steps
+        refuse(constant_batch, f"train.batch_start={batch} changes nothing without train.batch_warmup_steps")
+        too_long = warmup >= steps > 2 and self.schedule != "constant"
+        refuse(too_long, f"train.warmup_steps={warmup} leaves nothing of train.steps={steps}; lower it")
+        wsd, decay = self.schedule == "wsd", steps - self.decay_begins
+        refuse(
+            self.decay_steps and not wsd,
+            f"train.decay_steps={self.decay_steps} changes nothing without train.schedule wsd",
+        )
+        refuse(
+            wsd and warmup + decay > steps > 2,
+            f"train.warmup_steps={warmup} and train.decay_steps {decay} are more than train.steps={steps}",
+        )
+        jumps_last = self.faults.jumps and self.faults.jumps[-1][1] >= steps
+        refuse(jumps_last, f"train.faults.jump leaves out the last step (train.steps={steps}): end before it")
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_has_what_it_needs(self) -> Self:
+        name, code = self.optimizer, self.optimizer_code
+        cut = name in ("lamb", "muon") and self.zero > 0
+        refuse(cut, f"train.optimizer={name} needs train.zero=0: ZeRO cuts apart the matrices that it reads")
+        refuse(name == "muon" and code != "torch", f"train.optimizer=muon is torch's: {code} has none")
+        wrong = not all(0 <= beta < 1 for beta in self.betas)
+        refuse(wrong, f"train.betas={self.betas}: each must lie in [0, 1)")
+        return self
 
     @property
     def decay_begins(self) -> int:
@@ -282,74 +310,61 @@ class TrainConfig(Section):
 
 
 class EvaluateConfig(Section):
-    every: int = Field(500, ge=0, description="steps between evaluations; 0: only at the end")
-    heldout_sequences: int = Field(2000, ge=2, description="held-out sequences for the masked-language loss")
-    mask_rate: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="share of tokens predicted in the held-out loss, at every step the same; none: "
-        "objective.mlm.rate",
-    )
-    partners: int = Field(1000, ge=2, description="candidates of the held-out retrieval of the other view")
-    best_by: Literal["stsb-dev", "heldout_mlm_loss", "partner_loss"] | None = Field(
-        None,
-        description="score by which best/ is chosen, where it is evaluated; none: STS-B dev if its data is "
-        "there, else a held-out loss; of a run from random weights the masked-language loss first",
-    )
-    sts: Path | None = Field(
-        None,
-        description="folder of the benchmarks; none: CLEAR_DATA; without SentEval's STS data in it, no "
-        "evaluation by STS. Flag --eval-data",
-    )
+    every: int = Field(500, ge=0)
+    """steps between evaluations; 0: only at the end"""
+    heldout_sequences: int = Field(2000, ge=2)
+    """held-out sequences for the masked-language loss"""
+    mask_rate: float | None = Field(None, gt=0, lt=1)
+    """share of tokens predicted in the held-out loss, at every step the same; none: objective.mlm.rate"""
+    partners: int = Field(1000, ge=2)
+    """candidates of the held-out retrieval of the other view"""
+    best_by: Literal["stsb-dev", "heldout_mlm_loss", "partner_loss"] | None = None
+    """score by which best/ is chosen, where it is evaluated; none: STS-B dev if its data is there, else a
+    held-out loss; of a run from random weights the masked-language loss first"""
+    sts: Path | None = None
+    """folder of the benchmarks; none: CLEAR_DATA; without SentEval's STS data in it, no evaluation by STS.
+    Flag --eval-data"""
 
 
 class CheckpointConfig(Section):
-    every: int = Field(
-        500, ge=0, description="steps between checkpoints; 0: only at the end and when the run is stopped"
-    )
-    keep: int = Field(2, ge=1, description="newest checkpoints kept")
-    keep_every: int = Field(
-        0,
-        ge=0,
-        description="checkpoints of steps that are multiples of it are kept for ever, beside the newest; a "
-        "multiple of `every`; 0: none",
-    )
-    keep_best: bool = Field(
-        False, description="keep the checkpoint of the best step, too; its export, best/, always stays"
-    )
-    background: bool = Field(
-        True,
-        description="copy parameters and moments to host memory (12 bytes a parameter, over all ranks) and "
-        "write checkpoints from there while training goes on; without room for the copy, and with false, "
-        "training waits",
-    )
-    resume: str = Field(
-        "never",
-        description="auto: resume from the newest good checkpoint of the run folder, start from the "
-        "beginning if it has none at all, and stop if it has some and none is good; never: refuse a run "
-        "folder that has any; or a checkpoint folder. Flag --resume",
-    )
-    accept: str | None = Field(
-        None,
-        description="inputs that may differ from those that the checkpoint was trained with, as the "
-        "error of a resume names them: 'rules,synonyms'; none: any difference is refused",
-    )
+    every: int = Field(500, ge=0)
+    """steps between checkpoints; 0: only at the end and when the run is stopped"""
+    keep: int = Field(2, ge=1)
+    """newest checkpoints kept"""
+    keep_every: int = Field(0, ge=0)
+    """checkpoints of steps that are multiples of it are kept for ever, beside the newest; a multiple of
+    `every`; 0: none"""
+    keep_best: bool = False
+    """keep the checkpoint of the best step, too; its export, best/, always stays"""
+    background: bool = True
+    """copy parameters and moments to host memory (12 bytes a parameter, over all ranks) and write checkpoints
+    from there while training goes on; without room for the copy, and with false, training waits"""
+    resume: str = "never"
+    """auto: resume from the newest good checkpoint of the run folder, start from the beginning if it has none
+    at all, and stop if it has some and none is good; never: refuse a run folder that has any; or a checkpoint
+    folder. Flag --resume"""
+    accept: str | None = None
+    """inputs that may differ from those that the checkpoint was trained with, as the error of a resume names
+    them: 'rules,synonyms'; none: any difference is refused"""
+
+    @model_validator(mode="after")
+    def _kept_steps_are_saved(self) -> Self:
+        unsaved = self.keep_every and (not self.every or self.keep_every % self.every)
+        refuse(unsaved, "checkpoint.keep_every must be a multiple of checkpoint.every")
+        return self
 
 
 Tracker = Literal["tensorboard", "trackio", "wandb", "mlflow"]
 
 
 class Config(Section):
-    name: str = Field(
-        "clear", description="name of the run; its folder is runs/NAME unless `folder` says otherwise"
-    )
-    folder: Path | None = Field(None, description="run folder. Flag --run")
-    track: tuple[Tracker, ...] | None = Field(
-        ("tensorboard",),
-        description="where to show the curves, between commas; none: metrics.jsonl alone. All but "
-        "tensorboard need pip install 'sentence-clear[track]'",
-    )
+    name: str = "clear"
+    """name of the run; its folder is runs/NAME unless `folder` says otherwise"""
+    folder: Path | None = None
+    """run folder. Flag --run"""
+    track: tuple[Tracker, ...] | None = ("tensorboard",)
+    """where to show the curves, between commas; none: metrics.jsonl alone. All but tensorboard need pip
+    install 'sentence-clear[track]'"""
     data: LoadingConfig = Field(default_factory=LoadingConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
@@ -357,89 +372,26 @@ class Config(Section):
     train: TrainConfig = Field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    deepspeed: dict[str, Annotated[Any, NONE_IS_A_VALUE]] = Field(
-        default_factory=dict,
-        description="any DeepSpeed option, merged over ours; one that contradicts the tree above, or that "
-        "DeepSpeed does not have, is refused and named; so is offload, which is not supported",
-    )
+    deepspeed: dict[str, Annotated[Any, NONE_IS_A_VALUE]] = Field(default_factory=dict)
+    """any DeepSpeed option, merged over ours; one that contradicts the tree above, or that DeepSpeed does not
+    have, is refused and named; so is offload, which is not supported"""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Config:
-        train, model = self.train, self.model
-        if train.global_batch % self.data.lanes:
-            raise ValueError(
-                f"train.global_batch={train.global_batch} is not a multiple of data.lanes={self.data.lanes}"
-            )
-        if train.batch_start and not train.batch_warmup_steps:
-            raise ValueError(
-                f"train.batch_start={train.batch_start} changes nothing without "
-                "train.batch_warmup_steps: set the steps over which the batch grows, or leave it out"
-            )
-        if train.batch_warmup_steps and self.data.sets:
-            raise ValueError(
-                f"train.batch_warmup_steps={train.batch_warmup_steps}: with data.sets all batches are of one "
-                "size; leave one of them out"
-            )
-        start = self.batch_sizes.start
-        if start % self.data.lanes or start > train.global_batch:
-            raise ValueError(
-                f"train.batch_start={start} must be a multiple of data.lanes={self.data.lanes}, and at most "
-                f"train.global_batch={train.global_batch}"
-            )
-        if model.init is None and model.hidden_size % model.heads:
-            raise ValueError(
-                f"model.hidden_size={model.hidden_size} is not a multiple of model.heads={model.heads}"
-            )
-        if train.warmup_steps >= train.steps > 2 and train.schedule != "constant":
-            raise ValueError(
-                f"train.warmup_steps={train.warmup_steps} leaves nothing of train.steps={train.steps}; "
-                f"lower it, as --train.warmup_steps {train.steps // 10}"
-            )
-        if train.decay_steps and train.schedule != "wsd":
-            raise ValueError(
-                f"train.decay_steps={train.decay_steps} changes nothing under train.schedule="
-                f"{train.schedule}: set train.schedule wsd, or leave it out"
-            )
-        if train.schedule == "wsd" and train.warmup_steps > train.decay_begins and train.steps > 2:
-            raise ValueError(
-                f"train.warmup_steps={train.warmup_steps} and a decay of "
-                f"{train.steps - train.decay_begins} steps (train.decay_steps) are more than "
-                f"train.steps={train.steps}: lower one of them"
-            )
-        if not self.data.prompts_pooled and (model.pooling == "cls" or not any(self.data.prompts.values())):
-            raise ValueError(
-                "data.prompts_pooled=false changes nothing "
-                + (
-                    "under model.pooling=cls: set another"
-                    if model.pooling == "cls"
-                    else "without data.prompts"
-                )
-                + ", or leave it out"
-            )
-        saves = self.checkpoint
-        if saves.keep_every and (not saves.every or saves.keep_every % saves.every):
-            raise ValueError(
-                f"checkpoint.keep_every={saves.keep_every} is not a multiple of checkpoint.every="
-                f"{saves.every}: at such steps no checkpoint is written. Set it to one"
-            )
-        train.faults.require_before(train.steps)
-        if not all(0 <= beta < 1 for beta in train.betas):
-            raise ValueError(f"train.betas={train.betas}: each must lie in [0, 1)")
-        if train.optimizer == "lamb" and train.zero > 0:
-            raise ValueError(
-                "train.optimizer=lamb needs train.zero=0: ZeRO cuts layers apart, and LAMB's trust ratio is "
-                "a norm over a whole layer"
-            )
-        if train.optimizer == "muon" and train.zero > 0:
-            raise ValueError(
-                "train.optimizer=muon needs train.zero=0: ZeRO cuts matrices apart, and Muon orthogonalises "
-                "whole ones"
-            )
-        if train.optimizer == "muon" and train.optimizer_code != "torch":
-            raise ValueError(
-                f"train.optimizer=muon is torch's, and train.optimizer_code={train.optimizer_code} has none: "
-                "leave it at torch"
-            )
+    def _sections_agree(self) -> Self:
+        train, lanes, start = self.train, self.data.lanes, self.batch_sizes.start
+        batch = train.global_batch
+        refuse(batch % lanes, f"train.global_batch={batch} is not a multiple of data.lanes={lanes}")
+        grows = train.batch_warmup_steps and self.data.sets
+        refuse(grows, "train.batch_warmup_steps: with data.sets all batches have one size")
+        refuse(
+            start % lanes or start > batch,
+            f"train.batch_start={start} must be a multiple of data.lanes={lanes}, and at most {batch}",
+        )
+        idle = self.model.pooling == "cls" or not any(self.data.prompts.values())
+        refuse(
+            idle and not self.data.prompts_pooled,
+            "data.prompts_pooled=false changes nothing under model.pooling=cls, or without data.prompts",
+        )
         return self
 
     @property

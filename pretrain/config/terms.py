@@ -4,23 +4,28 @@ Hyper-parameters default to the papers' values for BERT-base; the recipes under 
 from.
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE
-from pretrain.config.readings import ADVERSARIAL_READINGS, AdversarialReading
 
 Reading = Literal["code", "paper"]
 """What the public code computes, or what the paper prints."""
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        use_attribute_docstrings=True, extra="forbid", validate_assignment=True, allow_inf_nan=False
+    )
+
+
+def refuse(holds: object, message: str) -> None:
+    """Raise ValueError with the message where a condition holds."""
+    if holds:
+        raise ValueError(message)
 
 
 class Term(Section):
@@ -30,17 +35,16 @@ class Term(Section):
     """Setting -> which way to move it where its loss or gradient is not finite. These may change when a run
     is resumed."""
 
-    weight: float = Field(1.0, ge=0, description="weight of its contrastive loss, a mean over anchors")
-    start_step: int = Field(0, ge=0, description="step at which the loss begins")
-    warmup_steps: int = Field(
-        0, ge=0, description="steps over which its weight rises linearly from start_step"
-    )
-    scope: Literal["global", "local"] = Field(
-        "global",
-        description="negatives from the whole global batch, or from the same rank's share (for comparison)",
-    )
+    weight: float = Field(1.0, ge=0)
+    """weight of its contrastive loss, a mean over anchors"""
+    start_step: int = Field(0, ge=0)
+    """step at which the loss begins"""
+    warmup_steps: int = Field(0, ge=0)
+    """steps over which its weight rises linearly from start_step"""
+    scope: Literal["global", "local"] = "global"
+    """negatives from the whole global batch, or from the same rank's share (for comparison)"""
 
-    def in_force(self, name: str) -> Any:
+    def effective(self, name: str) -> Any:
         """Return the value of a setting; where it is not given, the reading's."""
         return getattr(self, name)
 
@@ -48,7 +52,7 @@ class Term(Section):
     def loss_weights(self) -> list[float]:
         """The weights of all its losses."""
         names = [name for name in type(self).model_fields if name == "weight" or name.endswith("_weight")]
-        return [self.in_force(name) for name in names]
+        return [self.effective(name) for name in names]
 
     def rise(self, step: int) -> float:
         """Return the factor in [0, 1] on the section's weights at a step."""
@@ -57,25 +61,25 @@ class Term(Section):
         return min(1.0, (step - self.start_step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
 
 
+class ContrastiveTerm(Term):
+    """A term with a softmax over similarities."""
+
+    temperature: float = Field(0.05, gt=0)
+    """temperature"""
+
+
 class FalseNegativesConfig(Section):
     """False negatives of every contrastive loss, left out by a guide (GISTEmbed, Solatorio 2024)."""
 
-    guide: Annotated[str, NONE_IS_A_VALUE] = Field(
-        "none",
-        description="whose similarities decide which candidates are no negatives of an anchor: none; self, "
-        "the vectors in use of the model that is trained; or those of another encoder: a run, folder or hub "
-        "name, with the tokenizer of the data",
-    )
-    margin: float = Field(
-        0.0,
-        gt=-2,  # cosines differ by 2 at most: beyond, all negatives are left out, or none
-        lt=2,
-        description="a candidate is left out where its similarity exceeds that of the positive minus the "
-        "margin; below 0: only where it exceeds it by so much",
-    )
-    strategy: Literal["absolute", "relative"] = Field(
-        "absolute", description="the margin is a cosine, or a share of the positive's similarity"
-    )
+    guide: Annotated[str, NONE_IS_A_VALUE] = "none"
+    """whose similarities decide which candidates are no negatives of an anchor: none; self, the vectors in
+    use of the model that is trained; or those of another encoder: a run, folder or hub name, with the
+    tokenizer of the data"""
+    margin: float = Field(0.0, gt=-2, lt=2)
+    """a candidate is left out where its similarity exceeds that of the positive minus the margin; below 0:
+    only where it exceeds it by so much"""
+    strategy: Literal["absolute", "relative"] = "absolute"
+    """the margin is a cosine, or a share of the positive's similarity"""
 
     @field_validator("guide")
     @classmethod
@@ -90,88 +94,68 @@ class FalseNegativesConfig(Section):
 
 
 class MaskedLanguageConfig(Section):
-    weight: float = Field(1.0, ge=0, description="weight of the masked-language loss, beside any objective")
-    rate: float = Field(0.15, gt=0, lt=1, description="share of tokens predicted (never special ones)")
+    weight: float = Field(1.0, ge=0)
+    """weight of the masked-language loss, beside any objective"""
+    rate: float = Field(0.15, gt=0, lt=1)
+    """share of tokens predicted (never special ones)"""
     later_rates: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, lt=1)]] = Field(
-        default_factory=dict, description="the rate from a step on: '{800: 0.15, 950: 0.05}'; none: one rate"
+        default_factory=dict
     )
-    rate_change: Literal["steps", "linear"] = Field(
-        "steps", description="steps: a later rate begins at its step; linear: it is reached there, evenly"
-    )
-    mask: float = Field(0.8, ge=0, le=1, description="of these, the share replaced by [MASK]")
-    random: float = Field(0.1, ge=0, le=1, description="of these, the share replaced by a random token")
-    copies: int = Field(
-        1,
-        ge=0,
-        le=4,
-        description="maskings of the same sequence, losses summed; 2 is CLEAR's 'Double MLM' baseline",
-    )
+    """the rate from a step on: '{800: 0.15, 950: 0.05}'; none: one rate"""
+    rate_change: Literal["steps", "linear"] = "steps"
+    """steps: a later rate begins at its step; linear: it is reached there, evenly"""
+    mask: float = Field(0.8, ge=0, le=1)
+    """of these, the share replaced by [MASK]"""
+    random: float = Field(0.1, ge=0, le=1)
+    """of these, the share replaced by a random token"""
+    copies: int = Field(1, ge=0, le=4)
+    """maskings of the same sequence, losses summed; 2 is CLEAR's 'Double MLM' baseline"""
 
 
-class ContrastiveConfig(Term):
+class ContrastiveConfig(ContrastiveTerm):
     """CLEAR's NT-Xent."""
 
-    temperature: float = Field(0.1, gt=0, description="temperature; CLEAR does not give it")
-    projection_layers: int = Field(2, ge=0, le=3, description="layers of the projection head g; 0: none")
-    projection_hidden: int | None = Field(None, description="hidden width of g; none: hidden_size")
-    projection_size: int = Field(128, ge=2, description="output width of g")
-    projection_batch_norm: bool = Field(
-        False,
-        description="batch norm, over the whole global batch and both views, in g's "
-        "hidden layers; takes away what all sentence vectors share",
-    )
+    temperature: float = Field(0.1, gt=0)
+    """temperature; CLEAR does not give it"""
+    projection_layers: int = Field(2, ge=0, le=3)
+    """layers of the projection head g; 0: none"""
+    projection_hidden: int | None = None
+    """hidden width of g; none: hidden_size"""
+    projection_size: int = Field(128, ge=2)
+    """output width of g"""
+    projection_batch_norm: bool = False
+    """batch norm, over the whole global batch and both views, in g's hidden layers; takes away what all
+    sentence vectors share"""
 
 
-class SimcseConfig(Term):
+class SimcseConfig(ContrastiveTerm):
     """SimCSE (Gao et al. 2021)."""
 
-    temperature: float = Field(0.05, gt=0, description="temperature")
-    form: Literal["one-direction", "symmetric", "2n-2"] = Field(
-        "one-direction",
-        description="one-direction: rows of view 1 against view 2, N-1 negatives (the public code); "
-        "symmetric: both directions (CLIP); 2n-2: NT-Xent",
-    )
-    head: Literal["mlp", "batch-norm", "none"] = Field(
-        "mlp",
-        description="mlp: a new d x d layer with tanh (the public code); batch-norm: that of DiffCSE, AugCSE "
-        "and V-advCSE",
-    )
-    keep_head: bool = Field(
-        False,
-        description="whether the sentence vector that is evaluated and exported is the head's output "
-        "(the public code for supervised models) or what enters it (unsupervised ones, --mlp_only_train)",
-    )
-    hard_negatives: bool | Annotated[int, Field(ge=1)] = Field(
-        False,
-        description="supervised: each of the data's columns `negative`, `negative2` ... adds a hard negative "
-        "a row, a negative for every row (one-direction only); a number: so many of the columns",
-    )
-    hard_negative_logit: float = Field(
-        0.0,
-        description="constant added to the logits of a row's own hard negatives; the code's "
-        "hard_negative_weight, 0: weight 1",
-    )
+    form: Literal["one-direction", "symmetric", "2n-2"] = "one-direction"
+    """one-direction: rows of view 1 against view 2, N-1 negatives (the public code); symmetric: both
+    directions (CLIP); 2n-2: NT-Xent"""
+    head: Literal["mlp", "batch-norm", "none"] = "mlp"
+    """mlp: a new d x d layer with tanh (the public code); batch-norm: that of DiffCSE, AugCSE and V-advCSE"""
+    keep_head: bool = False
+    """whether the sentence vector that is evaluated and exported is the head's output (the public code for
+    supervised models) or what enters it (unsupervised ones, --mlp_only_train)"""
+    hard_negatives: bool | Annotated[int, Field(ge=1)] = False
+    """supervised: each of the data's columns `negative`, `negative2` ... adds a hard negative a row, a
+    negative for every row (one-direction only); a number: so many of the columns"""
+    hard_negative_logit: float = 0.0
+    """constant added to the logits of a row's own hard negatives; the code's hard_negative_weight, 0: weight
+    1"""
 
     @model_validator(mode="after")
-    def _head_to_keep(self) -> SimcseConfig:
-        if self.keep_head and self.head != "mlp":
-            raise ValueError(
-                f"objective.simcse.keep_head=true keeps the head mlp for use, and objective.simcse.head is "
-                f"{self.head}: set head mlp, or keep_head false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_direction_has_hard_negatives(self) -> SimcseConfig:
-        if self.hard_negatives and self.form != "one-direction":
-            raise ValueError(
-                "objective.simcse.hard_negatives goes with objective.simcse.form=one-direction, not "
-                f"{self.form}: set one of them otherwise"
-            )
+    def _head_and_form_fit(self) -> Self:
+        form, head = self.form, self.head
+        refuse(self.keep_head and head != "mlp", f"objective.simcse.keep_head needs head mlp, not {head}")
+        one_way = f"objective.simcse.hard_negatives needs objective.simcse.form=one-direction, not {form}"
+        refuse(self.hard_negatives and form != "one-direction", one_way)
         return self
 
 
-class VasclConfig(Term):
+class VasclConfig(ContrastiveTerm):
     """VaSCL (Zhang et al. 2022)."""
 
     steadier: ClassVar[dict[str, str]] = {
@@ -180,97 +164,134 @@ class VasclConfig(Term):
         "neighbourhood_weight": "lower",
     }
 
-    temperature: float = Field(0.05, gt=0, description="temperature")
-    neighbours: int = Field(
-        16, ge=1, description="K nearest in the global batch; not in the paper, 16 in the code"
-    )
-    radius: float = Field(
-        15.0, gt=0, description="length of the virtual augmentation; 15 for base models, 30 for large ones"
-    )
-    projection_size: int = Field(128, ge=2, description="output width of the two-layer head")
-    neighbourhood_weight: float = Field(
-        1.0, ge=0, description="weight of the neighbourhood loss beside the instance loss's"
-    )
-    reading: Reading = Field(
-        "code",
-        description="code: the neighbourhood loss trains the head alone (its input is detached); neighbours "
-        "by dot product, start on a cube; paper: it trains the encoder too; by cosine, a Gaussian",
-    )
+    neighbours: int = Field(16, ge=1)
+    """K nearest in the global batch; not in the paper, 16 in the code"""
+    radius: float = Field(15.0, gt=0)
+    """length of the virtual augmentation; 15 for base models, 30 for large ones"""
+    projection_size: int = Field(128, ge=2)
+    """output width of the two-layer head"""
+    neighbourhood_weight: float = Field(1.0, ge=0)
+    """weight of the neighbourhood loss beside the instance loss's"""
+    reading: Reading = "code"
+    """code: the neighbourhood loss trains the head alone (its input is detached); neighbours by dot product,
+    start on a cube; paper: it trains the encoder too; by cosine, a Gaussian"""
 
 
-class AugcseConfig(Term):
+class AugcseConfig(ContrastiveTerm):
     """AugCSE (Tang et al. 2022)."""
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "discriminator_weight": "lower"}
 
-    temperature: float = Field(0.05, gt=0, description="temperature")
-    discriminator_weight: float = Field(
-        5e-3,
-        ge=0,
-        description="lambda, the weight of the discriminator's loss; 0: no "
-        "discriminator (the paper's ablation)",
-    )
-    alpha: float = Field(
-        -1.0,
-        description="factor on the discriminator's gradient where it enters the encoder: -1 antagonistic, "
-        "1 cooperative",
-    )
-    alpha_schedule: Literal["constant", "annealed"] = Field(
-        "constant",
-        description="annealed: alpha x (2 / (1 + exp(-10 p)) - 1), p the share of training done (Ganin et "
-        "al. 2016)",
-    )
-    labels: Literal["augmentation", "bool", "order"] = Field(
-        "augmentation",
-        description="what the discriminator tells: which augmentation, whether any, or which of two "
-        "came first",
-    )
-    reading: Reading = Field(
-        "code",
-        description="code: discriminator 2d-4d-labels, tanh on the logits, and a symmetric contrastive loss "
-        "always; paper: discriminator of its listing A.5, and symmetric only where the positive is augmented",
-    )
-    positive: Literal["original", "augmented"] = Field(
-        "original",
-        description="original: the same sentence with other dropout (the code's default); augmented: the "
-        "augmentation itself (the paper's 'positive' variants)",
-    )
+    discriminator_weight: float = Field(5e-3, ge=0)
+    """lambda, the weight of the discriminator's loss; 0: no discriminator (the paper's ablation)"""
+    alpha: float = -1.0
+    """factor on the discriminator's gradient where it enters the encoder: -1 antagonistic, 1 cooperative"""
+    alpha_schedule: Literal["constant", "annealed"] = "constant"
+    """annealed: alpha x (2 / (1 + exp(-10 p)) - 1), p the share of training done (Ganin et al. 2016)"""
+    labels: Literal["augmentation", "bool", "order"] = "augmentation"
+    """what the discriminator tells: which augmentation, whether any, or which of two came first"""
+    reading: Reading = "code"
+    """code: discriminator 2d-4d-labels, tanh on the logits, and a symmetric contrastive loss always; paper:
+    discriminator of its listing A.5, and symmetric only where the positive is augmented"""
+    positive: Literal["original", "augmented"] = "original"
+    """original: the same sentence with other dropout (the code's default); augmented: the augmentation itself
+    (the paper's 'positive' variants)"""
 
 
-class VadvcseConfig(Term):
+# -- V-advCSE's readings: what each fixes of that which the paper leaves open ---------------
+
+
+@dataclass(frozen=True)
+class AdversarialReading:
+    """All that `pretrain.losses.virtual_adversarial` has to know; None where a reading has no such number.
+
+    The paper (Ko) prints algorithm 1, the divergences (equations 11 to 14) and closed forms of the worst
+    noise (appendix A). It does not print sigma, epsilon, eta, the norm of the best run, over what a norm is
+    taken, or what p(y | x) is of a model that has no y. A reading answers all of it.
+
+    adversarial_weight: lambda.
+    sigma: standard deviation of the first noise on the word embeddings.
+    step_size: eta.
+    norm, scope: of the projection, and whether it is taken over a token's embedding or all of a sequence's.
+    projection: a mode of `project_noise`.
+    radius: epsilon, as a share of the size of the sequence's own word embeddings.
+    form: of the divergence (`divergence`).
+    over: what p is a softmax over: the features of a vector, or the batch's sentences (`in_batch_logits`).
+    reduction: of the divergences of a batch's sentences.
+    clean_gradient: whether the clean output learns too, or is a constant.
+    """
+
+    adversarial_weight: float
+    sigma: float
+    step_size: float | None
+    norm: Literal["inf", "l2"]
+    scope: Literal["token", "sequence"]
+    projection: Literal["smart", "ball", "closed-form"]
+    radius: float | None
+    form: Literal["packaged", "printed"]
+    over: Literal["features", "batch"]
+    reduction: Literal["sum", "mean"]
+    clean_gradient: bool
+
+
+_PRINTED = AdversarialReading(
+    adversarial_weight=1e-3,
+    sigma=1e-2,
+    step_size=1.0,
+    norm="l2",
+    scope="sequence",
+    projection="ball",
+    radius=0.05,
+    form="printed",
+    over="features",
+    reduction="mean",
+    clean_gradient=False,
+)
+ADVERSARIAL_READINGS = {
+    "smart-package": AdversarialReading(
+        adversarial_weight=1e-6,
+        sigma=1e-5,
+        step_size=1e-3,
+        norm="inf",
+        scope="token",
+        projection="smart",
+        radius=None,
+        form="packaged",
+        over="features",
+        reduction="sum",
+        clean_gradient=True,
+    ),
+    "algorithm-1": _PRINTED,
+    "appendix-A": replace(_PRINTED, projection="closed-form", norm="inf", step_size=None),
+    "in-batch": replace(_PRINTED, over="batch"),
+}
+
+
+class VadvcseConfig(ContrastiveTerm):
     """V-advCSE (Ko, Virtual Adversarial Contrastive Learning for Sentence Embeddings)."""
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower"}
 
-    reading: Literal["smart-package", "algorithm-1", "appendix-A", "in-batch"] = Field(
-        "smart-package",
-        description="how the paper is read where it is silent: smart-package: as the public packages do it, "
-        "inert with their numbers; algorithm-1, appendix-A: as printed there; in-batch: algorithm-1, p(y|x) "
-        "the softmax over the batch's similarities (docs/objectives.md)",
-    )
-    temperature: float = Field(0.05, gt=0, description="temperature")
-    adversarial_weight: float | None = Field(
-        None, ge=0, description="lambda, the weight of the virtual adversarial loss; none: the reading's"
-    )
-    divergence: Literal["js", "kl", "symmetric-kl"] = Field(
-        "js", description="between clean and perturbed output; js is the paper's best"
-    )
-    distribution: Literal["projection", "vector"] = Field(
-        "projection", description="whether outputs are of the projected or of the raw sentence vector"
-    )
-    steps: int = Field(1, ge=1, description="K, ascent steps")
-    sigma: float | None = Field(
-        None,
-        gt=0,
-        description="standard deviation of the first noise on the word embeddings; none: the reading's",
-    )
-    step_size: float | None = Field(None, gt=0, description="eta; none: the reading's")
-    norm: Literal["inf", "l2"] | None = Field(None, description="of the projection; none: the reading's")
-    radius: float | None = Field(
-        None,
-        gt=0,
-        description="epsilon, a share of the size of the sentence's word embeddings; none: the reading's",
-    )
+    reading: Literal["smart-package", "algorithm-1", "appendix-A", "in-batch"] = "smart-package"
+    """how the paper is read where it is silent: smart-package: as the public packages do it, inert with their
+    numbers; algorithm-1, appendix-A: as printed there; in-batch: algorithm-1, p(y|x) the softmax over the
+    batch's similarities (docs/objectives.md)"""
+    adversarial_weight: float | None = Field(None, ge=0)
+    """lambda, the weight of the virtual adversarial loss; none: the reading's"""
+    divergence: Literal["js", "kl", "symmetric-kl"] = "js"
+    """between clean and perturbed output; js is the paper's best"""
+    distribution: Literal["projection", "vector"] = "projection"
+    """whether outputs are of the projected or of the raw sentence vector"""
+    steps: int = Field(1, ge=1)
+    """K, ascent steps"""
+    sigma: float | None = Field(None, gt=0)
+    """standard deviation of the first noise on the word embeddings; none: the reading's"""
+    step_size: float | None = Field(None, gt=0)
+    """eta; none: the reading's"""
+    norm: Literal["inf", "l2"] | None = None
+    """of the projection; none: the reading's"""
+    radius: float | None = Field(None, gt=0)
+    """epsilon, a share of the size of the sentence's word embeddings; none: the reading's"""
 
     @property
     def resolved(self) -> AdversarialReading:
@@ -279,65 +300,45 @@ class VadvcseConfig(Term):
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return replace(ADVERSARIAL_READINGS[self.reading], **given)
 
-    def in_force(self, name: str) -> Any:
+    def effective(self, name: str) -> Any:
         value = getattr(self, name)
         return getattr(self.resolved, name, None) if value is None else value
 
     @model_validator(mode="after")
-    def _numbers_of_the_reading(self) -> VadvcseConfig:
+    def _reading_has_what_is_set(self) -> Self:
         for name in ("step_size", "radius"):
-            if getattr(self, name) is not None and getattr(ADVERSARIAL_READINGS[self.reading], name) is None:
-                others = [key for key, reading in ADVERSARIAL_READINGS.items() if getattr(reading, name)]
-                raise ValueError(
-                    f"objective.vadvcse.{name}={getattr(self, name):g}: the reading {self.reading} has none; "
-                    f"it is of objective.vadvcse.reading {', '.join(others)}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _batch_of_all_ranks(self) -> VadvcseConfig:
-        if self.scope == "local" and self.reading == "in-batch":
-            raise ValueError(
-                "objective.vadvcse.scope=local: the reading in-batch compares with the sentences of all "
-                "ranks; set another objective.vadvcse.reading, or scope global"
-            )
+            value, own = getattr(self, name), getattr(ADVERSARIAL_READINGS[self.reading], name)
+            text = f"objective.vadvcse.{name}={value}: {self.reading} has none; set objective.vadvcse.reading"
+            refuse(value is not None and own is None, text)
+        of_all = self.scope == "local" and self.reading == "in-batch"
+        refuse(of_all, "objective.vadvcse.scope=local: in-batch compares the sentences of all ranks")
         return self
 
 
-class SdaConfig(Term):
+class SdaConfig(ContrastiveTerm):
     """SDA (Zhu et al., Simple Discrete Augmentation): the own negation as a relaxed negative."""
 
-    temperature: float = Field(0.05, gt=0, description="temperature")
-    margin: float = Field(
-        0.5,
-        ge=0,
-        description="delta, by which the cosine of the own negation is lowered; best .5, with dn .3",
-    )
-    negatives: bool = Field(
-        True, description="use the negation; false is the paper's ablation without negatives"
-    )
+    margin: float = Field(0.5, ge=0)
+    """delta, by which the cosine of the own negation is lowered; best .5, with dn .3"""
+    negatives: bool = True
+    """use the negation; false is the paper's ablation without negatives"""
 
 
-class DiffcseConfig(Term):
+class DiffcseConfig(ContrastiveTerm):
     """DiffCSE (Chuang et al. 2022)."""
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "replaced_token_weight": "lower"}
 
-    temperature: float = Field(0.05, gt=0, description="temperature")
-    replaced_token_weight: float = Field(
-        0.005, ge=0, description="lambda, the weight of replaced-token detection"
-    )
-    generator: str | None = Field(
-        None,
-        description="masked language model that edits the sentences: a run, folder or hub name, "
-        "with the same vocabulary (paper: distilbert-base-uncased); required",
-    )
-    mask_rate: float = Field(0.3, gt=0, lt=1, description="share of tokens masked for the generator")
-    reading: Reading = Field(
-        "code",
-        description="code: the generator's likeliest token at every position; paper: one sampled from it, at "
-        "masked positions only",
-    )
+    replaced_token_weight: float = Field(0.005, ge=0)
+    """lambda, the weight of replaced-token detection"""
+    generator: str | None = None
+    """masked language model that edits the sentences: a run, folder or hub name, with the same vocabulary
+    (paper: distilbert-base-uncased); required"""
+    mask_rate: float = Field(0.3, gt=0, lt=1)
+    """share of tokens masked for the generator"""
+    reading: Reading = "code"
+    """code: the generator's likeliest token at every position; paper: one sampled from it, at masked
+    positions only"""
 
     @field_validator("generator")
     @classmethod
@@ -345,27 +346,23 @@ class DiffcseConfig(Term):
         return named_model("objective.diffcse.generator", generator)
 
 
-class EsimcseConfig(Term):
+class EsimcseConfig(ContrastiveTerm):
     """ESimCSE (Wu et al. 2022): word repetition (augmentation `repeat`) and a momentum queue."""
 
-    temperature: float = Field(0.05, gt=0, description="temperature")
-    queue: float = Field(
-        2.5, ge=0, description="length of the queue of negatives, in global batches; 0: none"
-    )
-    momentum: float = Field(0.995, gt=0, lt=1, description="of the encoder that fills the queue")
+    queue: float = Field(2.5, ge=0)
+    """length of the queue of negatives, in global batches; 0: none"""
+    momentum: float = Field(0.995, gt=0, lt=1)
+    """of the encoder that fills the queue"""
 
     @model_validator(mode="after")
-    def _queue_of_all_ranks(self) -> EsimcseConfig:
-        if self.scope == "local" and self.queue:
-            raise ValueError(
-                f"objective.esimcse.scope=local: the queue (objective.esimcse.queue={self.queue:g}) holds "
-                "vectors of all ranks, so negatives are not local; set the queue to 0, or scope global"
-            )
+    def _queue_of_all_ranks(self) -> Self:
+        of_all = "objective.esimcse.scope=local: the queue holds vectors of all ranks; set the queue to 0"
+        refuse(self.scope == "local" and self.queue, of_all)
         return self
 
 
-class DeclutrConfig(Term):
+class DeclutrConfig(ContrastiveTerm):
     """DeCLUTR (Giorgi et al. 2021): spans of the same document; give the views the augmentation `span`."""
 
-    temperature: float = Field(0.05, gt=0, description="temperature")
-    positives: int = Field(2, ge=1, le=8, description="positive spans an anchor, averaged")
+    positives: int = Field(2, ge=1, le=8)
+    """positive spans an anchor, averaged"""

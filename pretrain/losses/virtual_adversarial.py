@@ -6,7 +6,7 @@
 
 No code was published. F, projection and norm each exist as the paper prints them and as the packages
 archinetai/smart-pytorch and vat-pytorch have them, whose F ("KL, Sym-KL, JS") and norms are the paper's;
-`pretrain.config.readings` says which go together. Noise is [T, H] over the tokens of a packed row, one row of
+`pretrain.config.terms` says which go together. Noise is [T, H] over the tokens of a packed row, one row of
 H for each token's embedding.
 """
 

@@ -29,7 +29,7 @@ class Vadvcse(Objective):
     """V-advCSE: SimCSE's loss, and lambda times how far outputs move under the worst change of words.
 
     No code was published, and the paper leaves open what decides the loss: `reading` says how it is taken
-    (`pretrain.config.readings`).
+    (`pretrain.config.terms`).
 
     Both passes of a sentence share their dropout, or the distance would measure that. What the output takes
     from the batch is the whole batch's, held constant: batch norm's statistics, and in the reading `in-batch`

@@ -1,57 +1,58 @@
-"""The checkpoints of a run: when one is due, what it holds beside the engine's tensors, which stay."""
+"""The checkpoints of a run, and best/: the export of the step with the best evaluation."""
 
-from __future__ import annotations
-
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch.distributed as dist
 
+from pretrain.checkpoint import store
+from pretrain.checkpoint.folder import Reason, set_aside
 from pretrain.checkpoint.folder_writer import Retention
 from pretrain.checkpoint.saver import Saver
+from pretrain.common.errors import UserError
+from pretrain.common.files import discard, recover
+from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
+from pretrain.export.folder import export, is_export, read_policy
+from pretrain.export.sums import changed_files
 from pretrain.start.inputs import Inputs
 from pretrain.step.progress import Progress
 
 
-class Checkpoints:
+class Checkpoints(Saver):
     """Save a run's engine and progress. Collective; a context, whose end waits for the save in flight."""
 
     def __init__(
         self, config: Config, engine, inputs: Inputs, of_start: Mapping[str, Any] | None = None
     ) -> None:
         """of_start: what exports must know of the starting model and its tokenizer."""
-        self.config, self.engine, self.inputs = config, engine, inputs
-        self._of_start = of_start or {}
-        self._saver, self._told = Saver(engine), False
+        super().__init__(engine)
+        self.config, self.inputs, self._of_start = config, inputs, of_start or {}
+        self._said_no_room = False
+        train = config.train
+        self._branch_point = train.decay_begins if train.schedule == "wsd" else None
+        """The step before wsd's decay: its checkpoint is kept, for longer runs and other decays."""
 
-    def __enter__(self) -> Checkpoints:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._saver.close()
+        self.close()
 
     def due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after a step: each so many, and where wsd's decay begins."""
+        """Return whether a checkpoint is due after a step."""
         every = self.config.checkpoint.every
         return (bool(every) and step % every == 0) or step == self._branch_point
 
-    @property
-    def _branch_point(self) -> int | None:
-        """The step before wsd's decay: its checkpoint is kept, for longer runs and other decays."""
-        train = self.config.train
-        return train.decay_begins if train.schedule == "wsd" else None
-
-    def save(
+    def save_progress(
         self,
         progress: Progress,
         root: Path | None = None,
@@ -69,45 +70,118 @@ class Checkpoints:
             CheckpointError: on every rank, when this save or the one before has failed.
         """
         settings, began = self.config.checkpoint, time.monotonic()
-        if self._saver.in_flight:
-            self._saver.wait()
+        if self.in_flight:
+            self.wait()
             say(
                 f"waited {time.monotonic() - began:.1f} s for the checkpoint before to be written: one takes "
                 f"longer than {settings.every} steps (checkpoint.every)"
             )
-        beside = {self._branch_point} | ({progress.best_step} if settings.keep_best else set())
-        kept = frozenset(step for step in beside if step is not None)
-        folder = self._saver.save(
+        extra = {self._branch_point} | ({progress.best_step} if settings.keep_best else set())
+        background = settings.background and not wait
+        folder = self.save(
             root or self.config.run_folder / "checkpoints",
-            self._state(progress),
-            Retention(settings.keep, settings.keep_every, kept),
-            background=settings.background and not wait,
+            {
+                "progress": asdict(progress),
+                "step": progress.step,
+                "config": self.config.model_dump(mode="json"),
+                "tokenizer_hash": self.inputs["tokenizer"]["sha256"],
+                "inputs": self.inputs,
+                "world_size": dist.get_world_size(),
+                "kept_head": self.engine.module.objective.kept_head_name,
+                **self._of_start,
+            },
+            Retention(
+                settings.keep, settings.keep_every, frozenset(step for step in extra if step is not None)
+            ),
+            background,
         )
-        if settings.background and not wait and not self._saver.has_room and not self._told:
-            self._told = True
-            say(
-                "checkpoints are written while training waits: there is no room in memory for a copy of "
-                "parameters and moments (checkpoint.background)"
-            )
+        if background and not self.has_room and not self._said_no_room:
+            self._said_no_room = True
+            say("checkpoints are written while training waits: memory has no room for a copy of the model")
         return folder
 
-    def wait(self) -> None:
-        """Return when the save in flight, if there is one, is whole. Collective; raises as `save`."""
-        self._saver.wait()  # whether one is in flight, ranks may see differently
 
-    def _state(self, progress: Progress) -> dict[str, Any]:
-        return {
-            "progress": asdict(progress),
-            "step": progress.step,
-            "config": self.config.model_dump(mode="json"),
-            "tokenizer_hash": self.inputs["tokenizer"]["sha256"],
-            "inputs": self.inputs,
-            "world_size": dist.get_world_size(),
-            "kept_head": self.engine.module.objective.kept_head_name,
-            **self._of_start,
-        }
+# -- best/ ----------------------------------------------------------------
 
-    @property
-    def failed(self) -> bool:
-        """Whether this rank knows that the save in flight has failed; `wait` and `save` then raise."""
-        return self._saver.failed
+
+def keep_start(folder: Path, save: Callable[[Path], Path], keep_best: Callable[[Path], None]) -> None:
+    """Export the untrained model to best/: until an evaluation is better, the start is the best. Collective.
+
+    A checkpoint is what all ranks can write together at any ZeRO stage. This one is no place to resume from,
+    and is removed.
+    """
+    with _checkpoint_of_start(folder, save) as checkpoint:
+        keep_best(checkpoint)
+
+
+@contextmanager
+def _checkpoint_of_start(folder: Path, save: Callable[[Path], Path]) -> Iterator[Path]:
+    temporary = folder / ".start"
+    on_rank_zero(lambda: discard(temporary))
+    yield save(temporary / "checkpoints")
+    on_rank_zero(lambda: discard(temporary))
+
+
+def repair_best(folder: Path, progress: Progress, save_start: Callable[[Path], Path]) -> None:
+    """Make best/ the export of the best step that a resumed run records. Collective.
+
+    It is another one where a kill came between a checkpoint and its export, where its files were damaged, and
+    where it belongs to steps that this resume discards. Step 0 has no checkpoint, and is made again. Without
+    a checkpoint of another best step there is nothing to export again: best/ is set aside, and the next
+    evaluation is the best.
+
+    Args:
+        save_start: as `keep_start` takes it, of the untrained model: call this before the checkpoint is
+            loaded.
+
+    Raises:
+        UserError: that checkpoint cannot be read now, or best/ cannot be written.
+    """
+    on_rank_zero(lambda: recover(folder / "best"))
+    step = progress.best_step
+    if step == 0 and progress.best_score is not None and on_rank_zero(lambda: _exported_step(folder)) != 0:
+        with _checkpoint_of_start(folder, save_start) as start:
+            on_rank_zero(lambda: _export_best(folder, progress, start))
+        return
+    source = folder / "checkpoints" / f"step-{step:08d}"
+    if not on_rank_zero(lambda: _export_best(folder, progress, source)):
+        progress.best_score = None
+
+
+def _exported_step(folder: Path) -> int | None:
+    """Return the step that best/ is of; None: it is no whole export."""
+    try:
+        policy = None if changed_files(folder / "best") else read_policy(folder / "best")
+    except UserError:
+        return None
+    return None if policy is None else policy["step"]
+
+
+def _export_best(folder: Path, progress: Progress, source: Path) -> bool:
+    """Export the best step from `source` to best/ if that holds another; return whether it holds it then."""
+    best, exported = folder / "best", _exported_step(folder)
+    if exported == progress.best_step:
+        return True
+    problem = store.problem_with(source) if source.is_dir() else None
+    if problem is not None and problem.kind != "damaged":
+        raise UserError(f"{best} must be exported again from {source}, which {problem}. {problem.remedy}")
+    can_export = source.is_dir() and problem is None
+    finding = "" if can_export or progress.best_score is None else "is missing"
+    if best.exists() and not (can_export and is_export(best)):  # else the export replaces it
+        kind: Reason = "damaged" if exported is None else "abandoned"
+        why = "is not a whole export" if exported is None else f"is of step {exported}"
+        try:
+            finding = f"{why}, and is renamed to {set_aside(best, kind).name}"
+        except OSError as error:
+            raise UserError(f"cannot rename {best}, which {why}: {error.strerror}") from None
+    if finding:
+        again = f"exported again from {source.name if progress.best_step else 'the start'}"
+        then = again if can_export else "without a checkpoint: the next evaluation counts as the best"
+        print(
+            f"warning: {best} {finding}. The best step so far is {progress.best_step}, {then}",
+            file=sys.stderr,
+            flush=True,
+        )
+    if can_export:
+        export(source, best)
+    return can_export

@@ -62,8 +62,6 @@ settings."""
 
 SCHEDULE = ("train.schedule", "train.decay_steps", "train.decay_shape")
 """Keys that may change from `constant` or `wsd` to either, while the learning rate is stable in both."""
-
-
 GUIDE = "objective.false_negatives.guide"
 MASKING = "objective.mlm.rate", "objective.mlm.later_rates", "objective.mlm.rate_change"
 """Keys that may change where the steps done were masked at the same rates."""
@@ -79,46 +77,38 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     """
     if state["config"]["model"].pop("layer_code", "own") == "library":
         raise UserError(f"{source} was made with transformers' layers, which this version does not have")
-    before = _settings(_completed(state["config"], Config().model_dump(mode="json")))
-    allowed = set(MAY_CHANGE) | set(config.objective.steadier)
-    if config.train.steps < state["step"]:
+    step = state["step"]
+    if config.train.steps < step:
         raise UserError(
-            f"train.steps={config.train.steps} is less than the {state['step']} steps that {source} has "
-            "done; name as many or more, or take the model as it is: python -m pretrain.export"
+            f"train.steps={config.train.steps} is less than the {step} steps that {source} has done; name as "
+            "many or more, or take the model as it is: python -m pretrain.export"
         )
-    given = {key for key in config.model.model_fields_set if getattr(config.model, key) is not None}
-    of_checkpoint = {
-        f"model.{key}" for key in (*SIZES, *DROPOUTS) if config.model.init is not None and key not in given
-    }
+    before = _settings(_completed(state["config"], Config().model_dump(mode="json")))
     now = _settings(config.model_dump(mode="json"))
-    allowed |= _stable(config, state["step"], before, source)
-    if _masked_alike(config, state["config"], state["step"]):
+    allowed = set(MAY_CHANGE) | set(config.objective.steadier) | _stable(config, step, before, source)
+    if _masked_alike(config, state["config"], step):
         allowed |= {key for key in {**before, **now} if key.startswith(MASKING)}
-    allowed |= _begun_alike(config, before, state["step"])
+    allowed |= _begun_alike(config, before, step)
+    ignored = set(unused(config.objective.name, {**now, **before}))  # sections are recorded of all objectives
+    if config.model.init is not None:  # what is not given is the starting model's, as before
+        given = {key for key in config.model.model_fields_set if getattr(config.model, key) is not None}
+        ignored |= {f"model.{key}" for key in (*SIZES, *DROPOUTS) if key not in given}
+    if now["train.precision"] == "auto":
+        ignored.add("train.precision")  # means what the run used before
+    if not {before.get(GUIDE), now.get(GUIDE)} & {"none", "self"}:
+        ignored.add(GUIDE)  # an encoder, wherever it lies, is identified by its hash
     changes = []
-    idle = set(unused(config.objective.name, {**now, **before}))  # sections are recorded of all objectives
     for key in {**now, **before}:
-        value = now.get(key)
-        if (
-            value == before.get(key)
-            or key in idle
-            or key.split(".")[0] not in COMPARED
-            or any(f"{key}.".startswith(f"{k}.") for k in FREE)
-        ):
+        free = key.split(".")[0] not in COMPARED or any(f"{key}.".startswith(f"{name}.") for name in FREE)
+        if free or key in ignored or now.get(key) == before.get(key):
             continue
-        if key == "train.precision" and value == "auto":
-            continue  # means what the run used before
-        if key in of_checkpoint:
-            continue  # was not given: it is the starting model's, as before
-        if key == GUIDE and not {value, before.get(key)} & {"none", "self"}:
-            continue  # an encoder, wherever it lies, is identified by its hash
         if key not in allowed:
             raise UserError(
-                f"{source} was made with {key}={before.get(key)}, this command has {value}: that would be "
+                f"{source} was made with {key}={before.get(key)}, this command has {now.get(key)}: that is "
                 "another run. Set it back, or start a new run from the export with --init. With --resume "
                 f"there may change: {', '.join(sorted(allowed))}"
             )
-        changes.append({"step": state["step"], "key": key, "from": before.get(key), "to": value})
+        changes.append({"step": step, "key": key, "from": before.get(key), "to": now.get(key)})
     state["progress"]["changes"] = [*state["progress"].get("changes", []), *changes]
 
 
@@ -130,32 +120,25 @@ def _stable(config: Config, step: int, before: dict[str, Any], source: Path) -> 
     Raises:
         UserError: they or the number of steps change where the rate falls already.
     """
-    of_schedule = {
-        key.removeprefix("train."): key for key in (*SCHEDULE, "train.steps", "train.warmup_steps")
-    }
-    made = TrainConfig(**{name: before[key] for name, key in of_schedule.items()})
-    keys = {key for name, key in of_schedule.items() if getattr(made, name) != getattr(config.train, name)}
-    keys -= {"train.warmup_steps"}
+    names = [key.removeprefix("train.") for key in (*SCHEDULE, "train.steps")]
+    warmup = before["train.warmup_steps"]
+    made = TrainConfig(warmup_steps=warmup, **{name: before[f"train.{name}"] for name in names})
+    changed = [f"train.{name}" for name in names if getattr(made, name) != getattr(config.train, name)]
     schedules = {made.schedule, config.train.schedule}
-    if not keys or not schedules <= {"constant", "wsd"} or schedules == {"constant"}:
+    if not changed or not schedules <= {"constant", "wsd"} or schedules == {"constant"}:
         return set()
     falls = min(made.decay_begins, config.train.decay_begins)
     if step > falls:
         raise UserError(
-            f"{source} is of step {step}, and the learning rate falls from step {falls} "
-            f"(train.schedule wsd, before or now): {', '.join(sorted(keys))} may change only while it is "
-            f"stable. Take a checkpoint of step {falls} or before, with --resume PATH and a --run of its own"
+            f"{source} is of step {step}, and the learning rate falls from step {falls} (train.schedule wsd, "
+            f"before or now): {', '.join(sorted(changed))} may change only while it is stable. Take a "
+            f"checkpoint of step {falls} or before, with --resume PATH and a --run of its own"
         )
     return set(SCHEDULE)
 
 
-def _settings(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted key -> value, without mappings that are empty: their keys are those of others."""
-    return {key: value for key, value in leaves(tree) if value != {}}
-
-
 def _masked_alike(config: Config, made_with: dict[str, Any], step: int) -> bool:
-    """Return whether the steps done were masked at the rates that the settings in force give them."""
+    """Return whether the steps done were masked at the rates that the present settings give them."""
     made = config.objective.model_copy(update={"mlm": MaskedLanguageConfig(**made_with["objective"]["mlm"])})
     before, now = (Masking.of(objective).rate_at(np.arange(step)) for objective in (made, config.objective))
     return bool((before == now).all())
@@ -188,11 +171,13 @@ def print_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry
         telemetry.log(step, {"changed": now})
 
 
+def _settings(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted key -> value, without mappings that are empty: their keys are those of others."""
+    return {key: value for key, value in leaves(tree) if value != {}}
+
+
 def _completed(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Return the settings, with the default of every key that they are too old to have."""
-    nested = {
-        key
-        for key, value in settings.items()
-        if isinstance(value, dict) and isinstance(defaults.get(key), dict)
-    }
+    nested = [key for key, value in settings.items() if isinstance(value, dict)]
+    nested = [key for key in nested if isinstance(defaults.get(key), dict)]
     return defaults | settings | {key: _completed(settings[key], defaults[key]) for key in nested}

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class Data:
         """Return what the run's exports say of their use. longest: most tokens that the encoder takes."""
         return interface_of(self.config.model_dump(), self.of_start["interface"], longest)
 
-    @property
+    @cached_property
     def views(self) -> list[ViewSpec]:
         """The views of a sequence that the loader makes."""
         return view_specs(self.config)
@@ -89,19 +90,23 @@ def open_data(config: Config) -> Data:
     Raises:
         UserError: it cannot be prepared, is damaged, or its tokenizer or columns do not fit the run.
     """
-    on_rank_zero(lambda: _check_prompts(config))
+    # as the run augments them, whether once or in every epoch
+    augmented = on_rank_zero(lambda: view_specs(config))
+    on_rank_zero(lambda: _check_prompts(config, [view.role for view in augmented]))
     on_rank_zero(lambda: find_data(config))
-    interface, with_del = adopt_interface(config), _writes_del(config)
+    interface = adopt_interface(config)
+    specs = [view.augmentation for view in augmented]
+    with_del = any(map(writes_del, [*specs, *map(config.augment.of_role, ("anchor", "positive"))]))
     config = cached_views.trains_on(config)
-    folder = config.data_folder
+    folder, views = config.data_folder, view_specs(config)
     train, heldout = open_train(config), ShardReader(folder, "heldout")
     on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
-    on_rank_zero(lambda: _check_fit(config, train))
+    on_rank_zero(lambda: _check_fit(folder, train, views))
     if config.model.init is not None and not with_del and _added_del(tokenizer, config.model.init):
         tokenizer = without_del(tokenizer)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    specs = [view.augmentation for view in view_specs(config)]
+    specs = [view.augmentation for view in views]
     synonyms = synonyms_for(specs, config.augment.synonyms, tokenizer, vocabulary)
     for spec in specs:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
@@ -117,12 +122,6 @@ def as_begun(data: Data, state: dict[str, Any] | None) -> Data:
     return replace(data, tokenizer=tokenizer, vocabulary=Vocabulary.from_tokenizer(tokenizer))
 
 
-def _writes_del(config: Config) -> bool:
-    """Return whether a view of the run or of its evaluation has [DEL]."""
-    specs = [view.augmentation for view in view_specs(config)]
-    return any(map(writes_del, [*specs, *map(config.augment.of_role, ("anchor", "positive"))]))
-
-
 def _added_del(tokenizer: Any, start: str) -> bool:
     """Return whether [DEL] is the last token, and none of the starting model's own."""
     if tokenizer.get_vocab().get(DEL) != len(tokenizer) - 1:
@@ -131,30 +130,23 @@ def _added_del(tokenizer: Any, start: str) -> bool:
     return own is not None and DEL not in own.get_vocab()
 
 
-def _check_fit(config: Config, train: ShardReader) -> None:
+def _check_fit(folder: Path, train: ShardReader, views: list[ViewSpec]) -> None:
     """Check that the data has its own tokenizer, and the columns that the run needs."""
-    folder = config.data_folder
     if tokenizer_hash(folder) != train.tokenizer_hash:
         raise UserError(
             f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put "
-            "that one back, or prepare the data again with it (--data.prepare.tokenizer FOLDER) in another "
-            "folder"
+            "that one back, or prepare the data again with it, in another folder"
         )
-    require_negatives(train, view_specs(config))
+    require_negatives(train, views)
 
 
-def _check_prompts(config: Config) -> None:
-    roles = [view.role for view in view_specs(config)]
-    if unknown := [role for role in config.data.prompts if role not in roles]:
-        raise UserError(
-            f"data.prompts.{unknown[0]}: the objective {config.objective.name} has no view of that role; it "
-            f"has {', '.join(roles) or 'none'}"
-        )
-    if config.data.prompts and "diffcse" in config.objective.parts:
-        raise UserError(
-            "data.prompts: the objective diffcse would replace tokens of a prompt by its generator's; leave "
-            "the prompts or diffcse out"
-        )
+def _check_prompts(config: Config, roles: list[str]) -> None:
+    name, prompts = config.objective.name, config.data.prompts
+    if unknown := [role for role in prompts if role not in roles]:
+        there = ", ".join(roles) or "none"
+        raise UserError(f"data.prompts.{unknown[0]}: no view of {name} has that role; there are: {there}")
+    if prompts and "diffcse" in config.objective.parts:
+        raise UserError("data.prompts: diffcse would replace tokens of a prompt; leave one of them out")
 
 
 def open_train(config: Config) -> ShardReader:
@@ -164,8 +156,16 @@ def open_train(config: Config) -> ShardReader:
         UserError: a folder holds no prepared data, the sets do not go together, or the records have fewer
             negatives than the number that is set.
     """
-    reader, simcse = _open_train(config), config.objective.simcse
-    negatives = sum(column_of(name) == NEGATIVE for name in reader.columns)
+    if config.data.sets:
+        parts = [ShardReader(one.folder, "train") for one in config.data.sets]
+        weights = [
+            part.num_sequences ** (1 / config.data.temperature) if one.weight is None else one.weight
+            for one, part in zip(config.data.sets, parts)
+        ]
+        reader: ShardReader = SeveralSets(parts, weights)
+    else:
+        reader = ShardReader(config.data_folder, "train")
+    simcse, negatives = config.objective.simcse, sum(column_of(name) == NEGATIVE for name in reader.columns)
     if simcse.hard_negatives is True and negatives > 1:
         simcse.hard_negatives = negatives
     if 0 < negatives < simcse.hard_negatives:
@@ -174,18 +174,6 @@ def open_train(config: Config) -> ShardReader:
             f"has {negatives} at most: set that number, or true for all"
         )
     return reader
-
-
-def _open_train(config: Config) -> ShardReader:
-    """Open one folder, or several sets."""
-    if not config.data.sets:
-        return ShardReader(config.data_folder, "train")
-    parts = [ShardReader(one.folder, "train") for one in config.data.sets]
-    weights = [
-        part.num_sequences ** (1 / config.data.temperature) if one.weight is None else one.weight
-        for one, part in zip(config.data.sets, parts)
-    ]
-    return SeveralSets(parts, weights)
 
 
 def load_batch(
@@ -231,17 +219,16 @@ def find_data(config: Config) -> None:
                     f"--source ... --out {one.folder}, all sets with the tokenizer of one (--tokenizer)"
                 )
         return
-    if (
-        config.data.folder is not None
-        and not (folder / MANIFEST).is_file()
-        and "sources" not in recipe.model_fields_set
-    ):
+    named, has_sources = config.data.folder is not None, "sources" in recipe.model_fields_set
+    if named and not has_sources and not (folder / MANIFEST).is_file():
+        there = [manifest.parent.name for manifest in folder.absolute().parent.glob(f"*/{MANIFEST}")]
+        near = nearest_name(folder.name, there)
+        hint = f"; did you mean {folder.parent / near}?" if near else "."
         raise UserError(
-            f"--data {folder} holds no prepared data{_prepared_near(folder)}. Name a folder that does; or "
-            f"prepare your text into this one first: clearly prepare --source FILES --out {folder}; or let "
-            "this run do it, and add --data.prepare.sources 'wiki.txt.gz,books/*.txt'"
+            f"--data {folder} holds no prepared data{hint} To prepare your text: clearly prepare --source "
+            f"FILES --out {folder}; or let this run do it: --data.prepare.sources FILES"
         )
-    if config.data.folder is None and config.data.remote is None:
+    if has_sources and not named and config.data.remote is None:
         _refuse_other_sources(folder, recipe)
     if config.model.init is not None and recipe.tokenizer is None:
         # a checkpoint's ids are those of its own tokenizer
@@ -251,20 +238,9 @@ def find_data(config: Config) -> None:
         cached_views.make(config)
 
 
-def _prepared_near(folder: Path) -> str:
-    """Return what to say of prepared data whose folder is nearly named so; "" where there is none."""
-    there = [manifest.parent.name for manifest in folder.absolute().parent.glob(f"*/{MANIFEST}")]
-    near = nearest_name(folder.name, there)
-    return f"; did you mean {folder.parent / near}?" if near else ""
-
-
 def _refuse_other_sources(folder: Path, recipe: DataConfig) -> None:
-    """Refuse data that a run before prepared, in the folder that a recipe's name gives, from other text.
-
-    Raises:
-        UserError: `data.prepare.sources` names other sources than those of the data.
-    """
-    if "sources" not in recipe.model_fields_set or not (folder / MANIFEST).is_file():
+    """Refuse data that a run before prepared, in the folder that a recipe's name gives, from other text."""
+    if not (folder / MANIFEST).is_file():
         return
     held = read_manifest(folder).get("config", {}).get("sources", [])
     wanted = [source.model_dump(mode="json") for source in recipe.sources]
@@ -275,57 +251,44 @@ def _refuse_other_sources(folder: Path, recipe: DataConfig) -> None:
         before, now = (", ".join(one["source"] for one in sources) for sources in (held, wanted))
         raise UserError(
             f"{folder} holds data that was prepared from {before}, and data.prepare.sources says {now} (or "
-            "reads it in another way): name another folder with --data, or leave data.prepare.sources out to "
-            "train on that data"
+            "reads it in another way): name another folder with --data, or leave data.prepare.sources out"
         )
 
 
 def check_parts(reader: ShardReader, damaged: str) -> None:
-    """Check the files of every set (`check_files`), and warn of outdated ones."""
-    for part in reader.parts:
-        check_files(part, damaged)
-        warn_if_outdated(part)
-
-
-def check_files(reader: ShardReader, damaged: str) -> None:
-    """Check that the shards' files are there, whole.
+    """Check the files of every set, and warn of outdated ones.
 
     Args:
-        damaged: with `skip` (`data.damaged`) print a warning in place of the error.
-
-    Raises:
-        UserError: a file is missing or has another size.
+        damaged: with `skip` (`data.damaged`) print a warning where a file is missing or has another size.
     """
-    if reader.is_remote:  # what is not here is fetched when it is read
-        return
-    try:
-        require_files(reader.folder, reader.manifest)
-    except UserError as error:
-        if damaged == "refuse":
-            raise UserError(
-                f"{error}; or train without the chunks that cannot be read: --data.damaged skip"
-            ) from None
-        print(
-            f"WARNING: {error}. data.damaged is skip: chunks that cannot be read are replaced",
-            file=sys.stderr,
-            flush=True,
-        )
+    for part in reader.parts:
+        if not part.is_remote:  # what is not here is fetched when it is read
+            try:
+                require_files(part.folder, part.manifest)
+            except UserError as error:
+                if damaged == "refuse":
+                    way = "or train without what cannot be read: --data.damaged skip"
+                    raise UserError(f"{error}; {way}") from None
+                _warn(f"{error}. data.damaged is skip: chunks that cannot be read are replaced")
+        warn_if_outdated(part)
 
 
 def warn_if_outdated(reader: ShardReader) -> None:
     """Print a warning where an earlier version of the program prepared the data."""
     if warning := outdated(reader.folder, reader.manifest):
-        print(f"WARNING: {warning}", file=sys.stderr, flush=True)
+        _warn(warning)
+
+
+def _warn(text: str) -> None:
+    print(f"WARNING: {text}", file=sys.stderr, flush=True)
 
 
 def report_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: Telemetry) -> None:
     """Warn of the damaged chunks in the run's record, and record held-out chunks found damaged now."""
     if dist.get_rank() == 0:
-        known = [
-            describe_record(data.train, progress.substitutions),
-            describe_record(data.heldout, progress.heldout_left_out, "left out of evaluations"),
-        ]
-        for text in filter(None, known):
+        in_training = describe_record(data.train, progress.substitutions)
+        heldout_chunks = describe_record(data.heldout, progress.heldout_left_out, "left out of evaluations")
+        for text in filter(None, (in_training, heldout_chunks)):
             telemetry.warn(text)
     for row in heldout.left_out:
         telemetry.warn(

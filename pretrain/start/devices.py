@@ -33,11 +33,10 @@ def set_deterministic(config: Config) -> None:
 
     On a CPU they all do. On a GPU an operation that has none raises an error from then on.
     """
-    if not config.train.deterministic or not torch.cuda.is_available():
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, by NVIDIA's notes
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # every kernel here writes what it returns
+    if config.train.deterministic and torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS wants it, by NVIDIA's notes
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # kernels here write what they return
 
 
 def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:
@@ -71,9 +70,6 @@ def shared_choice(path: Path | None, device: str, measure: Callable[[], Precisio
 
     Args:
         path: a file for each type of device is made from it, PATH-cpu or PATH-cuda; None: measure.
-
-    Raises:
-        UserError: the file cannot be written, or holds something else.
     """
     if path is None:
         return measure()
@@ -86,10 +82,7 @@ def shared_choice(path: Path | None, device: str, measure: Callable[[], Precisio
                     replace_durably(file, f"{measure()}\n".encode())
         precision = file.read_text().strip()
     except OSError as error:
-        raise UserError(
-            f"train.precision_file: {file} cannot be used ({error.strerror}); name another, or set "
-            "--train.precision to bf16 or fp32"
-        ) from None
+        raise UserError(f"train.precision_file: {file} cannot be used ({error.strerror})") from None
     if precision not in ("fp32", "bf16"):
         raise UserError(f"train.precision_file: {file} says {precision!r}, not fp32 or bf16; remove it")
     return cast(Precision, precision)

@@ -16,11 +16,7 @@ from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokeniz
 
 
 def check_sources(config: Config) -> None:
-    """Check the models that the configuration names, before ranks meet and data is prepared.
-
-    Raises:
-        UserError: one is no folder and no name on the hub, or its weights cannot be read.
-    """
+    """Refuse models that cannot be found or read, before ranks meet and data is prepared."""
     generator = config.objective.diffcse.generator if "diffcse" in config.objective.parts else None
     named = {
         "model.init": config.model.init,
@@ -42,9 +38,6 @@ def adopt_interface(config: Config) -> Interface | None:
 
     Its pooling becomes `model.pooling`, unless a flag, or the recipe that names the start, gives one. From
     then on `model.pooling` counts as given, so that a copy of the configuration keeps it.
-
-    Raises:
-        UserError: it makes its vectors by what cannot be trained or kept, and no pooling is given.
     """
     if (init := config.model.init) is None:
         return None
@@ -53,10 +46,8 @@ def adopt_interface(config: Config) -> Interface | None:
         policy = read_policy(init)
         lost = modules.others + (["Dense"] if modules.head is not None else [])
         if policy is None and lost:
-            raise UserError(
-                f"--init {init} makes its vectors by what training cannot keep ({', '.join(lost)}). Give "
-                "--model.pooling cls or mean to train its transformer without that"
-            )
+            what = f"--init {init} makes its vectors by what training cannot keep ({', '.join(lost)})"
+            raise UserError(f"{what}; give --model.pooling cls or mean to train it without that")
         pooling: Any = modules.pooling if policy is None else policy["pooling"]
         config.model.pooling = pooling
     config.model.model_fields_set.add("pooling")
@@ -76,10 +67,6 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     """Build the encoder that `model:` describes: from a checkpoint where `model.init` names one, else random.
 
     With a checkpoint, `config.model` afterwards holds the sizes and dropouts of the model that was built.
-
-    Raises:
-        UserError: a size is given that the checkpoint does not have; or a micro-batch is smaller than the
-            longest sequence.
     """
     model = config.model
     if model.init is not None:
@@ -94,12 +81,8 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
         )
         built = architecture_of(encoder.lm.config)
         if wrong := [key for key in SIZES if given.get(key) is not None and given[key] != built[key]]:
-            has = ", ".join(f"{key} {built[key]}, not {given[key]}" for key in wrong)
-            raise UserError(
-                f"a checkpoint keeps its sizes: {model.init} has {has}. Leave out "
-                f"{', '.join(f'model.{key}' for key in wrong)}, or train from random weights, without "
-                "model.init"
-            )
+            has = ", ".join(f"model.{key} {built[key]}, not {given[key]}" for key in wrong)
+            raise UserError(f"a checkpoint keeps its sizes: {model.init} has {has}. Leave that out")
         config.model = model.model_copy(update=built)
     else:
         encoder = build_encoder(model.architecture(), tokenizer, model.pooling, model.residual)
@@ -108,8 +91,8 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     # now, rather than on one rank at some step
     if config.train.micro_batch_tokens < encoder.max_positions:
         raise UserError(
-            f"train.micro_batch_tokens={config.train.micro_batch_tokens} is less than one longest sequence; "
-            f"raise it to {encoder.max_positions} (model.max_positions) or more"
+            f"train.micro_batch_tokens={config.train.micro_batch_tokens} is less than one longest sequence: "
+            f"{encoder.max_positions} (model.max_positions)"
         )
     return encoder
 
@@ -122,10 +105,6 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
     Args:
         tokenizer: of the data, whose ids it reads.
         longest: tokens of the longest sequence of the data.
-
-    Raises:
-        UserError: nothing to load there, another tokenizer than the data's, fewer positions than the data
-            wants, or modules that have no counterpart here.
     """
     if (source := config.objective.guide) is None:
         return None
@@ -133,12 +112,15 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
     try:
         policy, modules = read_policy(source), read_modules(source)
         if policy is None and modules is not None and modules.others:
-            raise UserError(
-                f"it makes its vectors by what has no counterpart in packed rows "
-                f"({', '.join(modules.others)}); give one with cls or mean pooling"
-            )
+            raise UserError(f"packed rows have no counterpart of its {', '.join(modules.others)}")
         pooling = policy["pooling"] if policy else modules.pooling if modules else "mean"
-        _check_tokenizer_of_guide(source, tokenizer)
+        try:
+            check_tokenizer(pretrained(AutoConfig, source).vocab_size, tokenizer, source, "guide")
+        except UserError as error:
+            raise UserError(
+                f"{error} A guide reads the token ids of the batch: prepare the data with its tokenizer "
+                f"(--data.prepare.tokenizer {source})"
+            ) from None
         with torch.random.fork_rng(devices=[]):  # heads then start as they do without a guide
             guide = load_encoder(source, tokenizer, pooling)
     except (UserError, CannotLoad) as error:
@@ -149,17 +131,6 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
     if longest > guide.max_positions:
         raise UserError(
             f"{where} takes {guide.max_positions} positions, and the data has sequences of up to {longest} "
-            f"tokens: name one with more, or prepare the data with max_length {guide.max_positions}"
+            "tokens"
         )
     return guide.requires_grad_(False).eval()
-
-
-def _check_tokenizer_of_guide(source: str, tokenizer: Any) -> None:
-    try:
-        check_tokenizer(pretrained(AutoConfig, source).vocab_size, tokenizer, source, "guide")
-    except UserError as error:
-        raise UserError(
-            f"{error} A guide reads the token ids of the batch: it is a run on data with the same tokenizer, "
-            "or the encoder whose tokenizer the data was prepared with (--data.prepare.tokenizer "
-            f"{source}, in another data folder)"
-        ) from None

@@ -3,11 +3,8 @@
 import math
 import sys
 
-import torch
-import torch.distributed as dist
-
 from pretrain.common.errors import CollapsedEncoder, UserError
-from pretrain.common.ranks import host_group, is_rank_zero
+from pretrain.common.ranks import gathered, host_group, is_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.modules import evaluation_mode
@@ -44,7 +41,7 @@ class Evaluation:
             progress.heldout_left_out,
             prompt_tokens(data.tokenizer, config.data.prompts),
         )
-        self.with_sts = _on_every_rank(has_sts(sts))
+        self.with_sts = all(gathered(has_sts(sts), host_group()))  # ranks embed it together
         use, budget = data.export_interface(longest), config.train.micro_batch_tokens
         self.embed = text_embedder(engine, data.tokenizer, use.max_length or longest, budget, use.prompt)
 
@@ -67,28 +64,11 @@ class Evaluation:
 
 
 def require_sts(config: Config, sts) -> None:
-    """Refuse a folder of benchmarks that has no STS data, before data is prepared.
-
-    Args:
-        sts: a `finetune.sts.scores.StsEvaluator`.
-
-    Raises:
-        UserError: `evaluate.sts` names such a folder.
-    """
+    """Refuse an `evaluate.sts` without STS data, before data is prepared. sts: an `StsEvaluator`."""
     if config.evaluate.sts is not None and not has_sts(sts):
-        raise UserError(
-            f"--eval-data (evaluate.sts) {config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it "
-            "out to train without STS"
-        )
+        raise UserError(f"--eval-data {config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it out")
 
 
 def has_sts(sts) -> bool:
     """Return whether the data of STS-B dev is there."""
     return "STS-B-dev" in sts.available()
-
-
-def _on_every_rank(available: bool) -> bool:
-    """Return whether every rank sees the STS data; ranks must agree, since they embed it together."""
-    flag = torch.tensor([int(available)])
-    dist.all_reduce(flag, dist.ReduceOp.MIN, group=host_group())
-    return bool(flag)

@@ -15,17 +15,14 @@ from pretrain.config.run import Config
 def dry_run_config(config: Config) -> Config:
     """Return the same run in a folder of its own, with an evaluation and a checkpoint at its second step."""
     tree = config.model_dump(exclude_unset=True)  # a key that was not given must not look as if it were
+    whole_batch = {"batch_warmup_steps": 0, "batch_start": None}
+    strict: dict[str, Any] = {"jump": (), "skip": 0, "rollbacks": 0}  # of two steps, none may be left out
+    few = {name: min(200, getattr(config.evaluate, name)) for name in ("heldout_sequences", "partners")}
     tree["track"] = [name for name in config.track or () if name == "tensorboard"]  # it is no run to compare
     tree["folder"] = config.run_folder.with_name(config.run_folder.name + ".dry-run")
     tree["checkpoint"] = tree.get("checkpoint", {}) | {"resume": "never", "every": 2}
-    tree["evaluate"] = tree.get("evaluate", {}) | {
-        "every": 2,
-        "heldout_sequences": min(200, config.evaluate.heldout_sequences),
-        "partners": min(200, config.evaluate.partners),
-    }
-    whole_batch = {"batch_warmup_steps": 0, "batch_start": None}
+    tree["evaluate"] = tree.get("evaluate", {}) | {"every": 2} | few
     tree["train"] = tree.get("train", {}) | {"log_every": 1} | whole_batch
-    strict: dict[str, Any] = {"jump": (), "skip": 0, "rollbacks": 0}  # of two steps, none may be left out
     tree["train"]["faults"] = tree["train"].get("faults", {}) | strict
     for section in tree.get("objective", {}).values():
         if isinstance(section, dict) and {"start_step", "warmup_steps"} & set(section):
@@ -35,11 +32,7 @@ def dry_run_config(config: Config) -> Config:
 
 @contextmanager
 def hold_run_folder(folder: Path) -> Iterator[None]:
-    """Lock the run folder, on rank 0 for all ranks: no other process may write into it. Collective.
-
-    Raises:
-        UserError: another run holds it, or it cannot be made.
-    """
+    """Lock the run folder, on rank 0 for all ranks: no other process may write into it. Collective."""
 
     def hold() -> None:
         try:

@@ -22,7 +22,7 @@ Inputs = dict[str, dict[str, str]]
 
 _DECIDING = ("unit", "max_length", "columns", "labels", "label_names", "vocabulary_size", "token_dtype")
 BATCHES = "batches"
-"""What `checkpoint.accept` calls a last batch that is not as recorded (`pretrain.start.recorded_batch`)."""
+"""What `checkpoint.accept` calls a last batch that is not as recorded (`verify_resumed_batch`)."""
 GUIDE = "guide"
 """The encoder that says which negatives are false, if it is not the trained one."""
 FIXED = ("shards", "manifest", "tokenizer")
@@ -39,7 +39,7 @@ _REMEDIES = {
     "wordnet": "name that one in CLEAR_WORDNET",
     "guide": "name that encoder with --objective.false_negatives.guide",
 }
-_OTHER_REMEDY = "name that file or folder in the specification or in the environment"
+_OTHER_REMEDY = "put it back, or name it in the specification or in the environment"
 
 
 def collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
@@ -47,9 +47,6 @@ def collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
 
     Args:
         config: of what the loader reads (`pretrain.cache.views.trains_on`).
-
-    Raises:
-        AugmentationError: a synonym table or WordNet is missing.
     """
     return on_rank_zero(lambda: _collect(config, train, heldout))
 
@@ -57,32 +54,35 @@ def collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
 def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
     folder = str(train.folder.resolve())
     folders = ", ".join(str(part.folder.resolve()) for part in train.parts)
-    collected: Inputs = {
-        "shards": {"sha256": train.content_hash, "where": folders},
-        "held-out shards": {"sha256": heldout.content_hash, "where": folder},
-        "manifest": {"sha256": _manifest_hash(train), "where": folders},
-        "tokenizer": {"sha256": train.tokenizer_hash, "where": folder},
-    }
+    collected: Inputs = {}
+
+    def note(name: str, digest: str | None, where: object) -> None:
+        collected[name] = {"sha256": digest or "unknown", "where": str(where)}
+
+    note("shards", train.content_hash, folders)
+    note("held-out shards", heldout.content_hash, folder)
+    note("manifest", _manifest_hash(train), folders)
+    note("tokenizer", train.tokenizer_hash, folder)
     cached = train.manifest.get("cache") or {}
     if parser := train.annotation or cached.get("parser"):
-        known = {key: parser.get(key) for key in ("name", "version", "language")}
-        collected["parser"] = {"sha256": _json_hash(known), "where": str(parser.get("parser"))}
+        described = {key: parser.get(key) for key in ("name", "version", "language")}
+        note("parser", _json_hash(described), parser.get("parser"))
     for name, digest in cached.get("resources", {}).items():
-        collected[f"{name} (of the cached views)"] = {"sha256": digest, "where": folder}
+        note(f"{name} (of the cached views)", digest, folder)
     if "rules" in cached:
-        collected["rules (of the cached views)"] = {"sha256": cached["rules"], "where": folder}
+        note("rules (of the cached views)", cached["rules"], folder)
     specs = [view.augmentation for view in view_specs(config)]
     if any(map(needs_text, specs)):
-        collected["rules"] = {"sha256": rules_digest(), "where": "augment/"}
-    for name, own in ((part, OWN.match(part)) for part in config.objective.parts):
-        if own is not None:
-            collected[name] = {"sha256": resource_hash(own["file"]) or "unknown", "where": own["file"]}
+        note("rules", rules_digest(), "augment/")
+    for name in config.objective.parts:
+        if own := OWN.match(name):
+            note(name, resource_hash(own["file"]), own["file"])
     for name, where in resources(specs, config.augment.synonyms).items():
-        collected[name] = {"sha256": resource_hash(where) or "unknown", "where": where}
+        note(name, resource_hash(where), where)
     guide = config.objective.guide
     # one that the hub has not given yet is recorded from the next start on
     if guide is not None and (digest := resource_hash(guide)) is not None:
-        collected[GUIDE] = {"sha256": digest, "where": guide}
+        note(GUIDE, digest, guide)
     return collected
 
 
@@ -104,44 +104,35 @@ def _json_hash(value: Any) -> str:
 def require_same(
     source: object, before: Inputs, now: Inputs, accept: str | None = None
 ) -> list[dict[str, str]]:
-    """Compare the inputs of a checkpoint with those of this start.
+    """Compare the inputs of a checkpoint with those of this start; return the accepted differences.
 
     Args:
         source: the checkpoint, for the message.
         accept: names, comma-separated, of inputs that may differ.
 
-    Returns:
-        The accepted differences: key, from, to.
-
     Raises:
         UserError: some differ; one message names all of them, with both hashes, and what to do.
     """
     differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
-    wanted = [name for name in accepted_names(accept) if name != BATCHES]
-    if unknown := [name for name in wanted if name not in now]:
-        raise UserError(
-            f"checkpoint.accept: this run has no input {', '.join(unknown)}; it has {', '.join(now)}"
-        )
-    if fixed := [name for name in wanted if name in FIXED]:
-        raise UserError(
-            f"checkpoint.accept: {', '.join(fixed)} cannot change within a run; start a new one with --init"
-        )
-    refused = [name for name in differ if name not in wanted]
-    if refused:
+    accepted = [name for name in accepted_names(accept) if name != BATCHES]
+    if unknown := [name for name in accepted if name not in now]:
+        names = ", ".join(unknown)
+        raise UserError(f"checkpoint.accept: this run has no input {names}; it has {', '.join(now)}")
+    if fixed := [name for name in accepted if name in FIXED]:
+        names = ", ".join(fixed)
+        raise UserError(f"checkpoint.accept: {names} cannot change within a run; start a new one with --init")
+    if refused := [name for name in differ if name not in accepted]:
         lines = [f"{source} was trained with other inputs than this start has:"]
-        lines += [
-            f"  {_difference(name, before[name], now[name])}: "
-            + ("put that file back" if OWN.match(name) else _REMEDIES.get(name, _OTHER_REMEDY))
-            for name in refused
-        ]
+        for name in refused:
+            change = f"{name} was {_short(before[name])}, is {_short(now[name])}"
+            lines.append(f"  {change}: {_REMEDIES.get(name, _OTHER_REMEDY)}")
         lines.append("Or start a new run from its export with --init.")
         if free := [name for name in refused if name not in FIXED]:
-            lines.append(
-                f"To continue with the present ones: --checkpoint.accept '{','.join([*wanted, *free])}'."
-            )
+            names = ",".join([*accepted, *free])
+            lines.append(f"To continue with the present ones: --checkpoint.accept '{names}'.")
         raise UserError("\n".join(lines))
     return [
-        {"key": f"input {name}", "from": _named(before[name]), "to": _named(now[name])} for name in differ
+        {"key": f"input {name}", "from": _short(before[name]), "to": _short(now[name])} for name in differ
     ]
 
 
@@ -150,11 +141,7 @@ def accepted_names(accept: str | None) -> list[str]:
     return [name.strip() for name in (accept or "").split(",") if name.strip()]
 
 
-def _difference(name: str, before: dict[str, str], now: dict[str, str]) -> str:
-    return f"{name} was {_named(before)}, is {_named(now)}"
-
-
-def _named(value: dict[str, str]) -> str:
+def _short(value: dict[str, str]) -> str:
     return f"{value['sha256'][:12]} ({value['where']})"
 
 

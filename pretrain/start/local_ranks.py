@@ -21,7 +21,7 @@ from pathlib import Path
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.memory import processes_that_fit
-from pretrain.common.processes import die_with, free_port
+from pretrain.common.processes import die_with, free_port, stat_fields
 from pretrain.config.run import Config
 
 _CHOOSE_RANKS = {
@@ -44,16 +44,13 @@ _SECONDS_TO_END = 60.0
 _SECONDS_TO_EXPLAIN = 30.0  # that a rank takes to say how a run ended (`pretrain.watch.ending`)
 
 
-def threads_of_rank(asked: int | None, ranks: int) -> int:
-    """Return the threads of each of so many ranks on this machine.
-
-    They are those `asked` for, else OMP_NUM_THREADS (`threads_of_user`), else an equal share of the cores.
-    """
-    return asked or threads_of_user() or max(1, usable_cores() // ranks)
+def threads_of_rank(recipe: int | None, ranks: int) -> int:
+    """Return the threads of a rank: the recipe's, OMP_NUM_THREADS, or an equal share of the cores."""
+    return recipe or threads_of_user() or max(1, usable_cores() // ranks)
 
 
 def choose_ranks(config: Config) -> int:
-    """Return how many ranks this process shall be: 1 where the user has chosen, or a GPU is there.
+    """Return how many ranks this process is to become: 1 where the user has chosen, or a GPU is there.
 
     Otherwise the largest number of which each has a core and a lane (equally many of these where
     `train.balance` is off), and which fit into half of the free memory. With negatives of the same rank only
@@ -61,9 +58,8 @@ def choose_ranks(config: Config) -> int:
     """
     import torch  # a second: not where only flags are read
 
-    if torch.cuda.is_available() or config.train.threads or threads_of_user() or _launcher_chose():
-        return 1
-    if has_local_negatives(config):
+    chosen = config.train.threads or threads_of_user() or _launcher_chose()
+    if torch.cuda.is_available() or chosen or has_local_negatives(config):
         return 1
     processes = int(os.environ.get("WORLD_SIZE", 1))  # of DeepSpeed's launcher, one for each NUMA node
     most = min(usable_cores() // processes, _fitting_memory(config) // processes)
@@ -111,11 +107,7 @@ def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
 
 def describe_choice() -> str:
     """Return why there are so many ranks, for the summary of a run: "" where they were not chosen here."""
-    return (
-        "one rank a core; --train.threads or a launcher decides otherwise"
-        if LOCAL_RANKS in os.environ
-        else ""
-    )
+    return "one rank a core; --train.threads decides otherwise" if LOCAL_RANKS in os.environ else ""
 
 
 def has_local_negatives(config: Config) -> bool:
@@ -130,26 +122,24 @@ def _launcher_chose() -> bool:
         return False
     if "TORCHELASTIC_RUN_ID" in os.environ or LOCAL_RANKS in os.environ:
         return True
-    words = _words_of_ancestors()
-    launcher = next((command for command in words if any("deepspeed" in word for word in command[:3])), None)
-    return launcher is None or any(
-        word.split("=")[0] in _CHOOSE_RANKS for command in words for word in command
-    )
+    commands = _launcher_commands()
+    words = {word.split("=")[0] for command in commands for word in command}
+    return not commands or bool(words & _CHOOSE_RANKS)
 
 
-def _words_of_ancestors() -> list[list[str]]:
+def _launcher_commands() -> list[list[str]]:
     """Return the command lines of DeepSpeed's launcher and its starter, up to the script that they run."""
-    found, process = [], os.getppid()
+    commands, process = [], os.getppid()
     for _ in range(3):
         try:
             words = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
-            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError):
+        except OSError:
             break
         if any("deepspeed" in word for word in words[:3]):
             own = next((i for i, word in enumerate(words) if word.endswith("main.py")), len(words))
-            found.append(words[:own])
-    return found
+            commands.append(words[:own])
+        process = int((stat_fields(process) or ["", "0"])[1])
+    return commands
 
 
 def _fitting_memory(config: Config) -> int:

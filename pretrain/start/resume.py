@@ -1,25 +1,44 @@
-"""Which checkpoint a run resumes from, and whether it may."""
+"""Go on from a checkpoint: which one a run resumes from, whether its last batch is as recorded, roll-backs.
+
+A roll-back returns to an earlier checkpoint in the middle of a run; the step does not go back. So the steps
+in between are counted and have trained nothing, their data is not used, and the learning rate, a function of
+the step, goes on where it stood. A new run with the same settings and `train.faults.jump` naming these steps
+is the same run, bit by bit.
+"""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
+import torch.distributed as dist
+
+from augment.core.errors import AugmentationError
+from augment.spec.grammar import loads_models
 from pretrain.checkpoint import folder as checkpoint_folder
 from pretrain.checkpoint import store
+from pretrain.checkpoint.folder import Choice, candidates, set_aside, step_of
+from pretrain.common.error_output import mark_printed, print_before_sending
 from pretrain.common.errors import UserError
-from pretrain.common.files import copy_tree, make_folder
-from pretrain.common.ranks import on_rank_zero
+from pretrain.common.files import copy_tree, make_folder, replace_durably
+from pretrain.common.ranks import gathered, host_group, on_rank_zero
 from pretrain.config.run import Config
+from pretrain.data.batch import BatchSpec
+from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.shards import ShardReader
+from pretrain.ledger import chain
+from pretrain.ledger.hashes import COLUMNS, sum_words
 from pretrain.start import continuity, inputs
+from pretrain.start.checkpoints import Checkpoints
+from pretrain.step.faults import OverBudget, steadier_settings
+from pretrain.step.progress import Progress
 from pretrain.telemetry.metrics_file import copy_metrics
+from pretrain.telemetry.run import Telemetry
 
 
 def check_requested(config: Config) -> None:
-    """Check the word of --resume, before ranks meet and data is prepared.
-
-    Raises:
-        UserError: it is neither auto nor never, and there is no such folder.
-    """
+    """Refuse a --resume that names no checkpoint folder, before ranks meet and data is prepared."""
     requested = config.checkpoint.resume
     if requested not in ("auto", "never") and not Path(requested).is_dir():
         raise UserError(f"--resume {requested}: there is no such checkpoint; other values: auto, never")
@@ -59,11 +78,7 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
 
 
 def _require_no_run(checkpoints: Path) -> None:
-    """Raise UserError where the run folder holds checkpoints, good ones or such as were set aside."""
-    if existing := [
-        *checkpoint_folder.candidates(checkpoints),
-        *checkpoint_folder.set_aside_folders(checkpoints),
-    ]:
+    if existing := [*candidates(checkpoints), *checkpoint_folder.set_aside_folders(checkpoints)]:
         raise UserError(
             f"{checkpoints.parent} already holds a run ({existing[0].name}): resume it with --resume auto, "
             "or name another folder with --run"
@@ -71,11 +86,7 @@ def _require_no_run(checkpoints: Path) -> None:
 
 
 def _state_of(source: Path, config: Config, current: inputs.Inputs) -> dict[str, Any]:
-    """Return the state in a checkpoint, with what this start changes written into its progress.
-
-    Raises:
-        UserError: it has other inputs, or another recipe.
-    """
+    """Return the state in a checkpoint, with what this start changes written into its progress."""
     state = store.read_state(source)
     accepted = inputs.require_same(source, state["inputs"], current, config.checkpoint.accept)
     continuity.record_changes(config, state, source)
@@ -83,25 +94,17 @@ def _state_of(source: Path, config: Config, current: inputs.Inputs) -> dict[str,
     return state
 
 
-def _named_checkpoint(source: Path, checkpoints: Path) -> checkpoint_folder.Choice:
-    """Return the checkpoint that --resume names.
-
-    Raises:
-        UserError: it cannot be used, or lies elsewhere while the run folder holds checkpoints of its own.
-    """
+def _named_checkpoint(source: Path, checkpoints: Path) -> Choice:
+    """Return the checkpoint that --resume names; refuse one that would replace those of the run folder."""
     if problem := store.problem_with(source):
-        raise UserError(
-            f"--resume {source}: it {problem}. Or --resume auto, which takes the newest good checkpoint of "
-            f"{checkpoints.parent}"
-        )
-    own = checkpoint_folder.candidates(checkpoints)
+        raise UserError(f"--resume {source}: it {problem}. --resume auto takes the newest good checkpoint")
+    own = candidates(checkpoints)
     if own and not _is_own(source, checkpoints):
         raise UserError(
-            f"--resume {source} is of another run, and {checkpoints.parent} holds checkpoints of its own "
-            f"({own[0].name}), which it would replace: name another folder with --run, or continue what is "
-            "there with --resume auto"
+            f"--resume {source} is of another run, and {checkpoints.parent} has checkpoints of its own "
+            f"({own[0].name}): name another folder with --run, or continue those with --resume auto"
         )
-    return checkpoint_folder.Choice(source)
+    return Choice(source)
 
 
 def _is_own(checkpoint: Path, checkpoints: Path) -> bool:
@@ -121,27 +124,22 @@ def _begin_branch(checkpoint: Path, state: dict[str, Any], folder: Path) -> None
         copy_metrics(metrics, own, state["step"], state["progress"].get("rows"))
 
 
-def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: Path) -> None:
+def _set_others_aside(choice: Choice, step: int, checkpoints: Path) -> None:
     """Rename the checkpoints that this resume passes over."""
     passed: dict[Path, tuple[checkpoint_folder.Reason, str]] = {
         path: ("damaged", f"it {problem}") for path, problem in choice.damaged
     }
     if _is_own(choice.path, checkpoints):
-        for path in checkpoint_folder.candidates(checkpoints):
-            if checkpoint_folder.step_of(path) > step:
+        for path in candidates(checkpoints):
+            if step_of(path) > step:
                 passed.setdefault(path, ("abandoned", f"--resume {choice.path} takes an earlier one"))
     for path, (kind, why) in passed.items():
         try:
-            renamed = checkpoint_folder.set_aside(path, kind)
+            renamed = set_aside(path, kind)
         except OSError as error:
-            raise UserError(
-                f"cannot rename {path}, which must not be resumed from ({why}): {error.strerror}"
-            ) from None
-        print(
-            f"warning: renamed {path} to {renamed.name}: {why}. This run resumes from {choice.path.name}",
-            file=sys.stderr,
-            flush=True,
-        )
+            raise UserError(f"cannot rename {path}, to be passed over ({why}): {error.strerror}") from None
+        said = f"renamed {path} to {renamed.name}: {why}. This run resumes from {choice.path.name}"
+        print(f"warning: {said}", file=sys.stderr, flush=True)
 
 
 def _make_run_folder(folder: Path, tokenizer: Path) -> None:
@@ -153,3 +151,180 @@ def _make_run_folder(folder: Path, tokenizer: Path) -> None:
         raise UserError(
             f"cannot write the run folder {folder}: {error.strerror}; name another with --run"
         ) from None
+
+
+# -- the last batch -------------------------------------------------------------
+
+_WHY = {
+    "sequences": "the data is not what the run has read. Restore it, and resume again",
+    "views": "augmentation or masking makes something else of the same sequences: another version of this "
+    "program, another vocabulary, or another library. Use those that the run began with",
+}
+
+
+def verify_resumed_batch(
+    config: Config, reader: ShardReader, spec: BatchSpec, progress: Progress, source: Path | None
+) -> str | None:
+    """Begin the ledger, or make its last batch again and compare; return a line to print. Collective.
+
+    An accepted difference goes into `progress.changes`.
+
+    Args:
+        config, reader, spec: as the loader takes them.
+        progress: as the checkpoint has it.
+        source: the checkpoint; None: a new run.
+
+    Raises:
+        UserError: the batch is not as recorded, and `checkpoint.accept` does not name `batches`; or its data
+            cannot be read any more.
+    """
+    if not progress.ledger:
+        progress.ledger = chain.begin(progress.step)
+        if source is None:
+            return None
+        return f"ledger     {source.name} is older than the ledger: batches are recorded from this step on"
+    recorded = progress.ledger["last"]
+    if not recorded:  # no step since it began
+        return None
+    made, damaged = _make_again(config, reader, spec, progress)
+    if damaged:
+        return "ledger     a chunk of the last batch is damaged since: it cannot be compared with the record"
+    # a model's views depend on the machine; and other inputs may have been accepted just now
+    free = any(c["step"] == progress.step and c["key"].startswith("input ") for c in progress.changes)
+    free = free or any(loads_models(view.augmentation) for view in spec.views)
+    kinds = ["sequences"] if free else list(chain.KINDS)
+    differ = next((kind for kind in kinds if made[kind] != recorded[kind]), None)
+    if differ is None:
+        return f"ledger     the batch of step {progress.step} is as recorded ({', '.join(kinds)})"
+    if inputs.BATCHES in inputs.accepted_names(config.checkpoint.accept):
+        before, now = (f"{differ} {sums[differ][:12]}" for sums in (recorded, made))
+        progress.changes.append({"step": progress.step, "key": inputs.BATCHES, "from": before, "to": now})
+        return None
+    raise UserError(
+        f"{source}: the batch of step {progress.step}, made again, is not the one that the run recorded: its "
+        f"{differ} have the hash {made[differ][:12]}, recorded is {recorded[differ][:12]}; {_WHY[differ]}. "
+        f"Or continue with the present batches, as another run: --checkpoint.accept {inputs.BATCHES}"
+    )
+
+
+def _make_again(
+    config: Config, reader: ShardReader, spec: BatchSpec, progress: Progress
+) -> tuple[dict[str, str], bool]:
+    """Make the last batch, each rank its share; return its sums, and whether a chunk is damaged since.
+
+    Raises:
+        UserError, AugmentationError: on every rank, where it cannot be made on one.
+    """
+    rank, world = dist.get_rank(), dist.get_world_size()
+    recorded = progress.substitutions
+    position = Position(progress.step - 1, progress.step, rank, world, recorded, replaying=True)
+    settings = replace(LoaderSettings.of(config), workers=0)
+    if recorded:  # such a run goes on without what it cannot read
+        settings = replace(settings, damaged="skip")
+    share: tuple[tuple[int, ...], bool, str | None] = ((0,) * COLUMNS, False, None)
+    raised: Exception | None = None
+    try:
+        (batch,) = Loader(reader, spec, settings, position)
+        share = (sum_words(batch.words), bool(batch.substitutions), None)
+    except (UserError, AugmentationError) as error:
+        raised = error
+        print_before_sending(error)
+        share = (share[0], False, str(error))
+    every = gathered(share, host_group())
+    if raised is None and (failed := next((text for *_, text in every if text is not None), None)):
+        raised = UserError(failed)
+        mark_printed(raised)
+    if raised is not None:
+        raise raised
+    sums = np.array([sums for sums, *_ in every], np.int64).sum(axis=0)  # modulo 2^64
+    return chain.sums_in_hexadecimal(sums.tolist()), any(damaged for _, damaged, _ in every)
+
+
+# -- after faults -------------------------------------------------------------
+
+
+class NotFinite(UserError):
+    """A run has ended over faults: the message says what happened, what is safe, and what to type."""
+
+    says_what_next = True
+
+
+def roll_back(
+    fault: OverBudget,
+    config: Config,
+    engine,
+    progress: Progress,
+    stop_step: int,
+    checkpoints: Checkpoints,
+    telemetry: Telemetry,
+) -> None:
+    """Put the last good checkpoint into the engine; write one of the step where the run goes on. Collective.
+
+    Raises:
+        NotFinite: `train.faults.rollbacks` are done, no checkpoint is good, or the run was at its end. The
+            report is in the run folder, under faults/.
+    """
+    checkpoints.wait()
+    folder = config.run_folder / "checkpoints"
+    good = on_rank_zero(lambda: last_good(folder, fault.since))
+    report = config.run_folder / "faults" / f"step-{fault.step:08d}.txt"
+    on_rank_zero(lambda: _write_report(report, fault))
+    allowed, done = config.train.faults.rollbacks, len(progress.rollbacks)
+    if good is None or done >= allowed or fault.step >= stop_step:
+        on_rank_zero(lambda: _end(fault, config, done, good, report))
+    assert good is not None  # else the run has ended
+    state = store.load(good, engine, verify=False)  # verified when it was chosen
+    progress.step = fault.step
+    progress.roll_back(state["progress"] | {"step": state["step"]}, fault.what)
+
+    def set_later_aside() -> None:
+        for path in candidates(folder):
+            if step_of(path) > step_of(good):
+                set_aside(path, "abandoned")
+
+    on_rank_zero(set_later_aside)
+    telemetry.log(fault.step, {"rolled_back": progress.rollbacks[-1] | {"report": str(report)}})
+    telemetry.warn(
+        f"{fault.what}. The parameters are those of {good.name} again, and steps {state['step'] + 1} to "
+        f"{fault.step} are left out (roll-back {done + 1} of {allowed}). Report: {report}"
+    )
+    progress.rows = on_rank_zero(telemetry.sync)
+    checkpoints.save_progress(progress, wait=True)  # last: a run that is killed before it does all this again
+
+
+def last_good(checkpoints: Path, since: int) -> Path | None:
+    """Return the newest checkpoint that verifies and that is of a step before `since`; else the oldest.
+
+    One from between the first fault of a series and the last may hold what led to them.
+    """
+    paths = candidates(checkpoints)
+    before = [path for path in paths if step_of(path) < since]
+    later = [path for path in reversed(paths) if step_of(path) >= since]
+    return next((path for path in [*before, *later] if store.problem_with(path) is None), None)
+
+
+def _write_report(path: Path, fault: OverBudget) -> None:
+    make_folder(path.parent)
+    sequences = ", ".join(map(str, fault.finding.sequences))
+    lines = [fault.what, *fault.finding.lines(), f"all sequences of the batch, lane by lane: {sequences}"]
+    replace_durably(path, ("\n".join(lines) + "\n").encode())
+
+
+def _end(fault: OverBudget, config: Config, done: int, good: Path | None, report: Path) -> NoReturn:
+    """Raise NotFinite, with what happened, what is safe, and what to type."""
+    settings, ways = config.train.faults, [steadier_settings(config)]
+    safe = "nothing yet, there is no good checkpoint; the run starts again."
+    if good is not None:
+        safe = f"the last good checkpoint is {good}. It holds no update of a step that was not finite."
+        if fault.step < config.train.steps:
+            jump = ",".join([*settings.jump, f"{step_of(good) + 1}-{fault.step}"])
+            ways.insert(0, f"--train.faults.jump {jump} (leave these steps' data out)")
+    lines = [
+        fault.what,
+        *(f"  {line}" for line in fault.finding.lines()),
+        f"  all of it: {report}",
+        f"What happened: {fault.what}; {done} of {settings.rollbacks} roll-backs are done.",
+        f"What is safe: {safe}",
+        f"What to type: the same command with --resume auto, and {'; or '.join(ways)}.",
+    ]
+    raise NotFinite("\n".join(lines))

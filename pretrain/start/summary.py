@@ -1,11 +1,10 @@
 """What a run prints before it starts and when it is done, and its speed as a share of the machine's."""
 
-import functools
 import json
 import logging
 import shlex
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,21 +16,19 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
-from pretrain.config.run import Config, TrainConfig
+from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE
 from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
 from pretrain.export.folder import read_policy
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import SentenceEncoder, own_tokenizer
-from pretrain.model.layer import layer_matrices
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
-from pretrain.start.in_force import InForce
 from pretrain.start.inputs import Inputs
-from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
 from pretrain.start.local_ranks import describe_choice
+from pretrain.start.views import LengthShortcut, measure_lengths
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
@@ -70,8 +67,7 @@ def flops_meter(
 
 def describe_default(recipe: Path | str) -> str:
     """Return the line that names the recipe where the command named none."""
-    why = "which a GPU leaves mostly idle" if torch.cuda.is_available() else "there is no GPU here"
-    return f"no --config given: using {recipe} ({why}; configs/clear_base.yaml has the paper's size)"
+    return f"no --config given: using {recipe}; configs/clear_base.yaml has the paper's size"
 
 
 def measure_views(
@@ -89,6 +85,22 @@ def measure_views(
             progress.substitutions,
         )
     )
+
+
+def length_only(
+    objective: WholeObjective, lengths: LengthShortcut | None, sequences: int
+) -> dict[str, float]:
+    """Return what a row of metrics sets beside CLEAR's loss: NT-Xent of a matcher that sees lengths alone.
+
+    It has the candidates that the loss has, by the number of sequences of the step. Empty for other
+    objectives.
+    """
+    if lengths is None or "clear" not in objective.terms:
+        return {}
+    term = objective.terms["clear"]
+    candidates = term.negatives(objective.pool(sequences, dist.get_world_size())) + 1
+    # the loss is a sum over widths
+    return {"contrastive_length_only": (sum(term.widths.values()) or 1.0) * lengths.loss_among(candidates)}
 
 
 def print_summary(
@@ -109,49 +121,29 @@ def print_summary(
         threads: of the CPU, that each rank uses.
         lengths: what `measure_views` returns.
     """
-    world, train = dist.get_world_size(), config.train
+    train, sizes = config.train, config.batch_sizes
     from_user = " (OMP_NUM_THREADS)" if train.threads is None and threads_of_user() else ""
-    device = (
-        torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"CPU, threads a rank: {threads}{from_user}"
-    )
+    cpu = f"CPU, threads a rank: {threads}{from_user}"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
     chosen = f" ({reason})" if (reason := describe_choice()) else ""
     start = f", resumed from {resumed} at step {progress.step}" if resumed else ""
+    falls = f", decay {train.decay_shape} over the last {train.steps - train.decay_begins:,}"
+    grows = (
+        f" from step {sizes.growth_steps:,} on, {sizes.start:,} at the first" if sizes.growth_steps else ""
+    )
     lines = [
         f"run        {config.run_folder}{start}",
-        f"devices    {world} x {device}; ZeRO {train.zero}, {train.precision}{chosen}",
+        f"devices    {dist.get_world_size()} x {device}; ZeRO {train.zero}, {train.precision}{chosen}",
         *_data_lines(config, data.train),
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
-        f"{train.steps:,} steps" + _decay(train),
-        *_optimizer_lines(train, encoder),
+        f"{train.steps:,} steps{falls if train.schedule == 'wsd' else ''}",
         *_encoder_lines(config, encoder, data, objective),
         *_objective_lines(config, data.train, objective, lengths, encoder.hidden_size),
-        f"batch      {train.global_batch:,} sequences a step{_growth(config)}, up to "
-        f"{train.micro_batch_tokens:,} tokens in one pass",
+        f"batch      {train.global_batch:,} sequences a step{grows}, up to {train.micro_batch_tokens:,} "
+        "tokens in one pass",
     ]
     for line in lines:
         telemetry.say(line)
-
-
-def _optimizer_lines(train: TrainConfig, encoder: SentenceEncoder) -> list[str]:
-    if train.optimizer != "muon":
-        return []
-    count = len(layer_matrices(encoder))
-    return [
-        f"optimizer  muon, scale {train.muon_scale}, for {count:,} matrices of layers; adamw for the rest"
-    ]
-
-
-def _growth(config: Config) -> str:
-    sizes = config.batch_sizes
-    return f" from step {sizes.growth_steps:,} on, {sizes.start:,} at the first" if sizes.growth_steps else ""
-
-
-def _decay(train: TrainConfig) -> str:
-    if train.schedule != "wsd":
-        return ""
-    return f", decay {train.decay_shape} over the last {train.steps - train.decay_begins:,}"
 
 
 def _data_lines(config: Config, reader: ShardReader) -> list[str]:
@@ -167,60 +159,28 @@ def _data_lines(config: Config, reader: ShardReader) -> list[str]:
     return lines
 
 
-def length_only(
-    objective: WholeObjective, lengths: LengthShortcut | None
-) -> Callable[[int], dict[str, float]]:
-    """Return what a row of metrics sets beside CLEAR's loss: NT-Xent of a matcher that sees lengths alone.
-
-    It has the candidates that the loss has, by the number of sequences of the step. Empty for other
-    objectives.
-    """
-    if lengths is None or "clear" not in objective.terms:
-        return lambda _: {}
-
-    widths = sum(objective.terms["clear"].widths.values()) or 1.0  # the loss is a sum over widths
-
-    @functools.cache
-    def of_batch(sequences: int) -> dict[str, float]:
-        pool = objective.pool(sequences, dist.get_world_size())
-        loss = lengths.loss_among(objective.terms["clear"].negatives(pool) + 1)
-        return {"contrastive_length_only": widths * loss}
-
-    return of_batch
-
-
-def _layers(config: Config) -> str:
-    of_stream = f", residual stream {config.model.residual}" if config.train.precision == "bf16" else ""
-    return f"own layers{of_stream}"
-
-
 def _encoder_lines(
     config: Config, encoder: SentenceEncoder, data: Data, objective: WholeObjective
 ) -> list[str]:
-    model = config.model
+    model, init = config.model, config.model.init
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
+    without = "" if config.data.prompts_pooled else " without prompts"
     lines = [
         f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling "
-        f"{encoder.pooling}{'' if config.data.prompts_pooled else ' without prompts'}, "
-        f"dropout {model.dropout:g} ({model.attention_dropout:g} on attention)"
-        + (f"; from {model.init}" if model.init else ""),
-        f"           {_layers(config)}",
+        f"{encoder.pooling}{without}, dropout {model.dropout:g} ({model.attention_dropout:g} on attention)"
+        + (f"; from {init}" if init else "")
     ]
-    policy = (read_policy(model.init) if model.init else None) or {}
+    policy = (read_policy(init) if init else None) or {}
     if weights := describe_export(policy):
-        lines.append(f"           {model.init}: {weights}")
+        lines.append(f"           {init}: {weights}")
     if policy.get("kept_head"):
-        lines.append(
-            f"           {model.init} keeps a head for use: training starts from the encoder, without it"
-        )
-    if data.interface is not None and model.init:
-        lines.append(
-            f"           exports as {model.init}: {_kept(model.init, data.interface, encoder, data, config)}"
-        )
+        lines.append(f"           {init} keeps a head for use: training starts without it")
+    if data.interface is not None and init:
+        lines.append(f"           exports as {init}: {_kept(init, data.interface, encoder, data, config)}")
     if encoder.random_head and objective.masked_copies:
         lines.append(
-            f"           {model.init} has no masked-language head: a random one is trained beside it, and "
-            "best/ is not chosen by its loss"
+            f"           {init} has no masked-language head: a random one is trained beside it, and best/ is "
+            "not chosen by its loss"
         )
     return lines
 
@@ -245,8 +205,9 @@ def _objective_lines(
     lengths: LengthShortcut | None,
     hidden_size: int,
 ) -> list[str]:
+    settings = config.objective
     if not objective.roles:
-        maskings = f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence"
+        maskings = f"objective  {settings.name}, {objective.masked_copies} masking(s) a sequence"
         return [maskings, *_masking_lines(config, objective)]
     by_spec: dict[str, list[str]] = {}
     for role in objective.roles:
@@ -261,15 +222,26 @@ def _objective_lines(
         negatives += f", {fewer:,.0f} in {' and '.join(str(part.folder) for part in lacking)}"
     if count and config.batch_sizes.growth_steps:
         negatives += " at the full batch"
+    scope = "local" if objective.is_local else "global"
     lines = [
-        f"objective  {config.objective.name}; {specs}; {negatives} ({len(objective.roles)} views x {pool:,} "
-        f"sequences, {'local' if objective.is_local else 'global'})"
+        f"objective  {settings.name}; {specs}; {negatives} ({len(objective.roles)} views x {pool:,} "
+        f"sequences, {scope})"
     ]
     if lengths is not None:
         lines.append(f"lengths    {lengths}")
-    lines += _option_lines(config, hidden_size)
+    rule, widths = settings.false_negatives, settings.widths
+    if rule.guide != "none":
+        of = "of the positive's similarity" if rule.strategy == "relative" else "of cosine"
+        lines.append(
+            f"negatives  left out where their similarity exceeds the positive's minus {rule.margin:g} {of} "
+            f"(guide: {rule.guide})"
+        )
+    if widths:
+        given = ", ".join(f"{width} (weight {weight:g})" for width, weight in widths.items())
+        whole = "" if hidden_size in widths else f"; warning: the whole width, {hidden_size}, is not trained"
+        lines.append(f"widths     {given}{whole}")
     if (guide := objective.guide) is not None:
-        of_run = describe_export(read_policy(config.objective.false_negatives.guide))
+        of_run = describe_export(read_policy(rule.guide))
         size = format_count(sum(parameter.numel() for parameter in guide.parameters()))
         lines.append(
             f"           the guide is frozen: {guide.lm.config.model_type}, {size} parameters, pooling "
@@ -285,38 +257,12 @@ def _masking_lines(config: Config, objective: WholeObjective) -> list[str]:
     mlm, heldout = config.objective.mlm, config.heldout_rate
     if not objective.masked_copies or (not mlm.later_rates and heldout == mlm.rate):
         return []
-    way = "evenly to " if mlm.rate_change == "linear" else ""
-    later = [
-        f"{way}{rate:.3g} {'at' if way else 'from'} step {step:,}"
-        for step, rate in sorted(mlm.later_rates.items())
-    ]
-    line = (
-        f"masking    {', '.join([f'{mlm.rate:.3g} of the tokens', *later])}; held-out loss at {heldout:.3g}"
-    )
-    if unreached := [step for step in sorted(mlm.later_rates) if step >= config.train.steps]:
-        line += f"; the rate from step {unreached[0]:,} on is not reached"
-    return [line]
-
-
-def _option_lines(config: Config, hidden_size: int) -> list[str]:
-    """Say what holds for every contrastive loss."""
-    lines, rule, widths = [], config.objective.false_negatives, config.objective.widths
-    if rule.guide != "none":
-        of = "of the positive's similarity" if rule.strategy == "relative" else "of cosine"
-        lines.append(
-            f"negatives  left out where their similarity exceeds the positive's minus {rule.margin:g} {of} "
-            f"(guide: {rule.guide})"
-        )
-    if widths:
-        lines.append(
-            "widths     " + ", ".join(f"{width} (weight {weight:g})" for width, weight in widths.items())
-        )
-        if hidden_size not in widths:
-            lines.append(
-                f"           warning: the whole width, {hidden_size}, is not among objective.matryoshka: "
-                "vectors that are not cut are not trained as such"
-            )
-    return lines
+    way, at = ("evenly to ", "at") if mlm.rate_change == "linear" else ("", "from")
+    later = [f"{way}{rate:.3g} {at} step {step:,}" for step, rate in sorted(mlm.later_rates.items())]
+    rates = ", ".join([f"{mlm.rate:.3g} of the tokens", *later])
+    unreached = [step for step in sorted(mlm.later_rates) if step >= config.train.steps]
+    end = f"; the rate from step {unreached[0]:,} on is not reached" if unreached else ""
+    return [f"masking    {rates}; held-out loss at {heldout:.3g}{end}"]
 
 
 LABELS = {
@@ -327,82 +273,58 @@ LABELS = {
 }
 
 
-def report(
-    config: Config, progress: Progress, inputs: Inputs, in_force: InForce, random: Sequence[str] = ()
-) -> dict:
-    """Print the scores beside those at the start; write report/summary.json, and return its content.
+def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[str] = ()) -> None:
+    """Print the scores beside those at the start, and write report/summary.json.
 
     random: names of scores that were random at the start (`Evaluation.random`).
     """
-    records = [
-        record for record in read_metrics(config.run_folder / "metrics.jsonl") if "evaluation" in record
-    ]
+    run, steps = config.run_folder, progress.step
+    records = [record for record in read_metrics(run / "metrics.jsonl") if "evaluation" in record]
     # empty where somebody has removed them
     scores = {record["step"]: record["evaluation"] for record in records}
     first, last = (records[0]["evaluation"], records[-1]["evaluation"]) if records else ({}, {})
     best = scores.get(progress.best_step, {})
-    _print_scores(config, progress, first, best, last, random)
-    export, by = config.run_folder / "export", LABELS.get(progress.best_by, progress.best_by)
-    has_best = (config.run_folder / "best").is_dir()
-    if progress.best_step == 0 and has_best:
-        print(
-            f"\n  the start was the best by {by}: training has not improved it. best/ is the model as "
-            "it started"
-        )
-    stands_for = (
-        f"best/, step {progress.best_step:,} by {by}" if has_best else "export/: it has no best/ any more"
-    )
-    print(
-        f"\n  {progress.step:,} steps, {format_count(progress.tokens)} tokens in "
-        f"{format_seconds(progress.seconds)}; the last step is exported to {export}\n"
-        f"  {config.run_folder} stands for its {stands_for}: "
-        + shlex.join(["python", "-m", "finetune.sts", str(config.run_folder)])
-    )
-    summary = {
-        "start": first,
-        "best": best,
-        "trained": last,
-        "steps": progress.step,
-        "tokens": progress.tokens,
-        "seconds": progress.seconds,
-        "best_step": progress.best_step,
-        "best_by": progress.best_by,
-        "random_at_start": list(random),
-        "export": str(export),
-        "weights": sha256_of(export / "model.safetensors"),
-        "inputs": {name: value["sha256"] for name, value in inputs.items()},
-        "in_force": in_force,
-    }
-    path = config.run_folder / "report" / "summary.json"
-    try:
-        make_folder(path.parent)
-        replace_durably(path, (json.dumps(summary, indent=2) + "\n").encode())
-    except OSError as error:
-        raise UserError(
-            f"could not write {path}: {error.strerror or error}. Checkpoints and exports are whole. Make "
-            "room for it; then the same command with --resume auto writes it"
-        ) from None
-    return summary
-
-
-def _print_scores(
-    config: Config,
-    progress: Progress,
-    first: dict[str, float],
-    best: dict[str, float],
-    last: dict[str, float],
-    random: Sequence[str],
-) -> None:
-    print(f"\n{'':54}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {progress.step:,}':>14}")
+    print(f"\n{'':54}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {steps:,}':>14}")
     print(f"{'':54}{'':>12}{'(best)':>14}{'(last)':>14}")
     for name, label in LABELS.items():
         if name in last:
             label += f" ({last['partner_among']:,.0f} candidates)" if name == "partner_found" else ""
             if name == "heldout_mlm_loss" and (config.objective.mlm.later_rates or config.evaluate.mask_rate):
                 label = f"held-out MLM loss at {config.heldout_rate:.3g} (nats)"
-            start, at_best, end = (_number(name, scores.get(name)) for scores in (first, best, last))
-            start = "random" if name in random else start
-            print(f"  {label:52}{start:>12}{at_best:>14}{end:>14}")
+            start, at_best, end = (_number(name, of_step.get(name)) for of_step in (first, best, last))
+            print(f"  {label:52}{'random' if name in random else start:>12}{at_best:>14}{end:>14}")
+    by, has_best = LABELS.get(progress.best_by, progress.best_by), (run / "best").is_dir()
+    if progress.best_step == 0 and has_best:
+        print(f"\n  the start was the best by {by}: training has not improved it. best/ is the start")
+    stands_for = f"best/, step {progress.best_step:,} by {by}" if has_best else "export/: it has no best/"
+    print(
+        f"\n  {steps:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}; "
+        f"the last step is exported to {run / 'export'}\n  {run} stands for its {stands_for}: "
+        + shlex.join(["python", "-m", "finetune.sts", str(run)])
+    )
+    content = {
+        "start": first,
+        "best": best,
+        "trained": last,
+        "steps": steps,
+        "tokens": progress.tokens,
+        "seconds": progress.seconds,
+        "best_step": progress.best_step,
+        "best_by": progress.best_by,
+        "random_at_start": list(random),
+        "export": str(run / "export"),
+        "weights": sha256_of(run / "export" / "model.safetensors"),
+        "inputs": {name: value["sha256"] for name, value in inputs.items()},
+    }
+    path = run / "report" / "summary.json"
+    try:
+        make_folder(path.parent)
+        replace_durably(path, (json.dumps(content, indent=2) + "\n").encode())
+    except OSError as error:
+        raise UserError(
+            f"could not write {path}: {error.strerror or error}. Checkpoints and exports are whole; make "
+            "room, then --resume auto writes it"
+        ) from None
 
 
 def _number(name: str, value: float | None) -> str:

@@ -23,12 +23,12 @@ _ROUNDS = 32  # random lengths take 3 to 8; this bounds the time for lengths tha
 _NOTHING = (1 << 32) - 1  # the key of an empty place; that of a sequence is its length << 32 | its number
 
 
-def home(counts: Sequence[int], roles: int = 1) -> np.ndarray:
+def initial_owners(counts: Sequence[int], roles: int = 1) -> np.ndarray:
     """Return which rank draws each sequence: int64[roles * N].
 
     Of the views [roles, N] of a global batch, numbered row by row, rank r draws the next counts[r] columns.
 
-    >>> home([3, 2], roles=2)
+    >>> initial_owners([3, 2], roles=2)
     array([0, 0, 0, 1, 1, 0, 0, 0, 1, 1])
     """
     return np.tile(np.repeat(np.arange(len(counts)), counts), roles)

@@ -1,5 +1,6 @@
 """Where a number first was not finite: a step's batch is computed once more, with an eye on every module."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,10 +40,7 @@ class Finding:
         """Return it as lines of a report."""
         lines = []
         if self.again and not self.forward and not self.backward:
-            lines.append(
-                "computed again with the parameters now in force, its numbers were finite: suspect a device, "
-                "or a chance that does not come again"
-            )
+            lines.append("computed again, its numbers were finite: suspect a device")
         lines += [f"forward: first not finite on {where}" for where in self.forward]
         lines += [f"backward: first gradient that is not finite on {where}" for where in self.backward]
         if self.broken:
@@ -66,31 +64,29 @@ def diagnose(
         decode: token ids -> text.
         again: False: nothing was not finite; only the batch is described.
     """
-    seen = _Seen()
+    first = _First()
     broken: list[int] = []
     shown = list(range(len(batch)))
     if again:
-        with seen.watching(whole.engine.module):
+        with first.watching(whole.engine.module):
             result = whole.compute(batch)
         if result.views is not None:
-            finite = result.views.isfinite().all(-1).all(0)
-            broken = (~finite).nonzero().flatten().tolist()
+            broken = (~result.views.isfinite().all(-1).all(0)).nonzero().flatten().tolist()
         update.apply(result.losses["total"])  # clears the gradients
-        first = sum(gathered(len(batch))[: whole.rank])  # ranks may differ in their number of lanes
-        shown = [place - first for place in broken if 0 <= place - first < len(batch)] or shown
+        start = sum(gathered(len(batch))[: whole.rank])  # ranks may differ in their number of lanes
+        shown = [place - start for place in broken if 0 <= place - start < len(batch)] or shown
     texts = [(int(batch.sequence_ids[i]), decode(batch.original[i].tolist())) for i in shown[:SHOWN]]
-    ranks = gathered((seen.module, seen.parameter, texts))
-    found = Finding(ids, again=again)
-    found.broken = [] if len(broken) == len(ids) else [ids[place] for place in broken]
-    of_broken = set(found.broken)
-    found.texts = [text for *_, of_rank in ranks for text in of_rank if not of_broken or text[0] in of_broken]
-    found.forward = _first_of(ranks, 0)
-    found.backward = _first_of(ranks, 1)
-    return found
+    ranks = gathered((first.module, first.parameter, texts))
+    of_broken = [] if len(broken) == len(ids) else [ids[place] for place in broken]
+    told = [text for *_, of_rank in ranks for text in of_rank if not of_broken or text[0] in of_broken]
+    return Finding(ids, of_broken, told, _first_of(ranks, 0), _first_of(ranks, 1), again)
 
 
-class _Seen:
-    """The first module and the first parameter of this rank where something was not finite."""
+class _First:
+    """The first module and the first parameter of this rank where something was not finite.
+
+    Each with a number: 1 where what was not finite was given to it, so that another rank has made it.
+    """
 
     module: tuple[int, str] | None = None
     parameter: tuple[int, str] | None = None
@@ -98,9 +94,12 @@ class _Seen:
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Look at every output and every gradient inside; each look waits for the device."""
-        hooks = [module.register_forward_hook(self._looks_at(name)) for name, module in model.named_modules()]
+        hooks = [
+            module.register_forward_hook(functools.partial(self._look, name))
+            for name, module in model.named_modules()
+        ]
         hooks += [
-            p.register_hook(self._looks_at_gradient(name))
+            p.register_hook(functools.partial(self._look_at_gradient, name))
             for name, p in model.named_parameters()
             if p.requires_grad
         ]
@@ -110,26 +109,15 @@ class _Seen:
             for hook in hooks:
                 hook.remove()
 
-    def _looks_at(self, name: str) -> Callable[..., None]:
-        def look(module: nn.Module, inputs: tuple, output: Any) -> None:
-            if self.module is None and not _finite(output):
-                # A part that is given what is not finite did not make it: others' vectors, say.
-                given = not _finite(inputs) if name else not _finite(getattr(inputs[0], "views", ()))
-                what = f"{name} ({type(module).__name__})" if name else f"the losses ({_kind(inputs)})"
-                self.module = int(given), what
+    def _look(self, name: str, module: nn.Module, inputs: tuple, output: Any) -> None:
+        if self.module is None and not _finite(output):
+            given = not _finite(inputs) if name else not _finite(getattr(inputs[0], "views", ()))
+            what = f"{name} ({type(module).__name__})" if name else f"the losses ({type(inputs[0]).__name__})"
+            self.module = int(given), what
 
-        return look
-
-    def _looks_at_gradient(self, name: str) -> Callable[[Tensor], None]:
-        def look(gradient: Tensor) -> None:
-            if self.parameter is None and not _finite(gradient):
-                self.parameter = 0, name
-
-        return look
-
-
-def _kind(inputs: tuple) -> str:
-    return type(inputs[0]).__name__ if inputs else "?"
+    def _look_at_gradient(self, name: str, gradient: Tensor) -> None:
+        if self.parameter is None and not _finite(gradient):
+            self.parameter = 0, name
 
 
 def _finite(values: Any) -> bool:
@@ -142,6 +130,6 @@ def _finite(values: Any) -> bool:
 
 def _first_of(ranks: list[tuple], number: int) -> list[str]:
     """Return what ranks have seen: of those to whom nothing broken was given, where there are such."""
-    seen = [(rank, found[number]) for rank, found in enumerate(ranks) if found[number] is not None]
+    seen = [(rank, of_rank[number]) for rank, of_rank in enumerate(ranks) if of_rank[number] is not None]
     least = min((given for _, (given, _) in seen), default=0)
     return [f"rank {rank}: {what}" for rank, (given, what) in seen if given == least]

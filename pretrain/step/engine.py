@@ -67,10 +67,8 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
     if config.train.zero <= 1:
         for key, neutral in NEUTRAL.items():
             if ours.get(key, neutral) != neutral:
-                raise UserError(
-                    f"deepspeed.{key}={ours[key]!r} would do nothing: with train.zero={config.train.zero} "
-                    "gradients are averaged by pretrain/step/reduction.py; drop it"
-                )
+                what = f"deepspeed.{key}={ours[key]!r} would do nothing with train.zero={config.train.zero}"
+                raise UserError(f"{what}: pretrain/step/reduction.py averages gradients; drop it")
     return ours
 
 
@@ -78,10 +76,7 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> None:
     for key, value in theirs.items():
         name = prefix + key
         if name in OURS and ours.get(key) != value:
-            raise UserError(
-                f"deepspeed.{name}={value!r} contradicts the recipe: {OURS[name]} decides it; set that, and "
-                f"drop deepspeed.{name}"
-            )
+            raise UserError(f"deepspeed.{name}={value!r}: {OURS[name]} decides it; set that instead")
         if isinstance(value, dict) and isinstance(ours.get(key), dict):
             _merge(ours[key], value, f"{name}.")
         else:
@@ -130,11 +125,9 @@ def without_shared_memory_reduction() -> None:
 
 def device() -> torch.device:
     """Return this process's device."""
-    return (
-        torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    return torch.device("cpu")
 
 
 def build_engine(module: nn.Module, config: Config):

@@ -48,7 +48,7 @@ class OverBudget(Exception):
 
 
 @dataclass(frozen=True)
-class Judged:
+class StepNumbers:
     """A step's numbers, on the host: the same on all ranks.
 
     number: of the step, from 1. losses: of the global batch, with "total". norm: of the gradient, NaN or
@@ -102,7 +102,7 @@ class Faults:
         self.telemetry.say(f"steps {first} to {last} are left out (train.faults.jump)")
         self.telemetry.log(step, {"jumped": {"first": first, "last": last}})
 
-    def judge(self, step: Judged) -> bool:
+    def judge(self, step: StepNumbers) -> bool:
         """Count a step; return whether its numbers are sound.
 
         Raises:
@@ -112,7 +112,9 @@ class Faults:
         limit = self.limit(number)
         if settings.spikes != "warn" and math.isfinite(step.norm):
             progress.norms = [*progress.norms, [number, step.norm]][-NORMS - 1 :]
-        what = _not_finite(step) or _spike(step.norm, limit)
+        what = _not_finite(step)
+        if what is None and math.isfinite(step.norm) and step.norm > limit:
+            what = f"the gradient norm {step.norm:.3g} is above {limit:.3g}"
         if what is None:
             return True
         progress.faults = [earlier for earlier in progress.faults if earlier > number - settings.within]
@@ -120,18 +122,14 @@ class Faults:
         ids = [int(one) for part in gathered(step.batch.sequence_ids.tolist()) for one in part]
         at_once = _at_the_floor(step) or (settings.spikes == "rollback" and step.norm > limit)
         over = at_once or len(progress.faults) > settings.skip
-        self.telemetry.log(
-            number,
-            {
-                "left_out": {
-                    "why": what,
-                    "losses": dict(step.losses),
-                    "gradient_norm": step.norm,
-                    "sequences": ids,
-                    "faults": len(progress.faults),
-                }
-            },
-        )
+        row = {
+            "why": what,
+            "losses": dict(step.losses),
+            "gradient_norm": step.norm,
+            "sequences": ids,
+            "faults": len(progress.faults),
+        }
+        self.telemetry.log(number, {"left_out": row})
         self.telemetry.warn(
             f"{what} at step {number}: its update was {'made' if step.applied else 'left out, on all ranks'} "
             f"(fault {len(progress.faults)} of {settings.skip} in {settings.within:,} steps; train.faults)"
@@ -139,22 +137,18 @@ class Faults:
         if over:
             again = not math.isfinite(sum(step.losses.values()) + step.norm)
             finding = diagnose(self.whole, self.update, step.batch, ids, self.decode, again)
-            raise OverBudget(number, _since(progress.faults), self._over(step, what), finding)
+            parts = ", ".join(f"{name} {value:.4g}" for name, value in step.losses.items())
+            said = f"{what} at step {number} (losses {parts}; gradient norm {step.norm:.4g})"
+            if len(progress.faults) > settings.skip:
+                said += (
+                    f"; of the last {settings.within:,} steps {len(progress.faults)} had a fault "
+                    f"({', '.join(map(str, progress.faults))}), and train.faults.skip is {settings.skip}"
+                )
+            raise OverBudget(number, first_fault_of_series(progress.faults), said, finding)
         return False
 
-    def _over(self, step: Judged, what: str) -> str:
-        faults, settings = self.progress.faults, self.settings
-        parts = ", ".join(f"{name} {value:.4g}" for name, value in step.losses.items())
-        said = f"{what} at step {step.number} (losses {parts}; gradient norm {step.norm:.4g})"
-        if len(faults) <= settings.skip:
-            return said
-        return (
-            f"{said}; of the last {settings.within:,} steps {len(faults)} had a fault "
-            f"({', '.join(map(str, faults))}), and train.faults.skip is {settings.skip}"
-        )
 
-
-def _not_finite(step: Judged) -> str | None:
+def _not_finite(step: StepNumbers) -> str | None:
     broken = [name for name, value in step.losses.items() if not math.isfinite(value)]
     if broken:
         return f"the loss is not finite ({', '.join(broken)})"
@@ -165,20 +159,14 @@ def _not_finite(step: Judged) -> str | None:
     return None
 
 
-def _at_the_floor(step: Judged) -> bool:
+def _at_the_floor(step: StepNumbers) -> bool:
     return step.scale is not None and step.scale < SMALLEST_SCALE
 
 
-def _spike(norm: float, limit: float) -> str | None:
-    if not math.isfinite(norm) or norm <= limit:
-        return None
-    return f"the gradient norm {norm:.3g} is above {limit:.3g}"
-
-
-def _since(faults: Sequence[int]) -> int:
+def first_fault_of_series(faults: Sequence[int]) -> int:
     """Return the first fault of the last series.
 
-    >>> _since([2, 689, 700, 710])
+    >>> first_fault_of_series([2, 689, 700, 710])
     700
     """
     first = faults[-1]
@@ -199,7 +187,7 @@ def steadier_settings(config: Config) -> str:
     ]
     for key, way in config.objective.steadier.items():
         section, name = key.split(".")[1:]
-        ways.append(f"{way} {key} (now {getattr(config.objective, section).in_force(name):g})")
+        ways.append(f"{way} {key} (now {getattr(config.objective, section).effective(name):g})")
     if train.precision != "fp32":
         ways.append("--train.precision fp32")
     return ", ".join(ways[:-1]) + f" or {ways[-1]}"

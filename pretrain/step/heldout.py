@@ -16,12 +16,12 @@ from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import gathered
 from pretrain.config.run import Config
-from pretrain.data.annotation import Annotation, Sentences
+from pretrain.data.annotation import Sentences
 from pretrain.data.damage import known_damaged
 from pretrain.data.masking import Masked, mask_tokens
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut, pack
 from pretrain.data.pipelines import build_for
-from pretrain.data.shards import DamagedShard, ShardReader
+from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 from pretrain.data.worker import clip, with_prompt
 from pretrain.model.modules import evaluation_mode
 from pretrain.step.model import EmbedForUse, MaskedLoss
@@ -60,8 +60,7 @@ class Heldout:
         """
         if not reader.num_sequences:
             raise UserError(
-                f"{reader.folder} has no held-out sequences to evaluate on: prepare it with a share of "
-                "data.prepare.heldout above 0 (and more than one document)"
+                f"{reader.folder} has no held-out sequences: prepare it with data.prepare.heldout"
             )
         wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
         known = known_damaged(left_out)
@@ -107,11 +106,9 @@ class Heldout:
         """
         model = engine.module
         with evaluation_mode(model), torch.no_grad(), model.weights_unchanged():
-            result = (
-                {"heldout_mlm_loss": self._masked_loss(engine)}
-                if engine.module.objective.masked_copies
-                else {}
-            )
+            result: dict[str, float] = {}
+            if model.objective.masked_copies:
+                result["heldout_mlm_loss"] = self._masked_loss(engine)
             first, second = (embed_sharded(engine, view, self.budget) for view in self.views)
             result["partner_found"], result["partner_loss"] = find_partners(first, second, self.texts)
             result["partner_among"] = float(self.partners)
@@ -206,48 +203,40 @@ def read_sound(
         DamagedShard: a chunk is damaged, and skip_damaged is False.
     """
     while True:
-        sequences = _first_sequences(reader, wanted, skip_damaged, known)
-        every = gathered(sequences[3])
-        if all(damaged == every[0].keys() for damaged in map(dict.keys, every)):
-            return sequences
-        known = {chunk: reason for damaged in every for chunk, reason in damaged.items()}
+        chunks, damaged = _first_sound(reader, wanted, skip_damaged, known)
+        every = gathered(damaged)
+        if all(other.keys() == every[0].keys() for other in every):
+            break
+        known = {chunk: reason for other in every for chunk, reason in other.items()}
+    if not chunks:
+        raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
+    sentences = None
+    if reader.annotation is not None:
+        annotations = {
+            index: chunk.annotation for index, chunk in chunks.items() if chunk.annotation is not None
+        }
+        of_chunk = [np.full(len(chunk.sequences), index) for index, chunk in chunks.items()]
+        rows = [np.arange(0, len(chunk.stored), len(chunk.columns)) for chunk in chunks.values()]
+        sentences = Sentences(annotations, np.concatenate(of_chunk), np.concatenate(rows))
+    sequences = Ragged.concatenate([chunk.sequences for chunk in chunks.values()])
+    ids = np.concatenate([chunk.sequence_ids for chunk in chunks.values()])
+    return sequences.slice(0, min(wanted, len(ids))), ids[:wanted], sentences, damaged
 
 
-def _first_sequences(
+def _first_sound(
     reader: ShardReader, wanted: int, skip_damaged: bool, known: dict[int, str]
-) -> tuple[Ragged, np.ndarray, Sentences | None, dict[int, str]]:
-    parts, ids, have, damaged = [], [], 0, dict(known)
-    annotations: dict[int, Annotation] = {}
-    chunks, rows = [], []
+) -> tuple[dict[int, Chunk], dict[int, str]]:
+    """Return the first sound chunks that hold so many sequences, by number, and the damaged ones."""
+    chunks: dict[int, Chunk] = {}
+    damaged, count = dict(known), 0
     for index in range(reader.num_chunks):
-        if index in damaged:
+        if index in damaged or count >= wanted:
             continue
         try:
-            chunk = reader.read(index)
+            chunks[index] = reader.read(index)
+            count += len(chunks[index].sequences)
         except DamagedShard as error:
             if not skip_damaged:
                 raise
             damaged[index] = error.reason
-            continue
-        parts.append(chunk.sequences)
-        if chunk.annotation is not None:
-            annotations[index] = chunk.annotation
-        chunks.append(np.full(len(chunk.sequences), index))
-        rows.append(np.arange(0, len(chunk.stored), len(chunk.columns)))
-        ids.append(chunk.sequence_ids)
-        have += len(chunk.sequences)
-        if have >= wanted:
-            break
-    if not parts:
-        raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
-    sentences = (
-        None
-        if reader.annotation is None
-        else Sentences(annotations, np.concatenate(chunks), np.concatenate(rows))
-    )
-    return (
-        Ragged.concatenate(parts).slice(0, min(wanted, have)),
-        np.concatenate(ids)[:wanted],
-        sentences,
-        damaged,
-    )
+    return chunks, damaged

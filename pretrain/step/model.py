@@ -183,7 +183,7 @@ class Condition(Request[dict[str, dict[str, Tensor]]]):
 
 
 @dataclass(frozen=True)
-class Idle(Request[Tensor]):
+class TouchUnusedHeads(Request[Tensor]):
     """Compute a zero that depends on every head, for steps without sentence-level losses."""
 
     device: torch.device

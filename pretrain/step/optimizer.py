@@ -1,16 +1,7 @@
 """Optimizers and learning-rate schedules."""
 
-import contextlib
-import fcntl
-import hashlib
-import io
 import math
-import os
-import platform
-import re
-import sys
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,71 +29,23 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
         if config.optimizer == "muon":
             return MuonWithAdamW(groups, layer_matrices(module), config.muon_scale, **settings)
         return torch.optim.AdamW(groups, **settings, fused=True)
+    code = f"train.optimizer_code={config.optimizer_code}"
     if device.type != "cuda":
-        raise UserError(
-            f"train.optimizer_code={config.optimizer_code} is for GPUs, and there is none: leave it at torch"
-        )
+        raise UserError(f"{code} is for GPUs, and there is none: leave it at torch")
     try:
-        return _fused_by(config.optimizer_code, config.optimizer == "lamb", groups, settings)
-    except Exception as error:  # compilers and extensions raise what comes to hand
-        raise UserError(
-            f"train.optimizer_code={config.optimizer_code} cannot be used here ({type(error).__name__}: "
-            f"{error}); {_REMEDY[config.optimizer_code]}, or leave train.optimizer_code at torch"
-        ) from error
+        return _by_apex(config.optimizer == "lamb", groups, settings)
+    except Exception as error:  # extensions raise what comes to hand
+        why = f"{type(error).__name__}: {error}"
+        remedy = "build NVIDIA's apex from its source (the package of that name on PyPI is something else)"
+        raise UserError(f"{code} cannot be used here ({why}); {remedy}, or leave it at torch") from error
 
 
-_REMEDY = {
-    "deepspeed": "DeepSpeed compiles it at its first use, by CUDA's nvcc",
-    "apex": "build NVIDIA's apex from its source (the package of that name on PyPI is something else)",
-}
+def _by_apex(lamb: bool, groups: list[dict], settings: dict[str, Any]) -> torch.optim.Optimizer:
+    from apex.optimizers import FusedAdam, FusedLAMB
 
-
-def _fused_by(code: str, lamb: bool, groups: list[dict], settings: dict[str, Any]) -> torch.optim.Optimizer:
-    if code == "apex":
-        from apex.optimizers import FusedAdam, FusedLAMB
-
-        if lamb:
-            return FusedLAMB(groups, **settings, max_grad_norm=0.0)
-        return FusedAdam(groups, **settings, adam_w_mode=True)
-    from deepspeed.ops.adam import FusedAdam as DeepSpeedAdam
-    from deepspeed.ops.lamb import FusedLamb
-
-    build("FusedLambBuilder" if lamb else "FusedAdamBuilder")
     if lamb:
-        return FusedLamb(groups, **settings)
-    return DeepSpeedAdam(groups, **settings, adam_w_mode=True)
-
-
-def build(name: str) -> None:
-    """Compile and load an extension of DeepSpeed, one process of this node at a time.
-
-    torch marks a build under way by a file named `lock`, which a killed build leaves behind, and on which
-    every later launch would wait for ever without a word. Here the kernel's own lock, which dies with its
-    holder, guards the build; so a `lock` seen under it is stale and is removed.
-
-    Args:
-        name: of the builder, as DeepSpeed's accelerators know it.
-    """
-    from deepspeed.accelerator import get_accelerator
-    from torch.utils.cpp_extension import get_default_build_root
-
-    if suffixed := re.search(r"\d\.\d+[a-z]", os.environ.get("TORCH_CUDA_ARCH_LIST", "")):
-        raise ValueError(f"DeepSpeed cannot read {suffixed[0]} in TORCH_CUDA_ARCH_LIST")
-    builder = get_accelerator().create_op_builder(name)
-    # A folder for each node and environment: in a shared one, two of them would each compile what the other
-    # just has, at every start, since the paths of their headers differ.
-    own = f"{platform.node()}-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]}"
-    root = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{get_default_build_root()}/{own}"))
-    root.mkdir(parents=True, exist_ok=True)
-    # torch calls `ninja` by its bare name, and a virtual environment that is not activated is not on the
-    # path.
-    os.environ["PATH"] = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")
-    with open(root / f"{builder.name}.guard", "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        for stale in root.glob(f"**/{builder.name}/lock"):
-            stale.unlink(missing_ok=True)
-        with contextlib.redirect_stdout(io.StringIO()):
-            builder.load(verbose=False)
+        return FusedLAMB(groups, **settings, max_grad_norm=0.0)
+    return FusedAdam(groups, **settings, adam_w_mode=True)
 
 
 class Lamb(torch.optim.Optimizer):

@@ -17,8 +17,8 @@ from pretrain.common.transfer import send
 from pretrain.config.run import Balance
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import count_micro_batches
-from pretrain.step.balance import ABOVE, balance, home
-from pretrain.step.plan import Pass, StepPlan
+from pretrain.step.balance import ABOVE, balance, initial_owners
+from pretrain.step.plan import EncoderPass, StepPlan
 
 _KEY_WORDS = 2  # int32 words of a key
 
@@ -52,25 +52,25 @@ class Placement:
         return not self.moves and len(set(np.bincount(self.drawn, minlength=self.ranks).tolist())) == 1
 
     @cached_property
-    def mine(self) -> np.ndarray:
+    def local_indices(self) -> np.ndarray:
         """Return the numbers of the sequences that this rank encodes, rising: int64[n]."""
         return np.flatnonzero(self.owners == self.rank)
 
     @cached_property
-    def most(self) -> int:
+    def max_rows_per_rank(self) -> int:
         """Return the most sequences that a rank encodes."""
         return int(np.bincount(self.owners, minlength=self.ranks).max())
 
-    def of_mine(self, whole: Tensor) -> Tensor:
+    def local_rows(self, whole: Tensor) -> Tensor:
         """Return this rank's rows, [n, ...], of [S, ...]."""
         if self._is_even:
             return whole.unflatten(0, (self.roles, self.ranks, -1))[:, self.rank].flatten(0, 1)
-        return whole[send([torch.from_numpy(self.mine)], whole.device)[0]]
+        return whole[send([torch.from_numpy(self.local_indices)], whole.device)[0]]
 
     def in_order(self, gathered: Tensor) -> Tensor:
-        """Put rows that were gathered over ranks, [W, `most`, ...], in order of their numbers: [S, ...].
+        """Put rows that were gathered over ranks, [W, max_rows_per_rank, ...], in order: [S, ...].
 
-        A rank's rows are those of `mine`, and then filler.
+        A rank's rows are those of `local_indices`, and then filler.
         """
         if self._is_even:
             return gathered.unflatten(1, (self.roles, -1)).transpose(0, 1).flatten(0, 2)
@@ -79,22 +79,22 @@ class Placement:
     @cached_property
     def _gathered_at(self) -> np.ndarray:
         """Return where each sequence's row is among those gathered: int64[S]."""
-        order = np.argsort(self.owners, kind="stable")  # rank by rank, as `mine` on each
+        order = np.argsort(self.owners, kind="stable")  # rank by rank, as `local_indices` on each
         ranks = self.owners[order]
         first = np.searchsorted(ranks, np.arange(self.ranks))
         places = np.empty_like(order)
-        places[order] = ranks * self.most + np.arange(len(order)) - first[ranks]
+        places[order] = ranks * self.max_rows_per_rank + np.arange(len(order)) - first[ranks]
         return places
 
 
 def place(
-    passes: dict[str, Pass],
+    passes: dict[str, EncoderPass],
     plan: StepPlan,
     how: Balance,
     rank: int,
     ranks: int,
     group: dist.ProcessGroup | None = None,
-) -> tuple[dict[str, Pass], dict[str, Placement], dict[str, int]]:
+) -> tuple[dict[str, EncoderPass], dict[str, Placement], dict[str, int]]:
     """Move sequences between ranks where that balances a pass; collective.
 
     plan: merged, of all ranks. group: of all ranks, for tensors on the CPU; None: the default one.
@@ -108,7 +108,7 @@ def place(
         if part.lengths_of not in assigned:
             roles = len(part.lengths_of)
             lengths = torch.cat([plan.sequences[name] for name in part.lengths_of])
-            drawn = owners = home(plan.drawn, roles)
+            drawn = owners = initial_owners(plan.drawn, roles)
             if ranks > 1 and how != "off":
                 owners = balance(lengths.numpy(), drawn, ranks, ABOVE[how])
             assigned[part.lengths_of] = Placement(rank, ranks, roles, drawn, owners, lengths)
@@ -125,18 +125,18 @@ def place(
 
 
 def exchange(
-    passes: dict[str, Pass], placements: list[Placement], group: dist.ProcessGroup | None = None
-) -> dict[str, Pass]:
+    passes: dict[str, EncoderPass], placements: list[Placement], group: dist.ProcessGroup | None = None
+) -> dict[str, EncoderPass]:
     """Send every sequence to its owner; return the passes over those that came; collective.
 
     placements: of the passes, in their order. group: as for `place`.
     """
     sent = Ragged.concatenate([to_words(part) for part in passes.values()])
     to = np.concatenate([placed.owners[placed.drawn == placed.rank] for placed in placements])
-    source = np.concatenate([placed.drawn[placed.mine] for placed in placements])
+    source = np.concatenate([placed.drawn[placed.local_indices] for placed in placements])
     coming = np.concatenate(
         [
-            words_of(part, placed.lengths.numpy()[placed.mine])
+            words_of(part, placed.lengths.numpy()[placed.local_indices])
             for part, placed in zip(passes.values(), placements)
         ]
     )
@@ -154,19 +154,19 @@ def exchange(
     places = np.empty_like(arriving)
     places[arriving] = np.arange(len(arriving))
     arrived = Ragged(words.numpy(), offsets_of(coming[arriving])).take(places)
-    ends = np.cumsum([len(placed.mine) for placed in placements])
+    ends = np.cumsum([len(placed.local_indices) for placed in placements])
     return {
-        name: from_words(arrived.slice(end - len(placed.mine), end), part)
+        name: from_words(arrived.slice(end - len(placed.local_indices), end), part)
         for (name, part), placed, end in zip(passes.items(), placements, ends)
     }
 
 
-def words_of(part: Pass, lengths: np.ndarray) -> np.ndarray:
+def words_of(part: EncoderPass, lengths: np.ndarray) -> np.ndarray:
     """Return how many words `to_words` makes of sequences of so many tokens, int64[n]."""
     return lengths * (2 if isinstance(part.sequences, Masked) else 1) + _words_of_key(part)
 
 
-def to_words(part: Pass) -> Ragged:
+def to_words(part: EncoderPass) -> Ragged:
     """Return each sequence with all that belongs to it as one row of int32.
 
     Its key, its tokens and, of a masking, for every token the one to predict, or -1.
@@ -187,7 +187,7 @@ def to_words(part: Pass) -> Ragged:
     return Ragged(woven.ids, woven.offsets[::kinds])
 
 
-def from_words(rows: Ragged, like: Pass) -> Pass:
+def from_words(rows: Ragged, like: EncoderPass) -> EncoderPass:
     """Return the pass over the sequences of which `to_words` made the rows, else as `like`."""
     masked, key = isinstance(like.sequences, Masked), _words_of_key(like)
     lengths = (rows.lengths - key) // (2 if masked else 1)
@@ -201,5 +201,5 @@ def from_words(rows: Ragged, like: Pass) -> Pass:
     return replace(like, sequences=Masked(pieces[1], positions, pieces[2].ids[positions]), keys=keys)
 
 
-def _words_of_key(part: Pass) -> int:
+def _words_of_key(part: EncoderPass) -> int:
     return 0 if part.keys is None else _KEY_WORDS

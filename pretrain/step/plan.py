@@ -1,7 +1,6 @@
 """What a step runs, and what all ranks agree on before it: its passes and their micro-batches."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +15,13 @@ from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_
 from pretrain.ledger.hashes import COLUMNS, sum_words
 from pretrain.objectives import WholeObjective
 
-VIEWS, MOMENTUM, GUIDE = (
-    "views",
-    "momentum",
-    "guide",
-)  # names of passes; others are those of a masking or a sequence loss
+# names of passes; others are those of a masking or a sequence loss
+VIEWS, MOMENTUM, GUIDE = "views", "momentum", "guide"
 _VIEWS, _MASKED, _SEQUENCE = 0, 1, 16  # what tells apart torch's random states in the passes
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class EncoderPass:
     """Sequences of this rank that one encoder reads, in micro-batches of at most `budget` tokens.
 
     lengths_of: the names of their lengths in `StepPlan.sequences`, of each role one.
@@ -60,7 +56,7 @@ def length_of(role: str) -> str:
 
 def passes_of(
     batch: RankBatch, objective: WholeObjective, budget: int, seed: int, rank: int
-) -> dict[str, Pass]:
+) -> dict[str, EncoderPass]:
     """Return the passes of a step by name: the same names on every rank.
 
     The keys of a pass say run, step, sequence and view: dropout by them is that of any split into
@@ -75,21 +71,21 @@ def passes_of(
         numbers = range(len(objective.roles))
         keys = np.concatenate([sequence_keys(seed, step, ids, number, "view") for number in numbers])
         lengths = tuple(map(length_of, objective.roles))
-        passes[VIEWS] = Pass(views, budget, lengths, (seed, step, rank, _VIEWS), keys)
+        passes[VIEWS] = EncoderPass(views, budget, lengths, (seed, step, rank, _VIEWS), keys)
         if objective.momentum_role:
             role = objective.momentum_role
-            passes[MOMENTUM] = Pass(tokens[role], budget, (length_of(role),))
+            passes[MOMENTUM] = EncoderPass(tokens[role], budget, (length_of(role),))
         if roles := objective.guided_roles:
             views = Ragged.concatenate([tokens[role] for role in roles])
-            passes[GUIDE] = Pass(views, budget, tuple(map(length_of, roles)))
+            passes[GUIDE] = EncoderPass(views, budget, tuple(map(length_of, roles)))
     if objective.weights(step).get("mlm", 0) > 0:
         for copy, masked in enumerate(batch.masked):
             keys, seeds = sequence_keys(seed, step, ids, copy, "masking"), (seed, step, rank, _MASKED + copy)
-            passes[masking(copy)] = Pass(masked, budget, ("length",), seeds, keys)
+            passes[masking(copy)] = EncoderPass(masked, budget, ("length",), seeds, keys)
     for number, (term, role) in enumerate(objective.sequence_passes(step)):
         keys = sequence_keys(seed, step, ids, number, "sequence-loss")
         seeds, half = (seed, step, rank, _SEQUENCE + number), max(1, budget // 2)
-        passes[sequence_loss(term, role)] = Pass(tokens[role], half, (length_of(role),), seeds, keys)
+        passes[sequence_loss(term, role)] = EncoderPass(tokens[role], half, (length_of(role),), seeds, keys)
     return passes
 
 
@@ -129,8 +125,8 @@ class StepPlan:
 
     @staticmethod
     def of_rank(
-        batch: RankBatch, objective: WholeObjective, passes: dict[str, Pass], request: int, busy: int
-    ) -> StepPlan:
+        batch: RankBatch, objective: WholeObjective, passes: dict[str, EncoderPass], request: int, busy: int
+    ) -> "StepPlan":
         """Return this rank's own numbers."""
         lengths = {name: part.sequences.lengths for name, part in passes.items()}
         sequences = {"length": batch.original.lengths}
@@ -153,30 +149,45 @@ class StepPlan:
         )
 
     def to_tensor(self, most: int) -> Tensor:
-        """Return all numbers as one int64[K], for one all-gather; `merge` knows their order.
+        """Return all numbers as one int64[K], for one all-gather; `merge` takes it apart.
 
         most: sequences of the rank that draws most, which makes K the same on all.
         """
-        counts = [*self.micro_batches.values(), *self.tokens.values(), *self.masked_tokens]
-        head = torch.tensor([*counts, self.request, self.substitutions, *self.sums, *self.busy, *self.drawn])
         filler = (0, most - self.drawn[0])
-        return torch.cat([head, *(torch.nn.functional.pad(of, filler) for of in self.sequences.values())])
+        padded = [torch.nn.functional.pad(of, filler) for of in self.sequences.values()]
+        return torch.cat([torch.tensor([n for of in self._counts().values() for n in of]), *padded])
 
-    def merge(self, every: Tensor) -> StepPlan:
+    def _counts(self) -> dict[str, Sequence[int]]:
+        """Return the numbers that are not of single sequences, by field, in the order of the tensor."""
+        return {
+            "micro_batches": list(self.micro_batches.values()),
+            "tokens": list(self.tokens.values()),
+            "masked_tokens": self.masked_tokens,
+            "request": [self.request],
+            "substitutions": [self.substitutions],
+            "sums": self.sums,
+            "busy": self.busy,
+            "drawn": self.drawn,
+        }
+
+    def merge(self, every: Tensor) -> "StepPlan":
         """Merge all ranks' tensors, int64[W, K], on the CPU."""
-        width = len(self.micro_batches) + len(self.tokens) + len(self.masked_tokens) + 4 + len(self.sums)
-        counts = iter(every[:, :width].numpy().T)
-        padded = every[:, width:].unflatten(1, (len(self.sequences), -1)).transpose(0, 1)
-        drawn = every[:, width - 1]
+        widths = {field: len(of) for field, of in self._counts().items()}
+        *parts, padded = every.split([*widths.values(), every.shape[1] - sum(widths.values())], dim=1)
+        counts = dict(zip(widths, parts))
+        most = {field: of.amax(0).tolist() for field, of in counts.items() if of.numel()}
+        total = {field: of.sum(0).tolist() for field, of in counts.items()}
+        drawn = counts["drawn"][:, 0]
+        padded = padded.unflatten(1, (len(self.sequences), -1)).transpose(0, 1)
         columns = padded[:, torch.arange(padded.shape[2]) < drawn[:, None]]
         return StepPlan(
-            {name: int(next(counts).max()) for name in self.micro_batches},
-            {name: int(next(counts).sum()) for name in self.tokens},
-            [int(next(counts).sum()) for _ in self.masked_tokens],
-            int(next(counts).max()),
-            int(next(counts).sum()),
+            dict(zip(self.micro_batches, most.get("micro_batches", []))),
+            dict(zip(self.tokens, total["tokens"])),
+            total["masked_tokens"],
+            most["request"][0],
+            total["substitutions"][0],
             drawn.tolist(),
             dict(zip(self.sequences, columns)),
-            tuple(int(next(counts).sum()) for _ in self.sums),
-            tuple(next(counts).tolist()),
+            tuple(total["sums"]),
+            tuple(counts["busy"][:, 0].tolist()),
         )

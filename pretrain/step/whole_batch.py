@@ -39,16 +39,16 @@ from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
-from pretrain.step.balance import home
+from pretrain.step.balance import initial_owners
 from pretrain.step.model import (
     Condition,
     Embed,
     EmbedByGuide,
     EmbedByMomentum,
-    Idle,
     MaskedLoss,
     Relate,
     SequenceLoss,
+    TouchUnusedHeads,
 )
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import GUIDE, MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
@@ -167,7 +167,7 @@ class WholeBatch:
                     batch, rows, placements, plan, weights, not maskings, probing, of_host
                 )
             elif self.objective.roles:
-                zero = self.engine(Idle(self.device))
+                zero = self.engine(TouchUnusedHeads(self.device))
                 if zero.requires_grad:  # without heads it depends on nothing
                     self.reduction.backward(zero, final=not maskings)
             if maskings:
@@ -210,11 +210,8 @@ class WholeBatch:
         single = len(views) == 1
         with self.clock("encode"), nullcontext() if single else torch.no_grad():
             parts = [self.engine(Embed(row)) for row in views]
-            vectors = parts[0].new_zeros((placed.most, parts[0].shape[1]))
-            for row, part in zip(views, parts):
-                vectors[row.rows] = part.detach()
         with self.clock("loss"):
-            whole = placed.in_order(self._gather(vectors))
+            whole = self._in_order(views, parts, placed)
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
             context = self._context(batch, plan, probing, of_host)
         if GUIDE in rows:
@@ -234,7 +231,7 @@ class WholeBatch:
             # made so: they reach all ranks, which then leave the update out together. No host sync.
             total = total * torch.where(total.detach().isfinite(), 1.0, torch.nan)
             self.reduction.backward(total, final=False)
-            mine = placed.of_mine(whole.grad.flatten(0, 1)) * self.world
+            mine = placed.local_rows(whole.grad.flatten(0, 1)) * self.world
             if probing:
                 context.measures.update(
                     measure_shares(self.engine.module, whole, context, list(terms), weights, of_sequences)
@@ -262,7 +259,7 @@ class WholeBatch:
             seed=self.seed,
             present={role: of_sequences[f"present {role}"].bool() for role in roles},
             labels=of_sequences.get("label"),
-            groups=send([torch.from_numpy(home(plan.drawn))], self.device)[0],
+            groups=send([torch.from_numpy(initial_owners(plan.drawn))], self.device)[0],
             identities=identities if self.mask_duplicates else None,
             probing=probing,
         )
@@ -280,7 +277,8 @@ class WholeBatch:
             return objective.negatives(pool, present)
         texts = [sequences[f"identity {role}"] for role in objective.roles if role not in given]
         meanings = Meanings.of(torch.stack(texts))
-        groups = torch.from_numpy(home(drawn)) if objective.is_local else torch.zeros_like(meanings.records)
+        owners = torch.from_numpy(initial_owners(drawn))
+        groups = owners if objective.is_local else torch.zeros_like(meanings.records)
         keys = meanings.records * self.world + groups  # a meaning, where anchors see no other rank's
         members = keys.bincount(minlength=self.world * len(meanings.texts)).double()
         equal = 0.0
@@ -295,22 +293,16 @@ class WholeBatch:
         if step:
             self.objective.follow()
         with self.clock("encode"):
-            vectors = torch.zeros(placed.most, self.engine.module.encoder.hidden_size, device=self.device)
-            for row in rows:
-                vectors[row.rows] = self.engine(EmbedByMomentum(row))
-        return placed.in_order(self._gather(vectors))
+            parts = [self.engine(EmbedByMomentum(row)) for row in rows]
+        return self._in_order(rows, parts, placed)
 
     def _guided(self, rows: list[MicroBatch], placed: Placement) -> dict[str, Tensor]:
         """Return the guide's vectors of the global batch: role -> float32[N, g]."""
         model = self.engine.module  # not by the engine: it holds no parameter of the guide
         with self.clock("encode"):
             parts = [EmbedByGuide(row).answer(model) for row in rows]
-            vectors = parts[0].new_zeros((placed.most, parts[0].shape[1]))
-            for row, part in zip(rows, parts):
-                vectors[row.rows] = part
-        whole = placed.in_order(self._gather(vectors))
         roles = self.objective.guided_roles
-        return dict(zip(roles, whole.unflatten(0, (len(roles), -1))))
+        return dict(zip(roles, self._in_order(rows, parts, placed).unflatten(0, (len(roles), -1))))
 
     # ---- losses of one sequence at a time, conditioned on the whole batch
 
@@ -345,8 +337,8 @@ class WholeBatch:
             scale = term.sequence_scale(whole.shape[1] * len(term.sequence_roles), tokens)
             placed, condition = placements[sequence_loss(name, role)], conditions[name].get(role)
             if condition is not None:
-                gradient = condition.new_zeros((placed.most, *condition.shape[1:]))
-                condition = placed.of_mine(condition)
+                gradient = condition.new_zeros((placed.max_rows_per_rank, *condition.shape[1:]))
+                condition = placed.local_rows(condition)
             total = torch.zeros((), dtype=torch.float64, device=self.device)
             for row in rows[sequence_loss(name, role)]:
                 own = None if condition is None else condition[row.rows].requires_grad_()
@@ -392,6 +384,13 @@ class WholeBatch:
         return torch.stack([total / max(count, 1) for total, count in zip(sums, counts)]).sum()
 
     # ---- ranks, and the engine
+
+    def _in_order(self, rows: list[MicroBatch], parts: list[Tensor], placed: Placement) -> Tensor:
+        """Gather the vectors of this rank's rows with those of all ranks, in order: [S, d]."""
+        vectors = parts[0].new_zeros((placed.max_rows_per_rank, parts[0].shape[1]))
+        for row, part in zip(rows, parts):
+            vectors[row.rows] = part.detach()
+        return placed.in_order(self._gather(vectors))
 
     def _gather(self, mine: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         """Stack all ranks' tensors of the same shape in order of rank: [W, ...]."""

@@ -1,6 +1,8 @@
 """Compare the files of a run with what it has recorded of them: rows, settings, tokenizer and weights."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,8 @@ from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.folder import read_policy
 from pretrain.export.sums import changed_files
 from pretrain.start.continuity import COMPARED
-from pretrain.telemetry.metrics_file import read_metrics, split_link, whole_lines
+from pretrain.telemetry.metrics_file import NO_LINES, Place, link_of, read_metrics, split_link, whole_lines
 from pretrain.verify.records import EXPORTS
-from pretrain.verify.rows import check_chain, check_steps
 
 _SHOWN = 20
 
@@ -27,7 +28,6 @@ def verify_files(run: Path) -> bool:
     Every byte of its checkpoints and exports is read.
     """
     faults: list[str] = []
-    unrecorded: list[str] = []
     progress: dict[str, dict[str, Any]] = {}  # by name of a checkpoint, the newest first, or export
     newest: dict[str, Any] = {}
     for path in candidates(run / "checkpoints"):
@@ -43,20 +43,16 @@ def verify_files(run: Path) -> bool:
         faults += [f"{name}/{file} is changed or gone" for file in changed or ()]
         if not changed and (policy := read_policy(run / name)) is not None:
             progress[name] = policy.get("progress", {})
-            unrecorded += [f"the files of {name}"] if changed is None else []
     # behind the checkpoints: a run that is training writes rows first
     lines, rows = whole_lines(run / "metrics.jsonl"), list(read_metrics(run / "metrics.jsonl"))
     places = {name: one["rows"] for name, one in progress.items() if one.get("rows")}
-    # a best/ of step 0 that a resume made again records none
-    unrecorded += [
-        f"rows before {name}" for name in progress if name not in places and progress[name].get("step")
-    ]
     links = {split_link(line)[1] for line in lines}
     last = newest.get("progress", {}).get("rows", {}).get("link")
+    # resumed from an earlier step, a run has another end than its export
     if abandoned := last in links and places.get("export", {"link": last})["link"] not in links:
         del places["export"]
-    faults += check_chain(lines, places)
     config = load_config(run / "config.yaml", {})
+    faults += check_chain(lines, places)
     faults += check_steps(rows, config, newest.get("progress", {}))
     faults += _check_settings(run, config, rows, newest)
     if newest and not _is_tokenizer(run / "tokenizer", newest["tokenizer_hash"]):
@@ -65,15 +61,86 @@ def verify_files(run: Path) -> bool:
         more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
         print("\n  ".join(["files that are not as the run wrote them:", *faults[:_SHOWN], *more]))
     else:
-        print(
-            f"{len(lines)} lines of metrics.jsonl, config.yaml, tokenizer, {', '.join(progress)}: every file "
-            "as the run wrote it"
-        )
+        names = f"{len(lines)} lines of metrics.jsonl, config.yaml, tokenizer, {', '.join(progress)}"
+        print(f"{names}: every file as the run wrote it")
     if abandoned:
         print("  export is of an abandoned end: the run was resumed from an earlier step")
-    if unrecorded:
-        print(f"  not recorded, by an older version: {', '.join(unrecorded)}")
     return not faults
+
+
+def check_chain(lines: Sequence[bytes], places: Mapping[str, Place]) -> Iterator[str]:
+    """Yield what is wrong with whole lines: each that is changed, doubled, moved, or follows a gap.
+
+    Lines at the beginning that have no link are of an older version.
+
+    Args:
+        places: name of a checkpoint or export -> the place that it records.
+    """
+    split = [split_link(line) for line in lines]
+    links = [link for _, link in split]
+    before, broken, chained = NO_LINES["link"], False, False
+    for number, (line, link) in enumerate(split, 1):
+        if link and link_of(before, line) != link:
+            broken = True
+            yield f"{_name(number, line)} is changed, or lines before it are gone"
+        elif chained and not link:
+            yield f"{_name(number, line)} has no link, or none that can be read"
+        before, chained = link or before, chained or bool(link)
+    for name, place in places.items():
+        recorded = f"{name} records {place['lines']} lines of metrics.jsonl, and the last of them"
+        if place["link"] not in links:
+            yield f"{recorded} is not there"
+        elif place["lines"] != (now := 1 + links.index(place["link"])) and not broken:
+            yield f"{recorded} is line {now}"
+
+
+def check_steps(
+    rows: Sequence[Mapping[str, Any]], config: Config, progress: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what is wrong with the steps of rows of training: one is missing, doubled, or not in order.
+
+    Args:
+        rows: all records. config: as config.yaml has it now. progress: of the newest checkpoint.
+    """
+    rows = [row for row in rows if isinstance(row.get("step"), int)]
+    steps = [row["step"] for row in rows if "loss" in row]
+    for before, step in itertools.pairwise(steps):
+        if step <= before:
+            yield f"the row of step {step} stands behind that of step {before}"
+    undone = [(back["from"], back["to"]) for back in progress.get("rollbacks", [])]
+    spans = [*progress.get("jumped", []), *undone]
+    untrained = {step for first, stop in spans for step in range(first + 1, stop + 1)}
+    left_out = {row["step"] for row in rows if "left_out" in row} | untrained
+    # a branch without its trunk's rows begins later
+    begin = rows[0]["step"] if rows and "config_sha256" in rows[0] else 0
+    written, missing, waiting = set(steps), [], False  # waiting: a sound step since the last row
+    parts = list(_intervals(config, progress, max([progress.get("step", 0), *steps[-1:]])))
+    for first, last, every in reversed(parts):
+        for step in range(max(first, begin + 1), last + 1):
+            waiting = step not in written and (waiting or step not in left_out)
+            if waiting and step not in untrained and (step == 1 or step % every == 0):
+                missing.append(step)
+                waiting = False
+    if missing:
+        some = ", ".join(map(str, missing[:10])) + (" ..." if len(missing) > 10 else "")
+        yield f"metrics.jsonl has no row of step {some}, {len(missing)} in all (train.log_every)"
+
+
+def _intervals(config: Config, progress: Mapping[str, Any], last: int) -> Iterator[tuple[int, int, int]]:
+    """Yield first step, last step, and log_every of the parts of a run, the last part first."""
+    every = config.train.log_every
+    for change in reversed(progress.get("changes", [])):
+        if change["key"] == "train.log_every":
+            yield change["step"] + 1, last, every
+            last, every = change["step"], change["from"]
+    yield 1, last, every
+
+
+def _name(number: int, line: bytes) -> str:
+    try:
+        return f"line {number} of metrics.jsonl (step {json.loads(line)['step']})"
+    except (ValueError, KeyError, TypeError):
+        return f"line {number} of metrics.jsonl"
 
 
 def _check_settings(

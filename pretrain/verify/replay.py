@@ -49,6 +49,7 @@ class Replay:
     ) -> None:
         self.config = trains_on(config)
         self.reader: ShardReader = open_train(self.config)
+        self.views: list[ViewSpec] = view_specs(self.config)
         self.settings = LoaderSettings.of(config)
         self.lanes: AnyLanes = lanes_of(self.reader, self.settings)
         self.substitutions, self.jumped = list(substitutions), jumped
@@ -56,10 +57,6 @@ class Replay:
         self.first_of_chunk = np.concatenate([[0], np.cumsum(self.reader.chunk_sizes)])
         self._words = np.empty((self.reader.num_sequences, 2), np.uint64)
         self._hashed = np.zeros(self.reader.num_chunks, dtype=bool)
-
-    @property
-    def views(self) -> list[ViewSpec]:
-        return view_specs(self.config)
 
     def draws(self, first: int, stop: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield, for some steps at a time, (steps int64[s], chunk int64[s, B], index int64[s, B])."""
@@ -80,20 +77,13 @@ class Replay:
             new = [number for number in np.unique(chunk).tolist() if not self._hashed[number]]
             self.reader.fetch(new)
             for number in new:
-                self._hash(number)
+                self._hashed[number] = True
+                rows = slice(self.first_of_chunk[number], self.first_of_chunk[number + 1])
+                content = self.read(number)  # of a chunk that cannot be read, zeros
+                self._words[rows] = 0 if content is None else words_of(content)
             words = self._words.take(self.first_of_chunk.take(chunk) + index, axis=0)
             for step, sums in zip(steps.tolist(), words.sum(axis=1, dtype=np.uint64)):
                 yield step, (*sums.view(np.int64).tolist(), *(0,) * (COLUMNS - 2))
-
-    def _hash(self, chunk: int) -> None:
-        """Put the words of a chunk's sequences into the table; of one that cannot be read, zeros."""
-        self._hashed[chunk] = True
-        rows = slice(self.first_of_chunk[chunk], self.first_of_chunk[chunk + 1])
-        content = self.read(chunk)
-        if content is None:
-            self._words[rows] = 0
-        else:
-            self._words[rows] = sequence_words(content.sequence_ids, sequence_identities(content.sequences))
 
     def read(self, chunk: int) -> Chunk | None:
         """Read a chunk; None, with its reason in `unread`, where that fails."""
@@ -124,3 +114,8 @@ class Replay:
         position = Position(first, stop, recorded=self.substitutions, replaying=True, jumps=self.jumped)
         for batch in Loader(self.reader, spec, settings, position):
             yield batch.step, sum_words(batch.words)
+
+
+def words_of(chunk: Chunk) -> np.ndarray:
+    """Return the words of the sequences of a chunk: uint64[n, 2]."""
+    return sequence_words(chunk.sequence_ids, sequence_identities(chunk.sequences))

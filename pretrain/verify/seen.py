@@ -5,19 +5,16 @@ text, split into sentences and tokenised as `clearly prepare` does it, wherever 
 one of its sentences.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
-from pretrain.data.shards import Chunk
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.wrapping import margin, unwrap, words_of
@@ -29,8 +26,7 @@ _SHOWN = 20
 _FETCHED_AT_ONCE = 64  # chunks of remote data
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """A sentence of the document in a sequence of the data.
 
     sentence: its number in the document, from 0. sequence: its number in the split. column: of the record.
@@ -43,9 +39,8 @@ class Match:
     roles: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A step that has read a sequence. step: counted from 1, as rows of metrics are; times: in that step."""
+class Reading(NamedTuple):
+    """A step, counted from 1, that has read a sequence some times."""
 
     step: int
     epoch: int
@@ -108,44 +103,45 @@ def find_matches(replay: Replay, phrases: Phrases) -> list[Match]:
 
     A chunk that cannot be read goes into `replay.unread`.
     """
-    found = []
+    matches = []
     for number in range(replay.reader.num_chunks):
         if number % _FETCHED_AT_ONCE == 0:
             replay.reader.fetch(range(number, min(number + _FETCHED_AT_ONCE, replay.reader.num_chunks)))
         content = replay.read(number)
         if content is None:
             continue
-        width = len(content.columns)
+        filled = content.stored.lengths.reshape(-1, len(content.columns)) > 0
         for sentence, row in phrases.find(content.stored):
-            record, column = divmod(row, width)
-            found.append(_match(replay, content, sentence, record, content.columns[column]))
-    return list(dict.fromkeys(found))
+            record, place = divmod(row, len(content.columns))
+            roles = roles_of(replay, content.columns, filled[record], content.columns[place])
+            sequence = int(content.sequence_ids[record])
+            matches.append(Match(sentence, sequence, content.columns[place], roles))
+    return list(dict.fromkeys(matches))
 
 
-def _match(replay: Replay, content: Chunk, sentence: int, record: int, column: str) -> Match:
-    """Describe a sentence in a column of a record; a view of a column that is empty is made of the text."""
-    text, filled = content.columns[0], content.stored.lengths.reshape(-1, len(content.columns))[record] > 0
-    has = {name: bool(there) for name, there in zip(content.columns, filled)}
-    roles = [MASKED] if column == text and replay.config.objective.masked_copies else []
-    roles += [view.role for view in replay.views if (view.column if has.get(view.column) else text) == column]
-    return Match(sentence, int(content.sequence_ids[record]), column, tuple(roles))
+def roles_of(replay: Replay, columns: tuple[str, ...], filled: np.ndarray, column: str) -> tuple[str, ...]:
+    """Return what is made of a column of a record; a view of a column that is empty is made of the text."""
+    there = {name for name, has in zip(columns, filled) if has}
+    roles = [MASKED] if column == columns[0] and replay.config.objective.masked_copies else []
+    sources = {view.role: view.column if view.column in there else columns[0] for view in replay.views}
+    return (*roles, *(role for role, source in sources.items() if source == column))
 
 
 def find_readings(replay: Replay, sequences: set[int], first: int, stop: int) -> list[Reading]:
     """Find the steps from `first` to `stop` - 1, counted from 0, that have read one of the sequences."""
     wanted = np.zeros(replay.reader.num_sequences, dtype=bool)
     wanted[list(sequences)] = True
-    found = []
+    readings = []
     for steps, chunk, index in replay.draws(first, stop):
         drawn = replay.first_of_chunk.take(chunk) + index
         rows, places = np.nonzero(wanted.take(drawn))
         counts = Counter(zip(rows.tolist(), drawn[rows, places].tolist()))
         epochs = np.asarray(replay.lanes.epoch_of(steps))
-        found += [
+        readings += [
             Reading(int(steps[row]) + 1, int(epochs[row]), sequence, times)
             for (row, sequence), times in sorted(counts.items())
         ]
-    return found
+    return readings
 
 
 def answer(run: Path, replay: Replay, document: str, first: int, last: int, out: Path | None) -> None:
@@ -159,40 +155,41 @@ def answer(run: Path, replay: Replay, document: str, first: int, last: int, out:
     """
     sentences, matches = _look_up(replay, document)
     readings = find_readings(replay, {match.sequence for match in matches}, first - 1, last)
-    times = Counter[int]()
-    for reading in readings:
-        times[reading.sequence] += reading.times
-    there = {match.sentence for match in matches}
-    span = f"steps {first} to {last} of {run}"
     if not document.startswith("id:"):
+        there = {match.sentence for match in matches}
         print(f"{len(there)} of {len(sentences)} sentences are in the data of {run}")
         for number in [number for number in range(len(sentences)) if number not in there][:_SHOWN]:
             print(f"  not found: {sentences[number][:100]}")
     for match in matches[:_SHOWN]:
-        steps = [str(reading.step) for reading in readings if reading.sequence == match.sequence]
-        at = f": {', '.join(steps[:8])}{' ...' if len(steps) > 8 else ''}" if steps else ""
-        roles = f" as {', '.join(match.roles)}" if match.roles else ", in no view"
-        read = f"read {_count(times[match.sequence], 'time')}{roles}, at {_count(len(steps), 'step')}{at}"
-        text = sentences[match.sentence][:60]
-        print(f"  sequence {match.sequence} ({match.column}): {read}: {text}")
+        own = [reading for reading in readings if reading.sequence == match.sequence]
+        steps = ", ".join(str(reading.step) for reading in own[:8]) + (" ..." if len(own) > 8 else "")
+        print(
+            f"  sequence {match.sequence} ({match.column}; {', '.join(match.roles) or 'in no view'}): read "
+            f"{sum(reading.times for reading in own)} times, at steps {steps or 'none'}: "
+            f"{sentences[match.sentence][:60]}"
+        )
     if len(matches) > _SHOWN:
         print(f"  and {len(matches) - _SHOWN} more; --out FILE.tsv lists all")
     for reason in list(replay.unread.values())[:5]:
         print(f"  cannot be read now, so not looked through: {reason}")
     steps_of_all = sorted({reading.step for reading in readings})
+    span = f"steps {first} to {last} of {run}"
     if steps_of_all:
-        print(
-            f"{span}: read at {len(steps_of_all)} of them, {_count(times.total(), 'time')} in all, first at "
-            f"step {steps_of_all[0]}, last at step {steps_of_all[-1]}"
-        )
+        times = sum(reading.times for reading in readings)
+        said = f"read at {len(steps_of_all)} of them, {times} times in all"
+        print(f"{span}: {said}, first at step {steps_of_all[0]}, last at step {steps_of_all[-1]}")
     else:
         print(f"{span}: not read" + ("" if matches else ", and not in the data"))
     if out is not None:
-        _write(out, sentences, matches, readings)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+        lines = ["sentence\tsequence\tcolumn\troles\tstep\tepoch\ttimes\ttext"]
+        for match in matches:
+            cells = match.sentence, match.sequence, match.column, ",".join(match.roles)
+            for reading in readings:
+                if reading.sequence == match.sequence:
+                    of_step = reading.step, reading.epoch, reading.times, sentences[match.sentence]
+                    lines.append("\t".join(map(str, (*cells, *of_step))))
+        make_folder(out.parent)
+        replace_durably(out, ("\n".join(lines) + "\n").encode())
 
 
 def _look_up(replay: Replay, document: str) -> tuple[list[str], list[Match]]:
@@ -202,49 +199,26 @@ def _look_up(replay: Replay, document: str) -> tuple[list[str], list[Match]]:
         total = replay.reader.num_sequences
         if not all(number.strip().isdecimal() and int(number) < total for number in numbers):
             raise UserError(f"--seen {document}: numbers of sequences are 0 to {total - 1}, as id:12,13")
-        roles = tuple(view.role for view in replay.views)
-        if replay.config.objective.masked_copies:
-            roles = (MASKED, *roles)
+        masked = (MASKED,) if replay.config.objective.masked_copies else ()
+        roles = (*masked, *(view.role for view in replay.views))
         matches = [Match(place, int(number), "record", roles) for place, number in enumerate(numbers)]
         return [f"id:{number}" for number in numbers], matches
     text = document
     try:
         if Path(document).is_file():
             text = Path(document).read_text("utf-8")
-    except (OSError, ValueError) as error:  # a long text is no path
-        if not isinstance(error, OSError):
-            raise UserError(f"--seen {document[:80]}: not a file of UTF-8 text ({error})") from None
+    except OSError:  # a long text is no path
+        pass
+    except ValueError as error:
+        raise UserError(f"--seen {document[:80]}: not a file of UTF-8 text ({error})") from None
     sources = [s for part in replay.reader.parts for s in part.manifest.get("config", {}).get("sources", [])]
-    ways = [text]  # and as lines were joined
+    texts = [text]  # and as lines were joined
     if width := margin(text):
-        ways.append(unwrap(text, width, words_of(text)))
+        texts.append(unwrap(text, width, words_of(text)))
     if any(source.get("unwrap") is True for source in sources):
-        ways.append(unwrap(text, 0))
-    sentences = list(dict.fromkeys(sentence for way in ways for sentence in sentences_of(way)))
-    tokenizer = load_tokenizer(replay.reader.tokenizer_path)
-    phrases = Phrases(tokenizer, sentences, replay.reader.max_length - 2)
+        texts.append(unwrap(text, 0))
+    sentences = list(dict.fromkeys(sentence for text in texts for sentence in sentences_of(text)))
     if not sentences:
         raise UserError("--seen: the document has no sentence")
-    return sentences, find_matches(replay, phrases)
-
-
-def _write(out: Path, sentences: list[str], matches: list[Match], readings: list[Reading]) -> None:
-    """Write a row for every sentence, sequence and step."""
-    steps: dict[int, list[Reading]] = {}
-    for reading in readings:
-        steps.setdefault(reading.sequence, []).append(reading)
-    rows = [
-        asdict(match) | asdict(reading) | {"roles": list(match.roles), "text": sentences[match.sentence]}
-        for match in matches
-        for reading in steps.get(match.sequence, [])
-    ]
-    make_folder(out.parent)
-    if out.suffix == ".json":
-        replace_durably(out, (json.dumps(rows, ensure_ascii=False, indent=1) + "\n").encode())
-        return
-    names = ["sentence", "sequence", "column", "roles", "step", "epoch", "times", "text"]
-    lines = ["\t".join(names)]
-    for row in rows:
-        row["roles"] = ",".join(row["roles"])
-        lines.append("\t".join(str(row[name]) for name in names))
-    replace_durably(out, ("\n".join(lines) + "\n").encode())
+    tokenizer = load_tokenizer(replay.reader.tokenizer_path)
+    return sentences, find_matches(replay, Phrases(tokenizer, sentences, replay.reader.max_length - 2))

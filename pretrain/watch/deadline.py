@@ -5,10 +5,8 @@ The other looks at the clock, touches no file, and when the deadline has passed 
 `REPORT` seconds, whatever the rest of it does.
 
 Only time in which this process ran is counted: a run that is suspended as a whole, and continued, goes on.
-What it cannot see is a main thread that holds Python's lock for ever. To the other ranks that one is silent.
+A main thread that holds Python's lock forever stops both threads: to the other ranks that one is silent.
 """
-
-from __future__ import annotations
 
 import contextlib
 import faulthandler
@@ -18,10 +16,10 @@ import statistics
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -29,7 +27,7 @@ import torch.distributed as dist
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.shutdown import EXIT_REQUEUE
 from pretrain.telemetry.stopwatch import Stopwatch
-from pretrain.watch.ending import FOLDER, REPORT, Ending, begin_folder, bounded
+from pretrain.watch.ending import FOLDER, REPORT, Ending, begin_folder, call_with_timeout
 from pretrain.watch.heartbeat import ENDS, heartbeat, silent_ranks, who_is_behind
 
 FLOOR = 60.0
@@ -68,8 +66,6 @@ class Watchdog:
         self._step, self._outside, self._moves = 0, ["start"], 0
         self._idle = 0.0
         self._done, self._fired, self._turn = threading.Event(), threading.Event(), threading.Lock()
-
-    # -- what the run tells ------------------------------------------------------
 
     def begin(self, step: int) -> None:
         """Begin to watch, at a number of steps done. Collective."""
@@ -116,7 +112,7 @@ class Watchdog:
             self._moves += 1
             raise
 
-    def __enter__(self) -> Watchdog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -135,8 +131,6 @@ class Watchdog:
             if replacement is not error:
                 raise replacement from None
 
-    # -- the threads -------------------------------------------------------------
-
     @property
     def phase(self) -> str:
         """What this rank does now."""
@@ -151,17 +145,13 @@ class Watchdog:
         if self._outside and self._outside[-1] == ENDS:
             return END
         if not self._outside and len(self._recent) >= (1 if self.deadline else 3):
-            usual = max(statistics.median(self._recent), self._longest_wait)
-            return self.deadline or max(FLOOR, TIMES * usual)
+            # a slow loader makes all wait for a batch, once for many steps' batches
+            wait = self._clock.longest.get("data", 0.0) if self._clock is not None else 0.0
+            return self.deadline or max(FLOOR, TIMES * max(statistics.median(self._recent), wait))
         if self.deadline:
             return TIMES * self.deadline
         longest = self._longest.get(self._outside[-1]) if self._outside else None
         return OUTSIDE if longest is None else max(OUTSIDE_FLOOR, TIMES * longest)
-
-    @property
-    def _longest_wait(self) -> float:
-        """Of this rank for a batch, so far: a slow loader makes all wait, once for many steps' batches."""
-        return self._clock.longest.get("data", 0.0) if self._clock is not None else 0.0
 
     def _beat(self) -> None:
         assert self._ending is not None
@@ -189,9 +179,11 @@ class Watchdog:
                 self._end()
 
     def _end(self) -> None:
-        status = bounded(self._report, REPORT, None)
+        status = call_with_timeout(self._report, REPORT, None)
         if status is None:
-            bounded(lambda: print(f"\nerror: {self._overdue()}", file=sys.stderr, flush=True), 2.0, None)
+            call_with_timeout(
+                lambda: print(f"\nerror: {self._overdue()}", file=sys.stderr, flush=True), 2.0, None
+            )
         # the kernel ends loader workers, and ranks that a plain command has started, with this process
         os._exit(EXIT_REQUEUE if status is None else status)
 
@@ -205,13 +197,15 @@ class Watchdog:
         """Leave the stacks, say who keeps the others waiting unless another rank does; return the status."""
         ending = self._ending
         assert ending is not None
-        bounded(self._dump, 5.0, None)
-        if not ending.claim() and (verdict := ending.of_others(REPORT / 2)):
+        call_with_timeout(self._dump, 5.0, None)
+        if not ending.claim() and (verdict := ending.wait_for_verdict(REPORT / 2)):
             return verdict.status
         before, now = ending.look_twice()
         silent = silent_ranks(before, now, ending.ranks)
-        what = f"{who_is_behind(before, now, ending.ranks)}. On rank {ending.rank} {self._overdue()}"
-        what += f", at {_main_thread()}. Stacks of all ranks: {ending.folder}/stacks-rank-*"
+        what = (
+            f"{who_is_behind(before, now, ending.ranks)}. On rank {ending.rank} {self._overdue()}. Stacks of "
+            f"all ranks: {ending.folder}/stacks-rank-*"
+        )
         status = ending.end(what, EXIT_REQUEUE)
         for rank in silent:  # it cannot end itself; where it is on another machine the launcher does
             if rank in now and rank != ending.rank:
@@ -243,12 +237,3 @@ def record_collectives(run_folder: Path) -> None:
 def _is_failure(error: BaseException) -> bool:
     """Return whether an exception is a run's failure: not Ctrl-C, and not the end of who read its output."""
     return isinstance(error, Exception) and not isinstance(error, BrokenPipeError)
-
-
-def _main_thread() -> str:
-    """Return where the main thread is: file, line and function."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    if frame is None:
-        return "its end"
-    innermost = traceback.extract_stack(frame)[-1]
-    return f"{Path(innermost.filename).name}:{innermost.lineno} {innermost.name}"

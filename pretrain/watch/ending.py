@@ -11,19 +11,18 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from augment.core.errors import AugmentationError
 from augment.core.waiting import within
 from pretrain.checkpoint.folder import candidates, step_of
-from pretrain.common.error_output import is_printed, mark_printed, print_error
+from pretrain.common.error_output import is_printed, mark_printed, print_before_sending, print_error
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
+from pretrain.common.passing_faults import PEER, SLOW, fault_of
 from pretrain.common.run_folder import FolderMoved, moved
 from pretrain.common.shutdown import EXIT_REQUEUE
-from pretrain.watch.faults import PEER, SLOW, fault_of
 from pretrain.watch.heartbeat import Heartbeat, read_all, silent_ranks, who_is_behind
 
 FOLDER, FOLDER_BEFORE = "watch", "watch.before"
@@ -40,8 +39,7 @@ class RunEnded(UserError):
     """A failure that has been explained; `exit_status` says whether a batch script starts the run again."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What the rank that spoke has said."""
 
     status: int
@@ -60,8 +58,6 @@ class Ending:
         self.run_folder, self.folder = run_folder, run_folder / FOLDER
         self.rank, self.ranks, self.start_step, self.between = rank, ranks, start_step, between
 
-    # -- by an exception -----------------------------------------------------
-
     def explain(self, error: Exception) -> Exception:
         """Print why the run ends, unless another rank does, and return what to raise for it.
 
@@ -71,46 +67,35 @@ class Ending:
         gone = error if isinstance(error, FolderMoved) else moved()
         if gone is not None:
             return gone
-        fault = fault_of(error)
+        fault, printed = fault_of(error), is_printed(error)
         for_users = isinstance(error, (UserError, AugmentationError))
-        told = is_printed(error)
-        self._keep(error)
-        waits = fault is not None and fault.kind in (PEER, SLOW) and self.ranks > 1 and not told
-        verdict = self.of_others(PATIENCE) if waits else None
+        text = "".join(traceback.format_exception(error))
+        call_with_timeout(lambda: (self.folder / f"error-rank-{self.rank}").write_text(text), 5.0, None)
+
+        # another rank may have failed first, or met the same error: then it speaks
+        follows = fault is not None and fault.kind in (PEER, SLOW) and self.ranks > 1 and not printed
+        verdict = self.wait_for_verdict(PATIENCE) if follows else None
         if verdict is None and not self.claim():
-            verdict = self.of_others(REPORT)
+            verdict = self.wait_for_verdict(REPORT)
         if verdict is not None:
-            if not (told or waits or _first_line(error) in verdict.text):
-                self._print(error, for_users)
+            if not (printed or follows or _first_line(error) in verdict.text):
+                print_before_sending(error)
             return _quiet(RunEnded(verdict.text), verdict.status)
+
+        what = str(error) if for_users else f"{type(error).__name__}: {_first_line(error)}"
         if fault is None:
             status = 2 if for_users else 1
-            if not told and not for_users:
+            if not printed and not for_users:
                 traceback.print_exception(error)
-            what = str(error) if for_users else f"{type(error).__name__}: {_first_line(error)}"
         else:
             status = EXIT_REQUEUE
-            what = str(error) if for_users else f"{fault.what} ({_first_line(error)})"
-            if waits:
+            what = what if for_users else f"{fault.what} ({_first_line(error)})"
+            if follows:
                 looks = self.look_twice()
                 if silent_ranks(*looks, self.ranks):
                     what = f"{who_is_behind(*looks, self.ranks)}. {what[0].upper()}{what[1:]}"
-        status = self.end(what, status, told, for_users and getattr(error, "says_what_next", False))
+        status = self.end(what, status, printed, for_users and getattr(error, "says_what_next", False))
         return _quiet(error, status) if fault is None and for_users else _quiet(RunEnded(what), status)
-
-    def _keep(self, error: Exception) -> None:
-        """Write the traceback of this rank where it can be looked up."""
-        text = "".join(traceback.format_exception(error))
-        bounded(lambda: (self.folder / f"error-rank-{self.rank}").write_text(text), 5.0, None)
-
-    def _print(self, error: Exception, for_users: bool) -> None:
-        """Print an error of this rank that the rank that spoke did not name."""
-        if for_users:
-            print_error(error)
-        else:
-            traceback.print_exception(error)
-
-    # -- the one who speaks ----------------------------------------------------
 
     def claim(self) -> bool:
         """Return whether this rank is the one to speak; so is every rank that cannot reach the folder."""
@@ -120,67 +105,66 @@ class Ending:
                 os.close(os.open(self.folder / CLAIM, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
             except FileExistsError:
                 return False
-            except OSError:
-                return True
             return True
 
-        return bounded(create, 5.0, True)
+        return call_with_timeout(create, 5.0, True)
 
-    def of_others(self, seconds: float) -> Verdict | None:
+    def wait_for_verdict(self, seconds: float) -> Verdict | None:
         """Return what another rank has said, if it does so in time."""
         end = time.monotonic() + seconds
         while True:
-            verdict = bounded(lambda: read_verdict(self.run_folder), 5.0, None)
+            verdict = call_with_timeout(lambda: read_verdict(self.run_folder), 5.0, None)
             if verdict is not None or time.monotonic() > end:
                 return verdict
             time.sleep(0.1)
 
-    def end(self, what: str, status: int, told: bool = False, complete: bool = False) -> int:
+    def end(self, what: str, status: int, printed: bool = False, complete: bool = False) -> int:
         """Print the last message and publish it; return the exit status.
 
         Args:
             status: EXIT_REQUEUE asks for another start, and becomes 1 where this one has made no progress.
-            told: what happened has been printed. complete: `what` says what is safe and what to type.
+            printed: what happened has been printed. complete: `what` says what is safe and what to type.
         """
         unknown: tuple[int, str] | None = (-1, "")
-        newest = bounded(lambda: newest_checkpoint(self.run_folder), 10.0, unknown)
+        newest = call_with_timeout(lambda: newest_checkpoint(self.run_folder), 10.0, unknown)
         status, after = self._what_next(newest, status)
         text = what if complete else f"{what}\n{after}"
-        bounded(lambda: replace_durably(self.folder / END, f"{status}\n{text}\n".encode()), 10.0, None)
-        if not (told and complete):
-            print_error(UserError(after if told else text))
+        content = f"{status}\n{text}\n".encode()
+        call_with_timeout(lambda: replace_durably(self.folder / END, content), 10.0, None)
+        if not (printed and complete):
+            print_error(UserError(after if printed else text))
         return status
 
     def _what_next(self, newest: tuple[int, str] | None, status: int) -> tuple[int, str]:
         """Return the status, and the lines that say what is safe and what to type."""
+        safe, again = "", "the same command with --resume auto"
         if newest is None:
             safe = f"nothing: {self.run_folder} has no checkpoint yet"
         elif newest[0] < 0:
             safe = f"the checkpoints in {self.run_folder}, which cannot be listed now"
         else:
             safe = f"{newest[1]}: the run as it was after step {newest[0]}"
-        again = "the same command with --resume auto"
         if status != EXIT_REQUEUE:
-            return status, f"  safe: {safe}\n  next: deal with the reason above, then {again}"
-        if newest is not None and (newest[0] < 0 or newest[0] > self.start_step):
-            return status, (
-                f"  safe: {safe}\n  next: this may pass (exit status {status}). slurm/pretrain_clear.sh "
-                f"starts the job again by itself; otherwise {again}"
+            then = f"deal with the reason above, then {again}"
+        elif newest is not None and (newest[0] < 0 or newest[0] > self.start_step):
+            then = (
+                f"this may pass (exit status {status}). slurm/pretrain_clear.sh starts the job again by "
+                f"itself; otherwise {again}"
             )
-        return 1, (
-            f"  safe: {safe}\n  next: this may pass, but no checkpoint was written since this start at step "
-            f"{self.start_step}, so the job is not requeued (exit status 1): it would lose the same again. "
-            f"Look at the nodes, or lower --checkpoint.every; then {again}"
-        )
-
-    # -- the other ranks --------------------------------------------------------
+        else:
+            status = 1
+            then = (
+                f"this may pass, but no checkpoint was written since this start at step {self.start_step}, "
+                f"so the job is not requeued (exit status 1). Lower --checkpoint.every; then {again}"
+            )
+        return status, f"  safe: {safe}\n  next: {then}"
 
     def look_twice(self) -> tuple[dict[int, Heartbeat], dict[int, Heartbeat]]:
         """Return all ranks' heartbeats at two moments, with time for two beats between."""
         none: dict[int, Heartbeat] = {}
-        before = bounded(lambda: read_all(self.folder), 5.0, none)
+        before = call_with_timeout(lambda: read_all(self.folder), 5.0, none)
         time.sleep(2.5 * self.between)
-        return before, bounded(lambda: read_all(self.folder), 5.0, none)
+        return before, call_with_timeout(lambda: read_all(self.folder), 5.0, none)
 
 
 def begin_folder(run_folder: Path) -> None:
@@ -190,7 +174,7 @@ def begin_folder(run_folder: Path) -> None:
         shutil.rmtree(before, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.rename(folder, before)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(run_folder)
     folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -211,13 +195,13 @@ def read_verdict(run_folder: Path) -> Verdict | None:
 def newest_checkpoint(run_folder: Path) -> tuple[int, str] | None:
     """Return the newest checkpoint's step and path; None: there is none; a step of -1: it cannot be read."""
     try:
-        found = candidates(run_folder / "checkpoints")
+        paths = candidates(run_folder / "checkpoints")
     except UserError:
         return -1, ""
-    return (step_of(found[0]), str(found[0])) if found else None
+    return (step_of(paths[0]), str(paths[0])) if paths else None
 
 
-def bounded(action: Callable[[], T], seconds: float, otherwise: T) -> T:
+def call_with_timeout(action: Callable[[], T], seconds: float, otherwise: T) -> T:
     """Return what an action returns; `otherwise` where it fails, or takes longer."""
     try:
         return within(seconds, action)

@@ -28,9 +28,8 @@ STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "waitin
 class Heartbeat:
     """What a rank last said of itself.
 
-    pid, started, machine: they identify the process: `started` is field 22 of /proc/PID/stat, `machine` the
-        start of the kernel and the namespace of pids.
-    beat: counts the heartbeats.
+    pid, started, machine: identify the process: `started` is field 22 of /proc/PID/stat, `machine` the start
+        of the kernel and the namespace of pids. beat: counts the heartbeats.
     step: steps done. phase: of the step that runs, or what runs instead. seconds: since it last went on.
     """
 
@@ -65,9 +64,7 @@ class Heartbeat:
     @property
     def has_ended(self) -> bool:
         """Whether the process was one of this machine, and has ended."""
-        return self.machine == machine() and (
-            start_of(self.pid) != self.started or state_of(self.pid) in "ZX"
-        )
+        return self.machine == machine() and not (self.is_here and state_of(self.pid) not in "ZX")
 
     def kill(self) -> None:
         """End the process, if it is one of this machine: SIGKILL, which ends a stopped one too."""
@@ -78,21 +75,18 @@ class Heartbeat:
 
 def heartbeat(rank: int, beat: int, step: int, phase: str, seconds: float) -> Heartbeat:
     """Return a heartbeat of this process."""
-    pid = os.getpid()
-    started = start_of(pid) or 0
-    return Heartbeat(
-        rank, socket.gethostname(), pid, started, machine(), beat, step, phase, round(seconds, 1)
-    )
+    pid, host = os.getpid(), socket.gethostname()
+    return Heartbeat(rank, host, pid, start_of(pid) or 0, machine(), beat, step, phase, round(seconds, 1))
 
 
 def read_all(folder: Path) -> dict[int, Heartbeat]:
     """Return rank -> its last heartbeat, of the ranks that have one to be read."""
-    found = {}
+    beats = {}
     for path in folder.glob("rank-*"):
         with contextlib.suppress(OSError, ValueError, TypeError):
             beat = Heartbeat(**json.loads(path.read_text()))
-            found[beat.rank] = beat
-    return found
+            beats[beat.rank] = beat
+    return beats
 
 
 def who_is_behind(before: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat], ranks: int) -> str:
@@ -107,26 +101,24 @@ def who_is_behind(before: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat],
     """
     silent = silent_ranks(before, now, ranks)
     if silent:
-        return _listed([_silence(rank, now.get(rank)) for rank in silent]) + _others(silent, now)
+        return _listed([_silence(rank, now.get(rank)) for rank in silent], silent, now)
     first = min(beat.step for beat in now.values())
     late = [beat for beat in now.values() if beat.step == first]
     if len(late) == len(now):
         late = [beat for beat in now.values() if beat.phase == "data"]
-    if not late or len(late) == len(now):
-        phases = sorted({beat.phase for beat in now.values()})
-        where = f"step {first + 1}, in {' and '.join(phases)}"
-        if ranks == 1:
-            return f"{now[0].name} does not go on with {where}" + _workers(now[0])
-        return f"all {ranks} ranks are at {where}: the network between them, or a device, hangs"
-    named = [f"{beat.name} is at step {beat.step + 1}, in {beat.phase}{_workers(beat)}" for beat in late]
-    return _listed(named) + _others([beat.rank for beat in late], now)
+    if late and len(late) < len(now):
+        named = [f"{beat.name} is at step {beat.step + 1}, in {beat.phase}{_workers(beat)}" for beat in late]
+        return _listed(named, [beat.rank for beat in late], now)
+    where = f"step {first + 1}, in {' and '.join(sorted({beat.phase for beat in now.values()}))}"
+    if ranks == 1:
+        return f"{now[0].name} does not go on with {where}{_workers(now[0])}"
+    return f"all {ranks} ranks are at {where}: the network between them, or a device, hangs"
 
 
 def silent_ranks(before: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat], ranks: int) -> list[int]:
     """Return the ranks that did not beat between two looks, or never did."""
-    beats = {rank: beat.beat for rank, beat in now.items()}
-    seen = {rank: beat.beat for rank, beat in before.items()}
-    return [rank for rank in range(ranks) if rank not in beats or beats[rank] == seen.get(rank)]
+    beats, earlier = ({rank: one.beat for rank, one in look.items()} for look in (now, before))
+    return [rank for rank in range(ranks) if rank not in beats or beats[rank] == earlier.get(rank)]
 
 
 def _silence(rank: int, last: Heartbeat | None) -> str:
@@ -134,23 +126,18 @@ def _silence(rank: int, last: Heartbeat | None) -> str:
         return f"rank {rank} has never given a sign of life"
     where = f"after step {last.step}, in {last.phase}"
     if last.has_ended:
-        return (
-            f"{last.name} has ended without a word {where}: it was killed, as the kernel does when memory "
-            "runs out"
-        )
+        return f"{last.name} has ended without a word {where}: it was killed, perhaps for want of memory"
     if last.is_here and (state := STATES.get(state_of(last.pid))):
         return f"{last.name} is {state} {where}"
     return f"{last.name} gives no sign of life {where}: it was stopped or killed, or its machine is gone"
 
 
-def _others(named: list[int], now: Mapping[int, Heartbeat]) -> str:
+def _listed(texts: list[str], named: list[int], now: Mapping[int, Heartbeat]) -> str:
+    """Return what is said of the named ranks, and in what the other ranks wait."""
+    more = f"; and {len(texts) - 4} more" if len(texts) > 4 else ""
     phases = sorted({beat.phase for rank, beat in now.items() if rank not in named} - {ENDS})
-    return f"; the other ranks wait in {' and '.join(phases)}" if phases else ""
-
-
-def _listed(parts: list[str]) -> str:
-    more = f"; and {len(parts) - 4} more" if len(parts) > 4 else ""
-    return "; ".join(parts[:4]) + more
+    others = f"; the other ranks wait in {' and '.join(phases)}" if phases else ""
+    return "; ".join(texts[:4]) + more + others
 
 
 def _workers(beat: Heartbeat) -> str:
@@ -182,8 +169,8 @@ def state_of(pid: int) -> str:
 
 def children_of(pid: int) -> list[int]:
     """Return the pids of the children of a process."""
-    found: list[int] = []
+    children: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
-    return found
+            children += map(int, path.read_text().split())
+    return children

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.telemetry.stopwatch import Stopwatch
-from pretrain.watch.ending import FOLDER, bounded
+from pretrain.watch.ending import FOLDER, call_with_timeout
 from pretrain.watch.heartbeat import Heartbeat, read_all
 
 PARTS = ("data", "encode", "backward")
@@ -30,14 +30,11 @@ class Stragglers:
     """Finds, at the end of each row of metrics, the slowest rank of the row."""
 
     def __init__(self, clock: Stopwatch, run_folder: Path, speaks: bool) -> None:
-        """
-        Args:
-            speaks: whether this rank warns: it reads where the others run.
-        """
-        self._clock, self._folder = clock, run_folder / FOLDER
+        """speaks: whether this rank warns; it reads on which machine the others run."""
+        self._clock, self._folder, self._speaks = clock, run_folder / FOLDER, speaks
         self._row_began = self._sent = 0.0
-        self._named: int | None = None  # the rank that was slow in the last rows
-        self._rows, self._speaks = 0, speaks
+        self._slow_rank: int | None = None
+        self._slow_rows = 0  # consecutive ones, of that rank
 
     def busy(self) -> int:
         """Return this rank's microseconds in `PARTS` since the last row."""
@@ -58,18 +55,18 @@ class Stragglers:
         slowest = max(range(len(busy)), key=busy.__getitem__)
         ratio = round(busy[slowest] / median, 3)
         slow = ratio > SLOW and median >= 1e6 * LEAST_SECONDS
-        self._rows = self._rows + 1 if slow and slowest == self._named else int(slow)
-        self._named = slowest if slow else None
+        self._slow_rows = self._slow_rows + 1 if slow and slowest == self._slow_rank else int(slow)
+        self._slow_rank = slowest if slow else None
+        due = self._speaks and self._slow_rows % QUIET == ROWS
         row = {"slowest_rank": {"rank": slowest, "over_median": ratio}}
-        due = self._speaks and self._rows % QUIET == ROWS
         return row, self._warning(slowest, ratio) if due else None
 
     def _warning(self, rank: int, ratio: float) -> str:
         none: dict[int, Heartbeat] = {}
-        beat = bounded(lambda: read_all(self._folder), 1.0, none).get(rank)
-        where = beat.name if beat is not None else f"rank {rank}"
+        beat = call_with_timeout(lambda: read_all(self._folder), 1.0, none).get(rank)
+        name = beat.name if beat is not None else f"rank {rank}"
         return (
-            f"{where} needs {ratio:.2f} times the median rank's time for {', '.join(PARTS)}, for "
-            f"{self._rows} rows of metrics, and the others wait for it at every step: look at its node for "
-            "other processes, heat, or a slow device"
+            f"{name} needs {ratio:.2f} times the median rank's time for {', '.join(PARTS)}, for "
+            f"{self._slow_rows} rows of metrics, and the others wait for it: look at its node for other "
+            "processes, heat, or a slow device"
         )

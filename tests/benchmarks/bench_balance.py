@@ -24,7 +24,7 @@ import numpy as np
 
 from pretrain.data.lanes import Lanes
 from pretrain.data.shards import ShardReader
-from pretrain.step.balance import balance, home, imbalance
+from pretrain.step.balance import balance, imbalance, initial_owners
 
 WORD = 4  # bytes of a token on its way to another rank; a masking has two words a token, and two of a key
 
@@ -48,7 +48,7 @@ def drawn_lengths(folder: Path | None, batch: int, lanes: int, steps: int) -> It
 
 def measure(folder: Path | None, ranks: int, each: int, steps: int) -> str:
     """Return a row of the table."""
-    drawn, rows = home([each] * ranks), []
+    drawn, rows = initial_owners([each] * ranks), []
     for lengths in drawn_lengths(folder, ranks * each, ranks, steps):
         began = time.thread_time()
         owners = balance(lengths, drawn, ranks)

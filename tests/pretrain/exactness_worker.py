@@ -36,7 +36,7 @@ from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.model.encoder import build_encoder
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
-from pretrain.step.balance import ABOVE, balance, home, imbalance
+from pretrain.step.balance import ABOVE, balance, imbalance, initial_owners
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import Embed, MaskedLoss, Relate, SentenceModel
 from pretrain.step.plan import passes_of
@@ -305,7 +305,7 @@ def _most_micro_batches(lengths_by_role: list[list[np.ndarray]], budget: int, ho
         np.concatenate([own for role in lengths_by_role for own in role]),
         len(lengths_by_role[0]),
     )
-    owners = home([len(own) for own in lengths_by_role[0]], len(lengths_by_role))
+    owners = initial_owners([len(own) for own in lengths_by_role[0]], len(lengths_by_role))
     if how != "off" and world > 1:
         assert imbalance(lengths, owners, world) > 1.3
         owners = balance(lengths, owners, world, ABOVE[how])

@@ -18,7 +18,7 @@ from pretrain.common import processes
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 
-START = processes.start_to_pass_on
+START = processes.start_to_stream
 SENTENCES = ["A storm at sea.", "The ship waits in the harbour.", "", "A storm at sea."]
 
 
@@ -27,7 +27,7 @@ def forked():
     """Start the commands as forks of a process that has imported what they import."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CLEAR_DATA", raising=False)
-        patch.setattr(processes, "start_to_pass_on", lambda words: ForkedPython(list(words), environment()))
+        patch.setattr(processes, "start_to_stream", lambda words: ForkedPython(list(words), environment()))
         yield patch
 
 
@@ -130,7 +130,7 @@ def test_ctrl_c_saves_and_the_same_call_continues(
     presser.start()
     try:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="resume='auto'"):
-            patch.setattr(processes, "start_to_pass_on", START)  # its session and its signals
+            patch.setattr(processes, "start_to_stream", START)  # its session and its signals
             continued()
     finally:
         ended.set()
@@ -207,9 +207,9 @@ def test_mistakes_about_an_opened_run(example, monkeypatch):
 
 
 def test_a_process_that_is_killed_says_so(monkeypatch):
-    monkeypatch.setattr(processes, "pass_on", lambda module, words: (-signal.SIGKILL, ""))
+    monkeypatch.setattr(processes, "run_and_stream", lambda module, words: (-signal.SIGKILL, ""))
     with pytest.raises(UserError, match=r"pretrain\.main was killed by SIGKILL\. Start it again \(in Python"):
         api.train()
-    monkeypatch.setattr(processes, "pass_on", lambda module, words: (143, ""))
+    monkeypatch.setattr(processes, "run_and_stream", lambda module, words: (143, ""))
     with pytest.raises(UserError, match=r"was stopped by a signal\. Start it again \(in Python"):
         api.train()

@@ -94,10 +94,10 @@ def test_a_run_says_that_it_waited(tmp_path, alone, disk):
     checkpoints, _ = run_of(tmp_path)
     said: list[str] = []
     with checkpoints:
-        checkpoints.save(Progress(step=1), say=said.append)
+        checkpoints.save_progress(Progress(step=1), say=said.append)
         assert not said
         threading.Timer(1, disk.set).start()
-        last = checkpoints.save(Progress(step=2), wait=True, say=said.append)
+        last = checkpoints.save_progress(Progress(step=2), wait=True, say=said.append)
         assert store.problem_with(last) is None
     (text,) = said
     assert "for the checkpoint before to be written" in text and float(text.split()[1]) >= 0.1
@@ -108,7 +108,7 @@ def test_without_room_in_memory_training_waits_and_a_run_says_so_once(tmp_path, 
     checkpoints, _ = run_of(tmp_path)
     said: list[str] = []
     for step in (1, 2):
-        path = checkpoints.save(Progress(step=step), say=said.append)
+        path = checkpoints.save_progress(Progress(step=step), say=said.append)
         assert store.problem_with(path) is None
     assert len(said) == 1 and "no room in memory" in said[0]
 
@@ -129,7 +129,7 @@ def test_a_run_keeps_the_newest_each_nth_the_best_and_the_branch_point(tmp_path,
     checkpoints, _ = run_of(tmp_path, every=1, keep=2, keep_every=4, keep_best=True)
     with checkpoints:
         for step in range(1, 12):
-            checkpoints.save(Progress(step=step, best_step=min(step, 6)))
+            checkpoints.save_progress(Progress(step=step, best_step=min(step, 6)))
     assert {path.name for path in (tmp_path / "checkpoints").glob("step-*")} == {
         f"step-{step:08d}" for step in (4, 6, 8, 10, 11)
     }

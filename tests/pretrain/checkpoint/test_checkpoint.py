@@ -99,7 +99,7 @@ def test_checkpoint_before_the_first_step_means_no_optimizer_state(launches, nam
 
 def test_a_checkpoint_of_another_model_is_refused_with_the_differences(launches):
     message = launches["first"][0]["other model"]
-    assert "embeddings.weight is [11, 13] in the checkpoint and [11, 12] in the model" in message
+    assert "embeddings.weight is (11, 13) in the checkpoint, (11, 12) in the model" in message
     assert "config.yaml" in message
 
 

@@ -45,15 +45,13 @@ DAMAGES = {
         folder / "exp_avg_sq-00000.safetensors"
     ).unlink(),
     "state.json does not have": lambda folder: flip(folder / "state.json"),
-    "it is not JSON": lambda folder: (folder / "manifest.json").write_text("{"),
+    "can't be read (JSONDecodeError": lambda folder: (folder / "manifest.json").write_text("{"),
     "manifest.json is missing": lambda folder: (folder / "manifest.json").unlink(),
-    "lists no files": lambda folder: rewrite_manifest(folder, files={}),
-    "gives no format_version": lambda folder: (folder / "manifest.json").write_text("[]"),
-    "gives no size and sha256 of state.json": lambda folder: rewrite_manifest(
-        folder, files={"state.json": {"bytes": 3}}
-    ),
-    "which is no name of a file": lambda folder: rewrite_manifest(folder, files={"../state.json": {}}),
-    "does not list state.json": manifest_without("state"),
+    "is not a checkpoint's manifest": lambda folder: rewrite_manifest(folder, files={}),
+    "can't be read (TypeError": lambda folder: (folder / "manifest.json").write_text("[]"),
+    "can't be read (KeyError": lambda folder: rewrite_manifest(folder, files={"state.json": {"bytes": 3}}),
+    "is not a checkpoint's manifest #2": lambda folder: rewrite_manifest(folder, files={"../state.json": {}}),
+    "is not a checkpoint's manifest #3": manifest_without("state"),
     "0 of the 2 tensors of parameters": manifest_without("parameters"),
     "0 of the 2 tensors of exp_avg_sq": manifest_without("exp_avg_sq"),
 }
@@ -62,6 +60,7 @@ DAMAGES = {
 @pytest.mark.parametrize("said", list(DAMAGES))
 def test_resume_walks_back_past_damage_and_names_it(saved, caplog, said):
     DAMAGES[said](saved / "step-00000003")
+    said = said.partition(" #")[0]
     flip(saved / "step-00000002" / "parameters-00000.safetensors")
     assert store.latest(saved) == saved / "step-00000001"
     assert (
@@ -104,7 +103,7 @@ def test_a_newer_format_is_not_passed_over(saved):
 
 def test_where_none_verifies_all_are_named_and_nothing_is_chosen(saved):
     for step, damage in (
-        (3, "lists no files"),
+        (3, "is not a checkpoint's manifest"),
         (2, "manifest.json is missing"),
         (1, "state.json does not have"),
     ):
@@ -113,7 +112,7 @@ def test_where_none_verifies_all_are_named_and_nothing_is_chosen(saved):
     with pytest.raises(store.CheckpointError) as error:
         choose(saved)
     for said in (
-        "step-00000003 is damaged: manifest.json lists no files",
+        "step-00000003 is damaged: manifest.json is not a checkpoint's manifest",
         "step-00000002 is damaged: manifest.json is missing",
         "step-00000001 is damaged: state.json does not have",
         "--run",

@@ -9,22 +9,7 @@ from pretrain.checkpoint.engine_state import engine_state
 from pretrain.step.optimizer import Lamb, MuonWithAdamW
 
 
-class FusedAdam(torch.optim.Adam):
-    """Keeps its count as DeepSpeed's does: in the state of a group's last parameter, as an int."""
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if len(state) == 0:
-                    state["step"] = 0
-                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
-            state["step"] += 1
-            for p in group["params"]:
-                update(p, self.state[p], state["step"], group["lr"])
-
-
-class ApexAdam(FusedAdam):
+class ApexAdam(torch.optim.Adam):
     """Keeps its count as apex's does: in the group."""
 
     def step(self, closure=None):
@@ -37,7 +22,6 @@ class ApexAdam(FusedAdam):
                 update(p, state, group["step"], group["lr"])
 
 
-FusedAdam.__module__ = "deepspeed.ops.adam.fused_adam"
 ApexAdam.__module__ = "apex.optimizers.fused_adam"
 
 
@@ -67,7 +51,6 @@ OPTIMIZERS = {
     "sgd": torch.optim.SGD,
     "lamb": lamb,
     "muon": muon,
-    "deepspeed": FusedAdam,
     "apex": ApexAdam,
 }
 
@@ -96,8 +79,8 @@ def test_optimizers_go_on_bitwise(tmp_path, name, stepped):
         assert ours.equal(theirs)
 
 
-@pytest.mark.parametrize("loaded", ["adamw", "deepspeed", "apex"])
-@pytest.mark.parametrize("name", ["adamw", "deepspeed", "apex"])
+@pytest.mark.parametrize("loaded", ["adamw", "apex"])
+@pytest.mark.parametrize("name", ["adamw", "apex"])
 def test_step_counts_are_each_parameters_wherever_an_optimizer_keeps_them(tmp_path, name, loaded):
     """Saved under one optimizer and loaded under another, every parameter has done as many steps."""
     saved, other = PlainEngine(5), PlainEngine(5)
@@ -124,23 +107,3 @@ def test_the_larger_step_count_is_that_of_a_shared_partition():
         view.holders = {id(first): first, id(second): first}
         view.set_scalars({id(first): {"step": counts[0]}, id(second): {"step": counts[1]}})
         assert view.scalars(first)["step"] == view.scalars(second)["step"] == 5
-
-
-def test_loss_scalers_come_back(tmp_path):
-    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
-
-    def engine() -> PlainEngine:
-        made = PlainEngine()
-        made.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-        made.optimizer.loss_scaler = DynamicLossScaler(2.0**8, 100, 1, 2, False)
-        return made
-
-    saved, other = engine(), engine()
-    saved.torch_autocast_z0_gradscaler.load_state_dict(
-        saved.torch_autocast_z0_gradscaler.state_dict() | {"scale": 48.0, "_growth_tracker": 7}
-    )
-    saved.optimizer.loss_scaler.cur_scale, saved.optimizer.loss_scaler.cur_iter = 64.0, 11
-    store.load(store.save(tmp_path, saved, {"step": 1}, keep=1), other)
-    assert other.torch_autocast_z0_gradscaler.get_scale() == 48.0
-    assert other.torch_autocast_z0_gradscaler.state_dict()["_growth_tracker"] == 7
-    assert (other.optimizer.loss_scaler.cur_scale, other.optimizer.loss_scaler.cur_iter) == (64.0, 11)

@@ -13,8 +13,7 @@ from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.ledger import chain
 from pretrain.ledger.hashes import sum_words
-from pretrain.verify.compare import compare
-from pretrain.verify.records import Record
+from pretrain.verify.records import Record, compare
 from pretrain.verify.replay import Replay
 
 
@@ -110,6 +109,6 @@ def test_steps_that_a_run_has_jumped_over_are_not_replayed(folder):
     sums = list(replay_of(folder, jumped=jumps).sums(0, 25))
     assert [step for step, _ in sums] == there
     record = Record(25, "row", links)
-    assert compare([record], None, sums, ("sequences",), lambda done: None) == []
+    assert compare([record], None, sums, ("sequences",)) == []
     unaware = replay_of(folder).sums(0, 25)
-    assert compare([record], None, unaware, ("sequences",), lambda done: None)[0].last == 25
+    assert compare([record], None, unaware, ("sequences",))[0].last == 25

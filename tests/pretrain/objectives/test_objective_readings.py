@@ -9,8 +9,8 @@ from exactness_worker import VOCABULARY, WIDTH
 from objective_helpers import term_and_encoder
 
 from pretrain.common.errors import UserError
-from pretrain.config.readings import ADVERSARIAL_READINGS
 from pretrain.config.recipe import load_config
+from pretrain.config.terms import ADVERSARIAL_READINGS
 from pretrain.objectives import BatchContext
 from pretrain.objectives.base import Probe
 from pretrain.telemetry.mechanisms import inert_in

@@ -22,7 +22,7 @@ from pretrain.model.modules import parameter_groups
 from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives import BatchContext, build_objective, view_specs
 from pretrain.start.continuity import record_changes
-from pretrain.step.model import Embed, EmbedForUse, Idle, Relate, SentenceModel
+from pretrain.step.model import Embed, EmbedForUse, Relate, SentenceModel, TouchUnusedHeads
 
 MINE = '''
 from pretrain.objectives import Objective
@@ -80,7 +80,7 @@ def test_every_head_is_reached_by_an_idle_step():
     for case in ("clear_batch_norm", "simcse", "sda", "vascl", "augcse", "vadvcse", "esimcse", "diffcse"):
         _, model = build(case, 0, "fp32", 0.0)
         buffers = {name: buffer.clone() for name, buffer in model.objective.named_buffers()}
-        model(Idle(torch.device("cpu"))).backward()
+        model(TouchUnusedHeads(torch.device("cpu"))).backward()
         for name, parameter in model.objective.named_parameters():
             assert parameter.grad is not None or not parameter.requires_grad, (case, name)
         for name, buffer in model.objective.named_buffers():

@@ -14,7 +14,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.export.folder import export, read_policy
 from pretrain.export.sums import changed_files
-from pretrain.start.best import repair_best
+from pretrain.start.checkpoints import repair_best
 from pretrain.step.progress import Progress
 
 

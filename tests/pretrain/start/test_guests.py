@@ -54,7 +54,7 @@ def test_the_pooling_is_the_starts_unless_a_flag_gives_one(bert, tmp_path, pooli
     guest = save_guest(bert, tmp_path / "guest", pooling, *after)
     config = load_config(recipe, {"init": str(guest)} | flags)
     if takes not in ("cls", "mean"):
-        with pytest.raises(UserError, match=rf"training cannot keep \({takes}\). Give --model.pooling"):
+        with pytest.raises(UserError, match=rf"training cannot keep \({takes}\); give --model.pooling"):
             adopt_interface(config)
         return
     interface = adopt_interface(config)

@@ -17,7 +17,7 @@ from pretrain.data.shards import ShardReader
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective, view_specs
 from pretrain.start.data import Data
-from pretrain.start.identical_views import require_different_views
+from pretrain.start.views import require_different_views
 
 SMALL = {"type": "bert", "layers": 1, "hidden_size": 32, "heads": 4, "max_positions": 64}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -74,8 +74,8 @@ def test_views_of_equal_tokens_without_dropout_are_refused(sentences, name):
     with pytest.raises(UserError) as error:
         examine(sentences, {"name": name}, {})
     words = str(error.value)
-    assert f"the objective {name.split('+')[0]} " in words and str(sentences.folder) in words
-    for said in ("anchor none, positive none", "all of 200 sequences", "--aug", "--model.dropout 0.1"):
+    assert f"the objective {name.split('+')[0]} " in words
+    for said in ("anchor none, positive none", "--aug", "--model.dropout 0.1"):
         assert said in words
 
 

@@ -14,7 +14,7 @@ from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
-from pretrain.start.length_shortcut import LengthShortcut, matcher_loss, measure_lengths
+from pretrain.start.views import LengthShortcut, matcher_loss, measure_lengths
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 

@@ -26,7 +26,7 @@ def choose(monkeypatch, environment=None, cores=8, memory=64, ancestors=(), **ov
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(local_ranks, "usable_cores", lambda: cores)
     monkeypatch.setattr(local_ranks, "_fitting_memory", lambda config: memory)
-    monkeypatch.setattr(local_ranks, "_words_of_ancestors", lambda: list(ancestors))
+    monkeypatch.setattr(local_ranks, "_launcher_commands", lambda: list(ancestors))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     flags = {"data.lanes": "24", "train.global_batch": "192"}
     return local_ranks.choose_ranks(load_config(None, flags | overrides))
@@ -68,7 +68,7 @@ def test_the_launcher_is_read_from_the_process_tree(tmp_path):
     )
     (tmp_path / "main.py").write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from pretrain.start.local_ranks import _words_of_ancestors as words\n"
+        "from pretrain.start.local_ranks import _launcher_commands as words\n"
         "print([command[1:] for command in words()])"
     )
 

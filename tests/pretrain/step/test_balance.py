@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain.data.lanes import lanes_of_rank
-from pretrain.step.balance import ABOVE, balance, home, imbalance
+from pretrain.step.balance import ABOVE, balance, imbalance, initial_owners
 
 
 def sentence_lengths(count: int, seed: int = 0) -> np.ndarray:
@@ -25,7 +25,7 @@ def best_possible(lengths: np.ndarray, ranks: int) -> float:
 @pytest.mark.parametrize("roles", [1, 2])
 def test_no_rank_has_over_5_percent_more_than_the_mean(ranks, each, roles):
     lengths = sentence_lengths(roles * ranks * each, ranks + each)
-    drawn = home([each] * ranks, roles)
+    drawn = initial_owners([each] * ranks, roles)
     for above in ABOVE.values():
         owners = balance(lengths, drawn, ranks, above)
         assert owners.shape == drawn.shape and owners.min() >= 0 and owners.max() < ranks
@@ -42,25 +42,25 @@ def test_lengths_that_differ_systematically(case):
         "one long sequence": np.where(np.arange(ranks * each) == 7, 500, 20),
         "two lengths": np.where(np.arange(ranks * each) % (each + 1) < 9, 100, 10),
     }[case]
-    owners = balance(lengths, home([each] * ranks), ranks)
+    owners = balance(lengths, initial_owners([each] * ranks), ranks)
     assert imbalance(lengths, owners, ranks) <= 1.05
 
 
 def test_each_rank_keeps_its_number_of_sequences_where_that_can_be_balanced():
     lengths = sentence_lengths(8192)
-    owners = balance(lengths, home([32] * 256), 256)
+    owners = balance(lengths, initial_owners([32] * 256), 256)
     assert np.array_equal(np.bincount(owners), np.full(256, 32))
 
 
 def test_few_sequences_move():
-    lengths, drawn = sentence_lengths(8192), home([32] * 256)
+    lengths, drawn = sentence_lengths(8192), initial_owners([32] * 256)
     assert imbalance(lengths, drawn, 256) > 1.3
     assert np.mean(balance(lengths, drawn, 256) != drawn) < 0.1
 
 
 def test_ranks_may_end_with_unequal_numbers_of_sequences():
     lengths = np.array([90, 4, 4, 4, 20, 20, 20, 20])
-    owners = balance(lengths, home([4] * 2), 2)
+    owners = balance(lengths, initial_owners([4] * 2), 2)
     assert np.bincount(owners, lengths).tolist() == [90, 92]
 
 
@@ -68,7 +68,7 @@ def test_ranks_may_end_with_unequal_numbers_of_sequences():
 @pytest.mark.parametrize("roles", [1, 2])
 def test_ranks_that_draw_unequal_numbers_encode_equally_many_tokens(lanes, ranks, roles):
     counts = [16 * (stop - start) for start, stop in (lanes_of_rank(lanes, r, ranks) for r in range(ranks))]
-    lengths, drawn = sentence_lengths(roles * sum(counts)), home(counts, roles)
+    lengths, drawn = sentence_lengths(roles * sum(counts)), initial_owners(counts, roles)
     assert [np.count_nonzero(drawn == rank) for rank in range(ranks)] == [roles * n for n in counts]
     owners = balance(lengths, drawn, ranks)
     assert imbalance(lengths, drawn, ranks) > 1.05 >= imbalance(lengths, owners, ranks)
@@ -77,17 +77,17 @@ def test_ranks_that_draw_unequal_numbers_encode_equally_many_tokens(lanes, ranks
 
 def test_what_cannot_be_balanced_stays():
     for lengths in ([500, 3], [7, 7], [0, 0]):
-        assert balance(np.array(lengths), home([1] * 2), 2).tolist() == [0, 1]
+        assert balance(np.array(lengths), initial_owners([1] * 2), 2).tolist() == [0, 1]
 
 
 def test_the_answer_is_a_function_of_the_lengths():
-    lengths, drawn = sentence_lengths(2048), home([16] * 64, 2)
+    lengths, drawn = sentence_lengths(2048), initial_owners([16] * 64, 2)
     assert np.array_equal(balance(lengths, drawn, 64), balance(lengths.copy(), drawn.copy(), 64))
 
 
 @pytest.mark.slow
 def test_it_takes_less_than_50_milliseconds_for_131072_sequences_on_1024_ranks():
-    lengths, drawn, times = sentence_lengths(131072), home([128] * 1024), []
+    lengths, drawn, times = sentence_lengths(131072), initial_owners([128] * 1024), []
     for _ in range(10):
         began = time.process_time()
         balance(lengths, drawn, 1024)

@@ -16,8 +16,8 @@ from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.batch import RankBatch
-from pretrain.start.rollback import last_good
-from pretrain.step.faults import Faults, Judged, OverBudget
+from pretrain.start.resume import last_good
+from pretrain.step.faults import Faults, OverBudget, StepNumbers
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
 from pretrain.verify.__main__ import verify
@@ -188,7 +188,7 @@ def judged(tmp_path, progress=None, **flags):
 def numbers(step, norm, loss=1.0, scale=None):
     texts = Ragged.from_sequences([[2, 7, 3]])
     batch = RankBatch(step - 1, 0, np.array([step], dtype=np.uint64), texts, [], {}, None, [])
-    return Judged(step, batch, {"total": loss}, norm, math.isfinite(norm), scale)
+    return StepNumbers(step, batch, {"total": loss}, norm, math.isfinite(norm), scale)
 
 
 def test_a_spike_is_judged_alike_whenever_the_step_before_was_read(tmp_path):

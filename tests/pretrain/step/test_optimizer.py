@@ -38,7 +38,7 @@ def test_wsd_is_constant_but_for_its_ends(shape):
     # 4, 15 and 24 of the decay's 25 steps are done
     left = {"1-sqrt": (0.6, 1 - 0.6**0.5, 1 - 0.96**0.5), "linear": (0.84, 0.4, 0.04)}[shape]
     assert [rates[79] / 2, rates[90] / 2, rates[99] / 2] == pytest.approx(left)
-    assert TrainConfig(steps=95, schedule="wsd").decay_begins == 85  # a tenth, rounded up
+    assert TrainConfig(steps=95, warmup_steps=0, schedule="wsd").decay_begins == 85  # a tenth, rounded up
 
 
 def test_biases_and_norms_are_not_decayed():
@@ -91,25 +91,16 @@ def test_the_optimizer_is_torchs_own_on_every_device(device):
     assert type(built(device, optimizer="lamb", zero=0)) is Lamb
 
 
-@pytest.mark.parametrize("code", ["deepspeed", "apex"])
-def test_optimizers_for_gpus_are_refused_on_a_cpu(code):
-    with pytest.raises(UserError, match=f"train.optimizer_code={code} is for GPUs, and there is none"):
-        built("cpu", optimizer_code=code)
+def test_optimizers_for_gpus_are_refused_on_a_cpu():
+    with pytest.raises(UserError, match=r"train\.optimizer_code=apex is for GPUs, and there is none"):
+        built("cpu", optimizer_code="apex")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_an_optimizer_that_is_not_installed_is_one_error_that_names_the_remedy(optimizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "apex", None)
     with pytest.raises(UserError, match=r"cannot be used here.*build NVIDIA's apex from its source.* torch"):
-        built("cuda", optimizer=optimizer, optimizer_code="apex")
-
-
-def test_an_architecture_that_deepspeed_cannot_read_is_refused_in_words(monkeypatch):
-    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;9.0a+PTX")
-    with pytest.raises(
-        UserError, match=r"cannot read 9.0a in TORCH_CUDA_ARCH_LIST.*leave train.optimizer_code at torch"
-    ):
-        built("cuda", optimizer_code="deepspeed")
+        built("cuda", optimizer=optimizer, zero=0, optimizer_code="apex")
 
 
 def newton_schulz(matrix: torch.Tensor) -> torch.Tensor:

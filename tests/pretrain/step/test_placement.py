@@ -14,7 +14,7 @@ from augment.core.ragged import Ragged, offsets_of
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import count_micro_batches
 from pretrain.step.placement import Placement, from_words, place, to_words
-from pretrain.step.plan import Pass, StepPlan
+from pretrain.step.plan import EncoderPass, StepPlan
 
 BUDGET = 60
 
@@ -30,7 +30,7 @@ def masked(tokens: Ragged) -> Masked:
     return Masked(tokens, positions, (2 * positions).astype(np.int32))
 
 
-def global_passes(counts: list[int]) -> dict[str, Pass]:
+def global_passes(counts: list[int]) -> dict[str, EncoderPass]:
     """Passes over a global batch: two views, one of them also by itself and without keys, and a masking."""
     rng, count = np.random.default_rng(len(counts)), sum(counts)
     rising = np.repeat(np.arange(1, len(counts) + 1) * 4, counts)  # the last rank has the longest sequences
@@ -38,18 +38,18 @@ def global_passes(counts: list[int]) -> dict[str, Pass]:
     texts = sequences(rising + rng.integers(0, 3, count), 7)
     keys = rng.integers(0, 2**64, 3 * count, dtype=np.uint64)
     return {
-        "views": Pass(views, BUDGET, ("length a", "length b"), (1,), keys[: 2 * count]),
-        "momentum": Pass(views.slice(count, 2 * count), BUDGET, ("length b",)),
-        "masking 0": Pass(masked(texts), BUDGET, ("length",), (2,), keys[2 * count :]),
+        "views": EncoderPass(views, BUDGET, ("length a", "length b"), (1,), keys[: 2 * count]),
+        "momentum": EncoderPass(views.slice(count, 2 * count), BUDGET, ("length b",)),
+        "masking 0": EncoderPass(masked(texts), BUDGET, ("length",), (2,), keys[2 * count :]),
     }
 
 
-def part_of(whole: Pass, rows: np.ndarray) -> Pass:
+def part_of(whole: EncoderPass, rows: np.ndarray) -> EncoderPass:
     keys = None if whole.keys is None else whole.keys[rows]
-    return Pass(whole.sequences.take(rows), whole.budget, whole.lengths_of, whole.seeds, keys)
+    return EncoderPass(whole.sequences.take(rows), whole.budget, whole.lengths_of, whole.seeds, keys)
 
 
-def assert_equal(got: Pass, expected: Pass) -> None:
+def assert_equal(got: EncoderPass, expected: EncoderPass) -> None:
     assert (got.budget, got.lengths_of, got.seeds) == (expected.budget, expected.lengths_of, expected.seeds)
     assert (got.keys is None) == (expected.keys is None) and type(got.sequences) is type(expected.sequences)
     if expected.keys is not None:
@@ -63,12 +63,12 @@ def assert_equal(got: Pass, expected: Pass) -> None:
         assert got.sequences == expected.sequences
 
 
-def drawn_by(rank: int, counts: list[int], whole: Pass) -> np.ndarray:
+def drawn_by(rank: int, counts: list[int], whole: EncoderPass) -> np.ndarray:
     numbers, first = np.arange(len(whole.sequences.lengths)).reshape(-1, sum(counts)), sum(counts[:rank])
     return numbers[:, first : first + counts[rank]].ravel()
 
 
-def plan_of(whole: dict[str, Pass], counts: list[int]) -> StepPlan:
+def plan_of(whole: dict[str, EncoderPass], counts: list[int]) -> StepPlan:
     lengths = {name: torch.from_numpy(part.sequences.lengths) for name, part in whole.items()}
     first, second = lengths["views"].chunk(2)
     agreed = {"length a": first, "length b": second, "length": lengths["masking 0"]}
@@ -92,29 +92,29 @@ def move_and_return(rank: int, counts: list[int], meeting: str) -> None:
     for name, part in passes.items():
         placed = placements[name]
         assert placed.moves
-        assert_equal(part, part_of(whole[name], placed.mine))
+        assert_equal(part, part_of(whole[name], placed.local_indices))
         loads = np.bincount(placed.owners, whole[name].sequences.lengths, ranks)
         assert loads.max() / loads.mean() <= 1.05
         assert counts[name] == needed(whole[name], placed, ranks)
     dist.destroy_process_group()
 
 
-def needed(whole: Pass, placed: Placement, ranks: int) -> int:
+def needed(whole: EncoderPass, placed: Placement, ranks: int) -> int:
     parts = [whole.sequences.lengths[placed.owners == rank] for rank in range(ranks)]
     return max(count_micro_batches(lengths, BUDGET) for lengths in parts)
 
 
-def check_order(placements: dict[str, Placement], whole: dict[str, Pass], ranks: int) -> None:
+def check_order(placements: dict[str, Placement], whole: dict[str, EncoderPass], ranks: int) -> None:
     """Every rank gives its sequences' numbers as their vectors; all get the rising numbers."""
     for name, placed in placements.items():
         count = len(whole[name].sequences.lengths)
-        vectors = torch.full((placed.most, 2), -1.0)
-        vectors[: len(placed.mine)] = torch.from_numpy(placed.mine)[:, None].float()
-        gathered = torch.empty(ranks, placed.most, 2)
+        vectors = torch.full((placed.max_rows_per_rank, 2), -1.0)
+        vectors[: len(placed.local_indices)] = torch.from_numpy(placed.local_indices)[:, None].float()
+        gathered = torch.empty(ranks, placed.max_rows_per_rank, 2)
         dist.all_gather_into_tensor(gathered.view(-1), vectors.view(-1))
         in_order = placed.in_order(gathered)
         assert torch.equal(in_order, torch.arange(count)[:, None].expand(-1, 2).float())
-        assert torch.equal(placed.of_mine(in_order), vectors[: len(placed.mine)])
+        assert torch.equal(placed.local_rows(in_order), vectors[: len(placed.local_indices)])
 
 
 @pytest.mark.parametrize("counts", [[6, 6, 6], [8, 4, 6]])
@@ -134,7 +134,7 @@ def test_on_one_rank_nothing_moves(how):
     for placed in placements.values():
         vectors = torch.arange(len(placed.owners)).float()[:, None]
         assert torch.equal(placed.in_order(vectors[None]), vectors)
-        assert torch.equal(placed.of_mine(vectors), vectors)
+        assert torch.equal(placed.local_rows(vectors), vectors)
 
 
 @pytest.mark.parametrize("name", ["views", "momentum", "masking 0"])

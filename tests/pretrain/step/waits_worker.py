@@ -20,11 +20,11 @@ from pretended_device import PretendedDevice
 
 from pretrain.common.shutdown import NONE
 from pretrain.ledger.chain import begin
+from pretrain.run import TrainingRun
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
-from pretrain.trainer import Trainer
 from pretrain.watch.deadline import Watchdog
 
 FIRST, LAST = 3, 7  # steps that are counted, the last one excluded; the first ones still read what was loaded
@@ -57,23 +57,18 @@ def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> Pret
     def never(*_):
         raise AssertionError("neither evaluated nor saved within these steps")
 
-    silent = Telemetry(Path(), 100, rank=1)
+    run = TrainingRun(config, None, 100, Watchdog(Path(), None))
+    run.engine, run.progress, run.checkpoints = (
+        engine,
+        Progress(ledger=begin(0)),
+        Checkpoints(config, engine, {}),
+    )
+    run.telemetry, run.shutdown = Telemetry(Path(), 100, rank=1), Running()
+    run.evaluation = run._keep_best = never
+    run.extra_metrics = lambda step: {}
     with contextlib.suppress(StopIteration):
-        progress = Progress(ledger=begin(0))
-        saving, watchdog = Checkpoints(config, engine, {}), Watchdog(Path(), None)
-        trainer = Trainer(
-            config,
-            engine,
-            progress,
-            100,
-            evaluate=never,
-            checkpoints=saving,
-            keep_best=never,
-            telemetry=silent,
-            shutdown=Running(),
-            watchdog=watchdog,
-        )
-        trainer.train(batches())
+        run.prepare_steps()
+        run.train(batches())
     engine.destroy()
     return device
 

@@ -78,14 +78,23 @@ def scanned(run: Path, phrase: str) -> Counter[tuple[int, int]]:
     return found
 
 
+def table(path: Path) -> list[dict]:
+    names, *lines = (line.split("\t") for line in path.read_text().splitlines())
+    rows = [dict(zip(names, line, strict=True)) for line in lines]
+    numbers = ("sentence", "sequence", "step", "epoch", "times")
+    return [
+        row | {name: int(row[name]) for name in numbers} | {"roles": row["roles"].split(",")} for row in rows
+    ]
+
+
 def answered(run: Path, document: str, out: Path, **flags) -> list[dict]:
     assert call(verify, run, seen=document, out=out, keys=_keys(), **flags) == 0
-    return json.loads(out.read_text())
+    return table(out)
 
 
 def test_the_answer_is_that_of_a_scan_of_all_batches(sentences_run, texts, tmp_path, capsys):
     for document in (texts[7], texts[7] + " " + texts[123] + " The whale was never here.", "lamp lights"):
-        rows = answered(sentences_run, document, tmp_path / "seen.json")
+        rows = answered(sentences_run, document, tmp_path / "seen.tsv")
         said = capsys.readouterr().out
         expected: Counter[tuple[int, int]] = Counter()
         for phrase in (texts[7], texts[123]) if "whale" in document else (document,):
@@ -104,17 +113,16 @@ def test_a_span_of_steps_and_a_table(sentences_run, texts, tmp_path):
     document.write_text(f"{texts[3]}\n\n{texts[4]} {texts[5]}\n")
     out = tmp_path / "seen.tsv"
     assert verify(sentences_run, seen=str(document), out=out, **{"from": "11", "to": "30"}) == 0
-    names, *lines = (line.split("\t") for line in out.read_text().splitlines())
-    rows = [dict(zip(names, line, strict=True)) for line in lines]
+    rows = table(out)
     expected = {
         (step, number)
         for text in texts[3:6]
         for step, number in scanned(sentences_run, text)
         if 11 <= step <= 30
     }
-    assert {(int(row["step"]), int(row["sequence"])) for row in rows} == expected
-    assert {row["roles"] for row in rows} <= {"masked,anchor,positive"}
-    whole = answered(sentences_run, f"id:{rows[0]['sequence']}", tmp_path / "seen.json")
+    assert {(row["step"], row["sequence"]) for row in rows} == expected
+    assert all(row["roles"] == ["masked", "anchor", "positive"] for row in rows)
+    whole = answered(sentences_run, f"id:{rows[0]['sequence']}", tmp_path / "seen.tsv")
     assert {row["step"] for row in whole} >= {
         int(row["step"]) for row in rows if row["sequence"] == rows[0]["sequence"]
     }
@@ -135,12 +143,12 @@ def test_columns_of_records_have_the_roles_that_are_made_of_them(texts, tmp_path
     encoded = tokenizer(texts)["input_ids"]
     rows = [part for k in range(0, 300, 2) for part in (encoded[k], encoded[k + 1] if k % 4 else [])]
     run = write_run(tmp_path, Ragged.from_sequences(rows), tokenizer, "record", ("text", "positive"))
-    with_positive = answered(run, texts[10], tmp_path / "a.json")
+    with_positive = answered(run, texts[10], tmp_path / "a.tsv")
     assert {tuple(row["roles"]) for row in with_positive} == {("masked", "anchor")}
-    as_positive = answered(run, texts[11], tmp_path / "b.json")
+    as_positive = answered(run, texts[11], tmp_path / "b.tsv")
     assert {(row["column"], *row["roles"]) for row in as_positive} == {("positive", "positive")}
     # a record without a positive: another view of its text
-    without = answered(run, texts[12], tmp_path / "c.json")
+    without = answered(run, texts[12], tmp_path / "c.tsv")
     assert {tuple(row["roles"]) for row in without} == {("masked", "anchor", "positive")}
     assert {row["sequence"] for row in with_positive} == {5} == {row["sequence"] for row in as_positive}
 

@@ -8,8 +8,8 @@ import pytest
 
 from pretrain.checkpoint.folder import CheckpointError
 from pretrain.common.errors import UserError
-from pretrain.start.rollback import NotFinite
-from pretrain.watch.faults import DEVICE, PEER, SLOW, STORAGE, fault_of
+from pretrain.common.passing_faults import DEVICE, PEER, SLOW, STORAGE, fault_of
+from pretrain.start.resume import NotFinite
 
 CUDA_TAIL = (
     "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "

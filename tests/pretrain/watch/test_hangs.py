@@ -57,7 +57,7 @@ def test_a_stopped_rank_is_named_and_ends_with_the_others(tiny_data, tmp_path):
     assert codes == [75, -signal.SIGKILL]
     assert_last_words(output, rf"rank 1 \(.*process {ranks[1].pid}\) is stopped by a signal after step", run)
     assert (run / "watch" / "end").read_text().startswith("75\n")
-    assert "pretrain/trainer.py" in (run / "watch" / "stacks-rank-0").read_text()
+    assert "pretrain/run.py" in (run / "watch" / "stacks-rank-0").read_text()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""How well the lengths of two views alone tell which of them belong together.
+"""What a sample of the data shows of the views before training: their lengths, and whether they differ.
 
 A contrastive loss learns the easiest feature. Where two views of a sequence are about equally long, and those
 of others are not, that feature is their length. `measure_lengths` augments a sample as training does, and
@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from augment.core.vocabulary import Vocabulary
-from augment.spec.grammar import loads_models
+from augment.spec.grammar import loads_models, parse
 from augment.tokens.synonyms import SynonymTable
+from pretrain.common.errors import UserError
+from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec, ViewSpec
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
+from pretrain.objectives import SYSTEMS, WholeObjective
+from pretrain.start.data import Data
 
 # sequences and tokens augmented at most: a second, and a few chunks read
 SAMPLE, SAMPLE_TOKENS = 8192, 1 << 21
@@ -38,7 +42,7 @@ class LengthShortcut:
         candidates: N, among which each view's partner is.
         correlation: of the two views' lengths (Pearson; 0 where all lengths of one are equal).
         loss: NT-Xent in nats of a matcher that sees lengths alone; chance is ln N.
-        lengths: int64[2, sequences], of the two views.
+        lengths: int64[2, sequences], of the two views. losses: by the number of candidates.
     """
 
     sequences: int
@@ -46,20 +50,21 @@ class LengthShortcut:
     correlation: float
     loss: float
     lengths: np.ndarray = field(repr=False, compare=False)
+    losses: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
     def loss_among(self, candidates: int) -> float:
-        """Return the loss of that matcher where a view's partner is among so many candidates.
+        """Return the loss of that matcher where a view's partner is among N candidates.
 
         CLEAR's loss has 2N - 1: the views of other sequences, both of each, count as N does here.
         """
-        first, second = self.lengths
-        return matcher_loss(first, second, candidates)
+        if candidates not in self.losses:
+            self.losses[candidates] = matcher_loss(self.lengths[0], self.lengths[1], candidates)
+        return self.losses[candidates]
 
     def __str__(self) -> str:
         return (
-            f"the lengths of two views correlate at {self.correlation:.3f}; from lengths alone NT-Xent gets "
-            f"down to {self.loss:.2f} of ln {self.candidates:,} = {math.log(self.candidates):.2f} "
-            f"({self.sequences:,} sequences)"
+            f"the lengths of two views correlate at {self.correlation:.3f}; lengths alone would give NT-Xent "
+            f"{self.loss:.2f} (chance: {math.log(self.candidates):.2f}; {self.sequences:,} sequences)"
         )
 
 
@@ -106,8 +111,7 @@ def measure_lengths(
     varied = first.std() > 0 and second.std() > 0
     correlation = float(np.corrcoef(first, second)[0, 1]) if varied else 0.0
     candidates = config.train.global_batch
-    loss = matcher_loss(first, second, candidates)
-    return LengthShortcut(len(first), candidates, correlation, loss, both)
+    return LengthShortcut(len(first), candidates, correlation, matcher_loss(first, second, candidates), both)
 
 
 def matcher_loss(first: np.ndarray, second: np.ndarray, candidates: int) -> float:
@@ -140,3 +144,39 @@ def _binned(lengths: np.ndarray, bins: int) -> np.ndarray:
     """Return the bin of each length, int64[n]; equal lengths share one, and bins hold about as many."""
     edges = np.unique(np.quantile(lengths, np.arange(1, bins) / bins))
     return np.searchsorted(edges, lengths, side="right")
+
+
+def require_different_views(config: Config, data: Data, objective: WholeObjective, spec: BatchSpec) -> None:
+    """Refuse views of the same tokens under an encoder without dropout.
+
+    Their vectors are equal, whatever the encoder does: every positive has a cosine of 1 from the start, and a
+    contrastive loss can only push sentences apart. Objectives of the user's own are not looked at: they may
+    draw a difference themselves.
+
+    Args:
+        config: the run's, with the dropouts of the model that was built.
+        spec: of the run's batches.
+
+    Raises:
+        UserError: all views that a loss compares are one text, without augmentation.
+    """
+    if config.model.dropout or config.model.attention_dropout:
+        return
+    views = {view.role: view for view in data.views}
+
+    def text_of(role: str) -> tuple[str, bytes]:
+        column, prompt = views[role].column, spec.prompts.get(role)
+        return column if column in data.train.columns else "text", b"" if prompt is None else prompt.tobytes()
+
+    for name in filter(SYSTEMS.__contains__, objective.terms):
+        section, roles = ObjectiveConfig.section(name), objective.terms[name].compared
+        augmented = not all(parse(views[role].augmentation).is_identity for role in roles)
+        if augmented or len(set(map(text_of, roles))) > 1 or not getattr(config.objective, section).weight:
+            continue
+        specs = ", ".join(dict.fromkeys(f"{role} {config.augment.of_role(role)}" for role in roles))
+        raise UserError(
+            f"the objective {name} compares views of a sentence that are the same tokens (augment: {specs}), "
+            "and the model has no dropout: the loss could only push sentences apart. Set an augmentation "
+            "(--aug del-span,reorder) or dropout (--model.dropout 0.1), train on data with a column "
+            f"`positive`, or leave the loss out (objective.{section}.weight 0)"
+        )

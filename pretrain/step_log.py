@@ -1,0 +1,159 @@
+"""Turn each step's numbers into the progress bar, rows of metrics, and alarms, a step late."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from pretrain.common.transfer import Numbers
+from pretrain.config.run import Config
+from pretrain.data.batch import RankBatch
+from pretrain.data.damage import describe_substitution
+from pretrain.ledger import chain
+from pretrain.model.precision import LossScale
+from pretrain.objectives import WholeObjective
+from pretrain.step.faults import Faults, StepNumbers, steadier_settings
+from pretrain.step.progress import Progress
+from pretrain.step.whole_batch import StepResult
+from pretrain.telemetry.averages import Window
+from pretrain.telemetry.monitors import Monitor
+from pretrain.telemetry.run import Telemetry
+from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.watch.stragglers import Stragglers
+
+_LOSS, _MEASURE = "loss ", "measure "  # what the names of these numbers of a step begin with
+
+
+def is_due(step: int, every: int) -> bool:
+    """Return whether something done every `every` steps (0: never) is due."""
+    return bool(every) and step % every == 0
+
+
+@dataclass
+class _QueuedStep:
+    """A step whose numbers have not come yet. row: what a row of metrics that it ends says besides them."""
+
+    number: int
+    batch: RankBatch
+    result: StepResult
+    rate: float
+    coming: Numbers
+    ends_row: bool
+    row: dict[str, Any]
+
+
+class StepLog:
+    """Queue the numbers of a step, and log them when they have come.
+
+    Reading a step's numbers waits until a GPU has made them. So `add` queues them for the way to the host,
+    and `write` reads them, when the next step has been queued, or when somebody wants to know them.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        progress: Progress,
+        telemetry: Telemetry,
+        faults: Faults,
+        stragglers: Stragglers,
+        clock: Stopwatch,
+        scale: LossScale | None,
+        objective: WholeObjective,
+        extra_metrics: Callable[[int], Mapping[str, Any]],
+    ) -> None:
+        """extra_metrics: number of steps done -> what a row of metrics holds besides."""
+        self.config, self.progress, self.telemetry = config, progress, telemetry
+        self.faults, self.stragglers, self.clock, self.scale = faults, stragglers, clock, scale
+        self.objective, self.extra_metrics, self.sizes = objective, extra_metrics, config.batch_sizes
+        self.window = Window(progress.window)
+        self.monitor = Monitor(
+            explosion=config.train.faults.spike_factor,
+            advice=steadier_settings(config),
+            terms=config.objective.sections,
+            quiet=config.train.log_every,
+            state=progress.monitor,
+        )
+        self._queued: _QueuedStep | None = None
+
+    def add(
+        self,
+        batch: RankBatch,
+        result: StepResult,
+        rate: float,
+        norm: Tensor | float,
+        applied: Tensor,
+        ends_row: bool,
+    ) -> None:
+        """Take a step that `progress` has counted already; the one before must have been written.
+
+        Args:
+            rate: the learning rate.
+            norm, applied: as `Update.apply` gives them.
+            ends_row: whether the step ends a row of metrics.
+        """
+        progress = self.progress
+        measures = dict(result.measures)
+        # rank 0 alone writes rows, checkpoints (with the window), and alarms
+        if result.views is not None and dist.get_rank() == 0:
+            views = result.views[:2]
+            measures |= self.monitor.measure(views, result.lengths, result.negatives, spectrum=ends_row)
+        numbers: dict[str, Tensor | float] = {"norm": norm, "applied": applied}
+        numbers |= {f"{_LOSS}{name}": value for name, value in result.losses.items()}
+        numbers |= {f"{_MEASURE}{name}": value for name, value in measures.items()}
+        if self.scale is not None:
+            numbers["scale"] = self.scale.value
+        result.views = None  # the next step needs the memory
+        row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
+        if ends_row:
+            row |= {"seconds": progress.seconds, "time": self.clock.shares()}
+            row |= self.extra_metrics(progress.step)
+            row["ledger"] = chain.of_row(progress.ledger)
+            slowest, warning = self.stragglers.end_row(result.busy)
+            row |= slowest
+            if warning:
+                self.telemetry.warn(warning)
+            if self.sizes.growth_steps:
+                row["global_batch"] = self.sizes.at_step(progress.step - 1)
+        self._queued = _QueuedStep(progress.step, batch, result, rate, Numbers(numbers), ends_row, row)
+
+    def write(self) -> None:
+        """Log the step that was added last, unless that has been done.
+
+        A step with a fault is no part of a row's means, and has a record of its own.
+
+        Raises:
+            OverBudget: one step with a fault too many.
+        """
+        if self._queued is None:
+            return
+        step, self._queued = self._queued, None
+        result, numbers = step.result, step.coming.read()
+        losses, measures = _of(numbers, _LOSS), _of(numbers, _MEASURE)
+        norm, applied = numbers["norm"], bool(numbers["applied"])
+        self.progress.skipped_steps += not applied
+        sound = self.faults.judge(
+            StepNumbers(step.number, step.batch, losses, norm, applied, numbers.get("scale"))
+        )
+        sequences = self.sizes.at_step(step.number - 1)
+        self.telemetry.advance(step.number, losses, step.rate, result.tokens, sequences, step.coming.came)
+        for row in result.substitutions:
+            self.telemetry.warn(describe_substitution(row))
+        if sound:
+            self.window.add(losses, norm, measures, result.masked_tokens, result.micro_batches)
+        alarms = self.monitor.alarms_of_step(step.number, losses, norm) if applied else []
+        if step.ends_row and self.window.steps:
+            metrics = self.window.close() | step.row
+            metrics["skipped_steps"] = self.progress.skipped_steps
+            weights, steps = self.objective.weights, self.config.train.steps
+            risen = weights(step.number - 1) == weights(steps - 1)  # all losses have their full weight
+            alarms += self.monitor.alarms_of_row(step.number, metrics["loss"], metrics, risen)
+            self.telemetry.log(step.number, metrics)
+        for alarm in alarms:
+            self.telemetry.warn(alarm)
+
+
+def _of(numbers: dict[str, float], prefix: str) -> dict[str, float]:
+    """Return the numbers whose name begins with `prefix`, by the rest of their name."""
+    return {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
