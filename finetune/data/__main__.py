@@ -34,22 +34,15 @@ def check(eval_data: EvalData = "", *, sets: str = "") -> int:
             (GLUE/RTE), by commas.
     """
     from finetune.data import catalogue
-    from finetune.data.fetch import HUB
 
-    root = data_root(eval_data)
-    statuses = []
-    for one in catalogue.choose(sets):
-        _progress(one.name)
-        statuses.append(catalogue.check(one, root))
-    _progress("")
-    print(catalogue.report(statuses, HUB, root))
-    return 0 if all(status.state == "complete" for status in statuses) else 1
-
-
-def _progress(name: str) -> None:
-    """Show what is being counted, on a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r{name:<40}\r", end="", file=sys.stderr, flush=True)
+    root, chosen = data_root(eval_data), catalogue.choose(sets)
+    width, states = max(len(one.name) for one in chosen), []
+    for one in chosen:
+        status = catalogue.check(one, root)
+        states.append(status.state)
+        print(catalogue.report(status, root, width), flush=True)
+    print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    return 0 if set(states) == {"complete"} else 1
 
 
 def fetch(name: str, eval_data: EvalData, *, source: str = "", replace: bool = False) -> int:
@@ -67,12 +60,11 @@ def fetch(name: str, eval_data: EvalData, *, source: str = "", replace: bool = F
     root = Path(eval_data)
     chosen = catalogue.choose(name)
     if len(chosen) != 1:
-        raise UserError(
-            f"{name!r} is {len(chosen)} sets; fetch them one by one: {', '.join(one.name for one in chosen)}"
-        )
+        names = ", ".join(one.name for one in chosen)
+        raise UserError(f"{name!r} is {len(chosen)} sets; fetch them one by one: {names}")
     for line in hub.fetch(chosen[0].name, root, source, replace):
         print(line, file=sys.stderr)
-    print(catalogue.report([catalogue.check(chosen[0], root)], hub.HUB, root))
+    print(catalogue.report(catalogue.check(chosen[0], root), root, len(chosen[0].name)))
     return 0
 
 

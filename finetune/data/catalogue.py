@@ -5,13 +5,12 @@ torn rows; a csv text may hold line ends; an unknown label is damage), so that "
 with published figures.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from augment.core.errors import nearest_name
 from finetune import anli, clustering, nli_distance, zh_sts
-from finetune.files import locate
+from finetune.data.fetch import HUB
+from finetune.files import known_name, locate
 from finetune.intents import sets as intents
 from finetune.senteval import tasks as senteval
 from finetune.sets import DataSet
@@ -36,6 +35,10 @@ class Status:
     """complete, incomplete, missing or damaged."""
     details: tuple[str, ...]
     """What lacks, split by split; empty when complete."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.state == "complete"
 
 
 def check(data_set: DataSet, root: Path) -> Status:
@@ -66,46 +69,24 @@ def choose(names: str) -> list[DataSet]:
     A name is GROUP, GROUP/NAME, or NAME where one set alone has it. Case does not matter.
 
     Raises:
-        UserError: no such set (the message names the nearest), or several of that name.
+        UserError: no such set; the message names the nearest, and all.
     """
-    known: dict[str, list[DataSet]] = {}
-    for one in CATALOGUE:
-        for key in {one.name.lower(), one.name.lower().split("/")[-1]}:
-            known.setdefault(key, []).append(one)
-    groups = {group.lower(): [one for one in CATALOGUE if one.group == group] for group in GROUPS}
-    chosen: list[DataSet] = []
-    for name in (name.strip().lower() for name in names.split(",") if name.strip()):
-        if name in groups:
-            chosen += groups[name]
-        elif len(known.get(name, ())) > 1:
-            raise UserError(
-                f"several sets are called {name!r}: {', '.join(one.name for one in known[name])}; give one "
-                "of these"
-            )
-        elif name in known:
-            chosen += known[name]
-        else:
-            near = nearest_name(name, [*known, *groups])
-            meant = known[near][0].name if near in known else groups[near][0].group if near else ""
-            hint = f"; did you mean {meant!r}?" if meant else "."
-            raise UserError(f"unknown set {name!r}{hint} `python -m finetune.data check DIR` lists all")
+    short = [one.name.split("/")[-1].lower() for one in CATALOGUE]
+    aliases = {key: one.name for key, one in zip(short, CATALOGUE) if short.count(key) == 1}
+    known = (*GROUPS, *(one.name for one in CATALOGUE))
+    words = [word.strip() for word in names.split(",") if word.strip()]
+    wanted = [known_name(word, known, "set", aliases=aliases) for word in words]
+    chosen = [one for name in wanted for one in CATALOGUE if name in (one.group, one.name)]
     return list({one.name: one for one in chosen or CATALOGUE}.values())
 
 
-def report(statuses: Sequence[Status], fetchable: Iterable[str], root: Path) -> str:
-    """Return a line a set; below it what lacks, and where to get it; the number in each state last."""
-    fetchable, width, text = set(fetchable), max(len(one.data_set.name) for one in statuses), []
-    for status in statuses:
-        one = status.data_set
-        rows = sum(part.rows for part in one.parts.values())
-        text.append(
-            f"{one.name.ljust(width)}  {status.state}"
-            + (f", {rows:,} rows" if status.state == "complete" else "")
-        )
-        text += [f"{'':{width}}    {detail}" for detail in status.details]
-        if status.state != "complete":
-            fetch = f"python -m finetune.data fetch {one.name} {root}, or " if one.name in fetchable else ""
-            text.append(f"{'':{width}}    get it: {fetch}{one.origin}")
-    states = [status.state for status in statuses]
-    text.append(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
-    return "\n".join(text)
+def report(status: Status, root: Path, width: int) -> str:
+    """Return a line on a set; below it what lacks, and where to get it."""
+    one = status.data_set
+    rows = sum(part.rows for part in one.parts.values())
+    lines = [f"{one.name:{width}}  {status.state}" + (f", {rows:,} rows" if status.is_complete else "")]
+    lines += [f"{'':{width}}    {detail}" for detail in status.details]
+    if not status.is_complete:
+        fetch = f"python -m finetune.data fetch {one.name} {root}, or " if one.name in HUB else ""
+        lines.append(f"{'':{width}}    get it: {fetch}{one.origin}")
+    return "\n".join(lines)

@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,19 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 
 Row = Mapping[str, Any]
-Write = Callable[[list[Row]], dict[str, bytes]]
-"""Rows of one split to the contents of its files."""
-
 ENTAILMENT = ("entailment", "neutral", "contradiction")
+_LABELS = {"label": ENTAILMENT}
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a split is written into, a line for each row."""
+
+    path: str
+    """Below the data folder."""
+    line: Callable[[int, Row], str]
+    """Of a row, and its number."""
+    header: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,13 +45,15 @@ class HubSet:
     """Where the hub has a set and how each of its splits is written."""
 
     source: str
-    configuration: str | None
-    splits: dict[str, Write]
-    """Split on the hub -> writer. A writer's files are named relative to the data folder."""
-    columns: tuple[str, ...]
-    names: Mapping[str, tuple[str, ...]]
+    splits: Mapping[str, tuple[File, ...]]
+    """Split on the hub -> its files."""
+    columns: Iterable[str]
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Label columns and the words for 0, 1, ...; a column that carries its own words keeps them."""
+    configuration: str | None = None
     data_files: str | None = None
+    needs_label: bool = False
+    """Whether rows without a label are left out."""
 
 
 def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> list[str]:
@@ -58,21 +69,23 @@ def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> lis
     if name not in HUB:
         raise UserError(f"{name} is not on the hub in a form that can be written; there are {', '.join(HUB)}")
     hub_set = HUB[name]
-    said = []
-    for split, write in hub_set.splits.items():
-        wanted = [file for file in write([]) if replace or not (root / file).exists()]
-        said += [
-            f"{root / file} is there already; --replace writes it anew"
-            for file in write([])
+    messages = []
+    for split, files in hub_set.splits.items():
+        wanted = [file for file in files if replace or not (root / file.path).exists()]
+        messages += [
+            f"{root / file.path} is there already; --replace writes it anew"
+            for file in files
             if file not in wanted
         ]
         rows = _load(hub_set, split, source or hub_set.source) if wanted else []
-        for file, content in (write(rows) if wanted else {}).items():
-            if file in wanted:
-                make_folder((root / file).parent)
-                replace_durably(root / file, content)
-                said.append(f"{root / file}: {len(rows):,} rows")
-    return said
+        kept = [row for row in rows if not hub_set.needs_label or row["label"] is not None]
+        for file in wanted:
+            lines = [file.line(number, row) for number, row in enumerate(kept)]
+            text = "".join(f"{line}\n" for line in [*filter(None, [file.header]), *lines])
+            make_folder((root / file.path).parent)
+            replace_durably(root / file.path, text.encode())
+            messages.append(f"{root / file.path}: {len(rows):,} rows")
+    return messages
 
 
 def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
@@ -94,17 +107,14 @@ def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
         )
     # offline, no such set, split or file: all of these
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        said = (str(error) or repr(error)).splitlines()[0]
+        reason = (str(error) or repr(error)).splitlines()[0]
         raise UserError(
-            f"cannot load the split {split!r} of {source}: {said}. Without network, give --source FOLDER "
-            "with the set's parquet "
-            "or jsonl files"
+            f"cannot load the split {split!r} of {source}: {reason}. Without network, give --source FOLDER"
         ) from error
     absent = [column for column in hub_set.columns if column not in rows.column_names]
     if absent:
-        raise UserError(
-            f"{source}, split {split!r}: no column {absent[0]!r}; it has {', '.join(rows.column_names)}"
-        )
+        there = ", ".join(rows.column_names)
+        raise UserError(f"{source}, split {split!r}: no column {absent[0]!r}; it has {there}")
     words = {column: names for column, names in hub_set.names.items() if column in rows.column_names}
     for column in words:
         if isinstance(rows.features[column], ClassLabel):
@@ -121,18 +131,11 @@ def _word(value: Any, names: tuple[str, ...]) -> str | None:
     if value is None or value == -1:
         return None
     if not 0 <= value < len(names):
-        raise UserError(
-            f"a label is {value}; there are words for 0 to {len(names) - 1}: {', '.join(names) or 'none'}"
-        )
+        raise UserError(f"a label is {value}; there are words for 0 to {len(names) - 1}")
     return names[value]
 
 
-# -- writing
-# ----------------------------------------------------------------------------------------------------------
-
-
-def _text(rows: Iterable[str]) -> bytes:
-    return "".join(f"{row}\n" for row in rows).encode()
+# -- writing -----------------------------------------------------------
 
 
 def _cell(value: Any) -> str:
@@ -140,27 +143,30 @@ def _cell(value: Any) -> str:
     return "n/a" if value is None else re.sub(r"[\t\r\n]", " ", str(value))
 
 
-def _csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> bytes:
+def _csv_line(cells: Iterable[str]) -> str:
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return stream.getvalue().encode()
+    csv.writer(stream, lineterminator="\n").writerow(cells)
+    return stream.getvalue()[:-1]
 
 
-def _tsv(file: str, layout: str) -> Write:
-    """Return a writer of a tsv file.
+def _csv(path: str, columns: Mapping[str, str]) -> File:
+    """Return a csv file. columns: title -> column on the hub."""
+    return File(path, lambda _, row: _csv_line(row[name] for name in columns.values()), _csv_line(columns))
+
+
+def _jsonl(path: str, content: Callable[[Row], dict[str, Any]]) -> File:
+    return File(path, lambda _, row: json.dumps(content(row), ensure_ascii=False))
+
+
+def _tsv(path: str, layout: str) -> File:
+    """Return a tsv file.
 
     layout: "title=column|title=column|...", "title" alone for what the hub's copy lacks; CoLA has no titles.
     """
     pairs = [part.partition("=") for part in layout.split("|")]
-    header = ["\t".join(title for title, _, _ in pairs)] if pairs[0][0] else []
-
-    def write(rows: list[Row]) -> dict[str, bytes]:
-        body = ["\t".join(_cell(row[column]) if column else "n/a" for _, _, column in pairs) for row in rows]
-        return {file: _text([*header, *body])}
-
-    return write
+    header = "\t".join(title for title, _, _ in pairs) if pairs[0][0] else ""
+    columns = [column for _, _, column in pairs]
+    return File(path, lambda _, row: "\t".join(_cell(row[one]) if one else "n/a" for one in columns), header)
 
 
 def _glue(
@@ -168,98 +174,51 @@ def _glue(
 ) -> HubSet:
     """Describe a GLUE task; layouts: split on the hub -> (file, layout)."""
     used = {pair.partition("=")[2] for _, layout in layouts.values() for pair in layout.split("|")} - {""}
-    writers = {split: _tsv(f"GLUE/{folder}/{file}.tsv", layout) for split, (file, layout) in layouts.items()}
-    return HubSet(
-        "nyu-mll/glue", configuration, writers, tuple(sorted(used)), {"label": names} if names else {}
-    )
+    files = {split: (_tsv(f"GLUE/{folder}/{file}.tsv", layout),) for split, (file, layout) in layouts.items()}
+    return HubSet("nyu-mll/glue", files, sorted(used), {"label": names} if names else {}, configuration)
 
 
 def _three(labelled: str, test: str) -> dict[str, tuple[str, str]]:
     return {"train": ("train", labelled), "validation": ("dev", labelled), "test": ("test", test)}
 
 
-def _pair(one: str, two: str, label: str = "|label=label") -> str:
-    return f"index=idx|{one}={one}|{two}={two}{label}"
+def _pairs(one: str, two: str) -> dict[str, tuple[str, str]]:
+    unlabelled = f"index=idx|{one}={one}|{two}={two}"
+    return _three(f"{unlabelled}|label=label", unlabelled)
 
 
 def _mnli(labels: str) -> str:
-    return (
-        "index=idx|promptID|pairID|genre|sentence1_binary_parse|sentence2_binary_parse|sentence1_parse|sentence2_parse|"
-        f"sentence1=premise|sentence2=hypothesis{labels}"
-    )
+    parses = "sentence1_binary_parse|sentence2_binary_parse|sentence1_parse|sentence2_parse"
+    return f"index=idx|promptID|pairID|genre|{parses}|sentence1=premise|sentence2=hypothesis{labels}"
 
 
-def _anli(number: int) -> HubSet:
-    def writer(part: str) -> Write:
-        def write(rows: list[Row]) -> dict[str, bytes]:
-            body = (
-                {
-                    "uid": row["uid"],
-                    "context": row["premise"],
-                    "hypothesis": row["hypothesis"],
-                    "label": row["label"][0],
-                }
-                for row in rows
-            )
-            return {
-                f"ANLI/R{number}/{part}.jsonl": _text(json.dumps(row, ensure_ascii=False) for row in body)
-            }
+def _anli(number: int, part: str) -> File:
+    def content(row: Row) -> dict[str, Any]:
+        keys = {"uid": "uid", "context": "premise", "hypothesis": "hypothesis"}
+        return {key: row[column] for key, column in keys.items()} | {"label": row["label"][0]}
 
-        return write
-
-    writers = {f"{part}_r{number}": writer(part) for part in ("train", "dev", "test")}
-    return HubSet(
-        "facebook/anli", None, writers, ("uid", "premise", "hypothesis", "label"), {"label": ENTAILMENT}
-    )
+    return _jsonl(f"ANLI/R{number}/{part}.jsonl", content)
 
 
-def _snli(part: str) -> Write:
-    """Write SNLI as SentEval's script does; pairs without a gold label are left out.
+def _snli(part: str) -> tuple[File, ...]:
+    """Return the files of SNLI as SentEval's script writes them.
 
     Tokens are those of the Penn Treebank's sed script, in UTF-8, which SentEval itself, and so
     `senteval.tasks`, reads as latin-1.
     """
-
-    def write(rows: list[Row]) -> dict[str, bytes]:
-        gold = [row for row in rows if row["label"] is not None]
-        texts = {"s1": "premise", "s2": "hypothesis"}
-        files = {kind: _text(treebank(_cell(row[column])) for row in gold) for kind, column in texts.items()}
-        files["labels"] = _text(row["label"] for row in gold)
-        return {f"SentEval/SNLI/{kind}.{part}": content for kind, content in files.items()}
-
-    return write
+    return (
+        File(f"SentEval/SNLI/s1.{part}", lambda _, row: treebank(_cell(row["premise"]))),
+        File(f"SentEval/SNLI/s2.{part}", lambda _, row: treebank(_cell(row["hypothesis"]))),
+        File(f"SentEval/SNLI/labels.{part}", lambda _, row: row["label"]),
+    )
 
 
-def _chinese(part: str) -> Write:
-    def write(rows: list[Row]) -> dict[str, bytes]:
-        cells = (
-            (f"{part}-{number:04d}", _cell(row["sentence1"]), _cell(row["sentence2"]), f"{row['score']:g}")
-            for number, row in enumerate(rows)
-        )
-        return {f"zh/STS-B/cnsd-sts-{part}.txt": _text("||".join(row) for row in cells)}
+def _chinese(part: str) -> File:
+    def line(number: int, row: Row) -> str:
+        first, second = _cell(row["sentence1"]), _cell(row["sentence2"])
+        return f"{part}-{number:04d}||{first}||{second}||{row['score']:g}"
 
-    return write
-
-
-def _banking(part: str) -> Write:
-    def write(rows: list[Row]) -> dict[str, bytes]:
-        content = _csv(("text", "category"), ((row["text"], row["label_text"]) for row in rows))
-        return {f"intents/BANKING77/{part}.csv": content}
-
-    return write
-
-
-def _triplets(rows: list[Row]) -> dict[str, bytes]:
-    columns = ("sent0", "sent1", "hard_neg")
-    return {
-        "NLI/nli_for_simcse.csv": _csv(columns, (tuple(row[column] for column in columns) for row in rows))
-    }
-
-
-def _mnli_dev(rows: list[Row]) -> dict[str, bytes]:
-    columns = ("premise", "hypothesis", "label")
-    body = (json.dumps({column: row[column] for column in columns}, ensure_ascii=False) for row in rows)
-    return {"NLI/mnli_dev.jsonl": _text(body)}
+    return File(f"zh/STS-B/cnsd-sts-{part}.txt", line)
 
 
 _TRAIN_DEV_TEST = {"train": "train", "validation": "dev", "test": "test"}
@@ -268,14 +227,16 @@ _TWO = ("entailment", "not_entailment")
 _MRPC = "|#1 ID|#2 ID|#1 String=sentence1|#2 String=sentence2"
 _STSB = "index=idx|genre|filename|year|old_index|source1|source2|sentence1=sentence1|sentence2=sentence2"
 _MNLI_DEV = _mnli("|label1|label2|label3|label4|label5|gold_label=label")
+_NLI = ("premise", "hypothesis", "label")
+_TRIPLET = ("sent0", "sent1", "hard_neg")
 
 HUB: dict[str, HubSet] = {
     "SentEval/SNLI": HubSet(
         "stanfordnlp/snli",
-        None,
         {split: _snli(part) for split, part in _TRAIN_DEV_TEST.items()},
-        ("premise", "hypothesis", "label"),
-        {"label": ENTAILMENT},
+        _NLI,
+        _LABELS,
+        needs_label=True,
     ),
     "GLUE/CoLA": _glue("CoLA", "cola", _three("|=label||=sentence", "index=idx|sentence=sentence")),
     "GLUE/SST-2": _glue("SST-2", "sst2", _three(_SINGLE, "index=idx|sentence=sentence")),
@@ -301,46 +262,45 @@ HUB: dict[str, HubSet] = {
         },
         ENTAILMENT,
     ),
-    "GLUE/QNLI": _glue(
-        "QNLI", "qnli", _three(_pair("question", "sentence"), _pair("question", "sentence", "")), _TWO
-    ),
-    "GLUE/RTE": _glue(
-        "RTE", "rte", _three(_pair("sentence1", "sentence2"), _pair("sentence1", "sentence2", "")), _TWO
-    ),
-    "GLUE/WNLI": _glue(
-        "WNLI", "wnli", _three(_pair("sentence1", "sentence2"), _pair("sentence1", "sentence2", ""))
-    ),
+    "GLUE/QNLI": _glue("QNLI", "qnli", _pairs("question", "sentence"), _TWO),
+    "GLUE/RTE": _glue("RTE", "rte", _pairs("sentence1", "sentence2"), _TWO),
+    "GLUE/WNLI": _glue("WNLI", "wnli", _pairs("sentence1", "sentence2")),
     "GLUE/AX": _glue(
         "diagnostic", "ax", {"test": ("diagnostic", "index=idx|sentence1=premise|sentence2=hypothesis")}
     ),
     "intents/BANKING77": HubSet(
         "mteb/banking77",
-        None,
-        {part: _banking(part) for part in ("train", "test")},
+        {
+            part: (_csv(f"intents/BANKING77/{part}.csv", {"text": "text", "category": "label_text"}),)
+            for part in ("train", "test")
+        },
         ("text", "label_text"),
-        {},
     ),
-    **{f"ANLI/R{number}": _anli(number) for number in (1, 2, 3)},
+    **{
+        f"ANLI/R{number}": HubSet(
+            "facebook/anli",
+            {f"{part}_r{number}": (_anli(number, part),) for part in ("train", "dev", "test")},
+            ("uid", *_NLI),
+            _LABELS,
+        )
+        for number in (1, 2, 3)
+    },
     "NLI/SimCSE": HubSet(
         "princeton-nlp/datasets-for-simcse",
-        None,
-        {"train": _triplets},
-        ("sent0", "sent1", "hard_neg"),
-        {},
-        "nli_for_simcse.csv",
+        {"train": (_csv("NLI/nli_for_simcse.csv", dict(zip(_TRIPLET, _TRIPLET))),)},
+        _TRIPLET,
+        data_files="nli_for_simcse.csv",
     ),
     "NLI/MNLI-dev": HubSet(
         "nyu-mll/glue",
+        {"validation_matched": (_jsonl("NLI/mnli_dev.jsonl", lambda row: {key: row[key] for key in _NLI}),)},
+        _NLI,
+        _LABELS,
         "mnli",
-        {"validation_matched": _mnli_dev},
-        ("premise", "hypothesis", "label"),
-        {"label": ENTAILMENT},
     ),
     "zh/STS-B": HubSet(
         "mteb/STSB",
-        None,
-        {split: _chinese(part) for split, part in _TRAIN_DEV_TEST.items()},
+        {split: (_chinese(part),) for split, part in _TRAIN_DEV_TEST.items()},
         ("sentence1", "sentence2", "score"),
-        {},
     ),
 }

@@ -86,15 +86,15 @@ def test_states(tmp_path, files, rows, state, detail):
     parts = {"train": Part(("a",), 7, counted(rows)), "test": Part(("b",), 7, counted(7))}
     found = check(DataSet("GROUP/set", parts, "somewhere"), tmp_path)
     assert found.state == state and detail in " ".join(found.details)
-    printed = report([found], ["GROUP/set"], tmp_path)
-    assert ("get it: python -m finetune.data fetch GROUP/set" in printed) == (state != "complete")
-    assert printed.endswith(f"1 {state}")
+    printed = report(found, tmp_path, 12)
+    assert ("get it: somewhere" in printed) == (state != "complete")
+    assert printed.startswith(f"GROUP/set     {state}")
 
 
 def test_sets_are_chosen_by_group_and_name():
     assert [one.name for one in choose("glue/rte, ATIS")] == ["GLUE/RTE", "intents/ATIS"]
     assert len(choose("clustering")) == 8 and choose("") == list(CATALOGUE)
-    with pytest.raises(UserError, match="several sets are called 'mrpc': SentEval/MRPC, GLUE/MRPC"):
+    with pytest.raises(UserError, match=r"unknown set 'MRPC'.*SentEval/MRPC,.*GLUE/MRPC"):
         choose("MRPC")
     with pytest.raises(UserError, match="did you mean 'intents/SNIPS'"):
         choose("snips7")
@@ -107,7 +107,7 @@ def test_catalogue_covers_every_group_and_only_known_sets_are_fetchable():
     assert len(set(names)) == len(names) and set(HUB) <= set(names)
     for one in CATALOGUE:  # what fetch writes is what check looks for
         if one.name in HUB:
-            written = {file for write in HUB[one.name].splits.values() for file in write([])}
+            written = {file.path for files in HUB[one.name].splits.values() for file in files}
             assert written == {file for part in one.parts.values() for file in part.files}
 
 
