@@ -12,8 +12,6 @@ beside the file (`finetune.answers`). `complete` is false, and `notes` says why,
 comparable with published ones (a data set with rows missing, another training set).
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import hashlib
@@ -27,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from finetune.answers import Answers, KeptAnswers, answers_file, packed
 from finetune.encoders.models import EmbeddingModel
@@ -72,7 +70,7 @@ class Evaluation:
     """`EmbeddingModel.identity` of what was evaluated."""
 
     @classmethod
-    def of(cls, evaluation: str, model: EmbeddingModel, protocol: str) -> Evaluation:
+    def of(cls, evaluation: str, model: EmbeddingModel, protocol: str) -> Self:
         """Return an empty evaluation of `model`; a mismatch of pooling is its first note."""
         notes = [model.remark] if model.remark else []
         if model.precision != "fp32":

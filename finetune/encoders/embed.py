@@ -1,12 +1,10 @@
 """Sentences to vectors with a trained encoder: tokenised, sorted by length, packed, without gradients."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -110,7 +108,7 @@ class Packed:
     single: bool
 
     @classmethod
-    def open(cls, source: ModelSource, pooling: str, token_budget: int, max_length: int | None) -> Packed:
+    def open(cls, source: ModelSource, pooling: str, token_budget: int, max_length: int | None) -> Self:
         """Load a model; by POOLER, or OWN_MODULES, it has no other pooling."""
         encoder, tokenizer = load_model(source, pooler=pooling == POOLER)
         own = source.modules.interface.max_length if source.modules is not None else None
@@ -141,17 +139,11 @@ def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncod
     try:
         tokenizer = pretrained(AutoTokenizer, location)
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot load a tokenizer from {location!r}: {error}\n"
-            "Give a run folder, an export, a Hugging Face folder or a hub name."
-        ) from error
+        raise UserError(f"cannot load a tokenizer from {location!r}: {error}") from error
     files = sorted(set(tokenizer.vocab_files_names.values()))
     if source.folder and not any((source.folder / file).is_file() for file in files):
         # transformers makes one without a vocabulary then, to which every word is unknown
-        raise UserError(
-            f"{location} holds no tokenizer ({' or '.join(files)}); copy the one that the model was trained "
-            "with there"
-        )
+        raise UserError(f"{location} holds no tokenizer ({' or '.join(files)}): copy the model's there")
     modules = source.modules
     own = modules.pooling if modules is not None and not modules.others else "mean"
     encoder = load_encoder(location, tokenizer, source.trained_pooling or own)
@@ -183,14 +175,9 @@ def load_pooler(source: str | Path) -> ProjectionHead:
         raise UserError(f"cannot load a model from {source!r}: {error}") from error
     pooler = getattr(model, "pooler", None)
     if pooler is None or any("pooler." in key for key in report["missing_keys"]):
-        raise UserError(
-            f"--pooling {POOLER}: {source} has no weights of a pooler; choose one of {', '.join(POOLINGS)}"
-        )
+        raise UserError(f"--pooling {POOLER}: {source} has no weights of a pooler")
     if not isinstance(getattr(pooler, "activation", None), torch.nn.Tanh):
-        raise UserError(
-            f"--pooling {POOLER}: the pooler of {source} is not a linear map and tanh; "
-            f"choose one of {', '.join(POOLINGS)}"
-        )
+        raise UserError(f"--pooling {POOLER}: the pooler of {source} is not a linear map and tanh")
     head = simcse_head(model.config.hidden_size)
     head.layers[0].load_state_dict(pooler.dense.state_dict())
     return head.eval()

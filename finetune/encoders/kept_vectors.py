@@ -12,8 +12,6 @@ process nor a damaged disk gives a vector that no encoder has computed. Writers 
 another, so any number of processes may share a folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -26,7 +24,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import xxhash
@@ -80,16 +78,12 @@ class KeptVectors:
     _seen: set[Path] = field(default_factory=set)
 
     @classmethod
-    def of(
-        cls, source: ModelSource, root: Path, precision: str, max_length: int | None
-    ) -> KeptVectors | None:
+    def of(cls, source: ModelSource, root: Path, precision: str, max_length: int | None) -> Self | None:
         """Return the vectors of a model that is opened so; None: its files are not on this machine."""
         import torch
         import transformers
 
         contents = digest_of(source)
-        if contents is None:
-            return None
         circumstances = {
             "contents": contents,
             "texts": "with their prompts",
@@ -99,7 +93,7 @@ class KeptVectors:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
-        return cls(root, circumstances, source.name)
+        return None if contents is None else cls(root, circumstances, source.name)
 
     def folder(self, pooling: str) -> Path:
         """Return the folder of the vectors of a pooling."""
@@ -126,7 +120,7 @@ class KeptVectors:
         missing.sort(key=lambda name: len(names[name]))
         chunks = [missing[start : start + CHUNK] for start in range(0, len(missing), CHUNK)]
         random.Random(os.getpid()).shuffle(chunks)
-        progress = _Progress(len(names), len(missing))
+        started = printed = time.monotonic()
         for number, chunk in enumerate(chunks):
             if number:
                 self._look_up({name: names[name] for name in chunk}, found)
@@ -137,10 +131,13 @@ class KeptVectors:
                     block = np.ascontiguousarray(made[pooling], np.float32)
                     self._keep(pooling, left, block)
                     found[pooling].update(zip(left, block, strict=True))
-            progress.done(len(chunk))
-        progress.end()
+            if time.monotonic() - printed > SECONDS_BETWEEN_LINES:
+                printed = time.monotonic()
+                _print(f"{number + 1:,} of {len(chunks):,} chunks of {CHUNK:,} texts encoded")
+        counts = f"{len(names) - len(missing):,} kept from before, {len(missing):,} encoded"
+        _print(f"vectors of {len(names):,} texts: {counts} in {format_seconds(time.monotonic() - started)}")
         order = [_digest(text) for text in texts]
-        return {pooling: _stacked(order, found[pooling]) for pooling in poolings}
+        return {pooling: np.stack([found[pooling][name] for name in order]) for pooling in poolings}
 
     def _look_up(self, names: Mapping[bytes, str], found: dict[str, dict[bytes, np.ndarray]]) -> None:
         """Add to `found`, by pooling, those of the texts that files have."""
@@ -210,8 +207,6 @@ def remove_oldest(root: Path, most_bytes: int) -> int:
 
     What a killed process left half-written goes too.
     """
-    if not root.is_dir():
-        return 0
     files, removed = [], 0
     for path in root.glob("*/*"):
         with contextlib.suppress(OSError):  # removed meanwhile by another process
@@ -229,41 +224,9 @@ def remove_oldest(root: Path, most_bytes: int) -> int:
     return removed
 
 
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _stacked(names: Sequence[bytes], vectors: Mapping[bytes, np.ndarray]) -> np.ndarray:
-    stacked = np.empty((len(names), len(vectors[names[0]])), np.float32)
-    for row, name in enumerate(names):
-        stacked[row] = vectors[name]
-    return stacked
-
-
-class _Progress:
-    """Says how far the encoding of many texts is, and at the end how many there were."""
-
-    def __init__(self, texts: int, missing: int):
-        self.texts, self.missing, self.count = texts, missing, 0
-        self.started = self.last = time.monotonic()
-
-    def done(self, count: int) -> None:
-        self.count += count
-        now = time.monotonic()
-        if now - self.last > SECONDS_BETWEEN_LINES and self.count < self.missing:
-            self.last = now
-            left = (now - self.started) / self.count * (self.missing - self.count)
-            print(
-                f"{self.count:,} of {self.missing:,} texts encoded, about {format_seconds(left)} left",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def end(self) -> None:
-        seconds = time.monotonic() - self.started
-        print(
-            f"vectors of {self.texts:,} texts: {self.texts - self.missing:,} kept from before, "
-            f"{self.missing:,} encoded in {format_seconds(seconds)}",
-            file=sys.stderr,
-            flush=True,
-        )

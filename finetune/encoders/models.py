@@ -10,6 +10,7 @@ open_model("my_encoder.py:embed")         the same, where the command names it (
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from pretrain.common.errors import UserError
 
 if TYPE_CHECKING:
     from pretrain.export.quantization import Quantization
+    from pretrain.export.sentence_transformers import Interface
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
 
@@ -112,12 +114,11 @@ class EmbeddingModel:
 
     def require_own(self, prompt: str | None) -> None:
         """Raise UserError for a prompt that is not the model's, if its mean leaves prompts out."""
-        modules = self.source.modules if self.source else None
-        pools = modules is None or modules.interface.include_prompt
+        pools = self._interface is None or self._interface.include_prompt
         if prompt and not pools and prompt not in self.prompts.values():
             raise UserError(
-                f"{self.name} leaves prompts out of its mean, and {prompt!r} is none of those that it names "
-                f"({', '.join(map(repr, filter(None, self.prompts.values()))) or 'none'}): give one of them"
+                f"{self.name} leaves prompts out of its mean, and {prompt!r} is none of its own: give one of "
+                f"{', '.join(map(repr, filter(None, self.prompts.values()))) or 'none'}"
             )
 
     def without_prompt(self, sentences: Sequence[str]) -> np.ndarray:
@@ -213,16 +214,20 @@ class EmbeddingModel:
         return self.source.identity if self.source else self.name
 
     @property
+    def _interface(self) -> Interface | None:
+        """What its modules.json says of prompts and lengths; None: it has none."""
+        modules = self.source.modules if self.source else None
+        return None if modules is None else modules.interface
+
+    @property
     def prompts(self) -> Mapping[str, str]:
         """The prompts that the model brings, by name, as query and document."""
-        modules = self.source.modules if self.source else None
-        return {} if modules is None else modules.interface.prompts
+        return {} if self._interface is None else self._interface.prompts
 
     @property
     def prompt(self) -> str:
         """The prompt that stands before every sentence where none is named; "": none does."""
-        modules = self.source.modules if self.source else None
-        return "" if modules is None else modules.interface.prompt
+        return "" if self._interface is None else self._interface.prompt
 
     def count_cut(self, texts: Sequence[str]) -> int:
         """Return how many documents are longer than `longest` tokens, so that their ends are left out.
@@ -234,19 +239,18 @@ class EmbeddingModel:
             return 0
         # a token has a byte at least: what is this short need not be tokenised
         few = [one for one in self._prompted(texts, self.document_prompt) if len(one.encode()) + 2 > longest]
-        counts = (
-            token_counts(self.runs.tokenizer, few[start : start + 4096]) for start in range(0, len(few), 4096)
-        )
-        return sum(count > longest for part in counts for count in part)
+        parts = (few[start : start + 4096] for start in range(0, len(few), 4096))
+        counts = (count for part in parts for count in token_counts(self.runs.tokenizer, part))
+        return sum(count > longest for count in counts)
 
     @property
     def remark(self) -> str | None:
         """A warning about the pooling; None where there is nothing to say."""
-        if self.trained_pooling is not None and self.pooling != self.trained_pooling:
-            used = f"{self.name} was trained with {self.trained_pooling} pooling and is evaluated with "
-            used += f"{self.pooling} pooling"
-            return used + (", without the head that it keeps" if self.head is not None else "")
-        return None
+        if self.trained_pooling in (None, self.pooling):
+            return None
+        used = f"{self.name} was trained with {self.trained_pooling} pooling and is evaluated with "
+        used += f"{self.pooling} pooling"
+        return used + (", without the head that it keeps" if self.head is not None else "")
 
 
 def open_model(
@@ -294,13 +298,13 @@ def open_model(
     if kind_of(model.location) == "sentence-transformers":
         if pooling:
             raise UserError(
-                f"--pooling {pooling}: {model.name} is a sentence-transformers model and brings its own "
-                "pooling and prompts; leave the flag out, or give the Hugging Face folder of its transformer"
+                f"--pooling {pooling}: {model.name} brings its own pooling; leave the flag out, or give the "
+                "Hugging Face folder of its transformer"
             )
-        chosen, runs = OWN_MODULES, _of_modules(model, token_budget, batch_size, max_length, quiet)
+        chosen = OWN_MODULES
     else:
-        chosen = _pooling(model, pooling, quiet)
-        runs = _of_transformer(model, chosen, token_budget, batch_size, max_length)
+        chosen = pooling_of(model, pooling, quiet)
+    runs = _open_encoder(model, chosen, token_budget, batch_size, max_length, quiet)
     limit = None if runs.longest is None else max_length
     opened = EmbeddingModel(model.name, chosen, runs, model, limit, precision)
     if opened.folder is not None and opened.pooling == opened.trained_pooling:
@@ -336,34 +340,25 @@ def _function(function: EmbedFunction, name: str, pooling: str, precision: str) 
 
 def _import_function(text: str) -> EmbedFunction:
     """Load `package.module:function` or `path/file.py:function`."""
-    where, name = text.rsplit(":", 1)
-    if not name.isidentifier() or not (
-        where.endswith(".py") or all(part.isidentifier() for part in where.split("."))
-    ):
-        raise UserError(
-            f"{text}: there is no such folder, and it is no package.module:function or "
-            "file.py:function either"
-        )
+    if not re.fullmatch(r"(.+\.py|\w+(\.\w+)*):[^\W\d]\w*", text):
+        raise UserError(f"{text}: no such folder, and no package.module:function or file.py:function either")
     try:
         function = load(text)
     except AugmentationError as error:
         raise UserError(f"{text}: {error}") from error
     if not callable(function):
-        raise UserError(f"{text}: {where} has no function {name!r} that takes a list of strings")
+        raise UserError(f"{text} is no function that takes a list of strings")
     return function
 
 
-def _pooling(source: ModelSource, pooling: str, quiet: bool) -> str:
+def pooling_of(source: ModelSource, pooling: str, quiet: bool) -> str:
     """Return the pooling of a model without modules of its own, or of an export of ours."""
     from finetune.encoders.embed import POOLER
     from pretrain.model.pooling import check_pooling
 
     if not pooling and source.trained_pooling is None and not quiet:
-        print(
-            f"note: {source.name} does not say which pooling it was trained with: using mean; --pooling "
-            "chooses",
-            file=sys.stderr,
-        )
+        unknown = f"{source.name} does not say which pooling it was trained with"
+        print(f"note: {unknown}: using mean; --pooling chooses", file=sys.stderr)
     return POOLER if pooling == POOLER else check_pooling(pooling or source.trained_pooling or "mean")
 
 
@@ -379,36 +374,32 @@ def _runs_packed(location: str) -> bool:
         raise UserError(f"cannot load a model from {location!r}: {error}") from error
 
 
-def _of_transformer(
-    source: ModelSource, pooling: str, token_budget: int, batch_size: int, max_length: int | None
+def _open_encoder(
+    source: ModelSource, pooling: str, token_budget: int, batch_size: int, max_length: int | None, quiet: bool
 ) -> Encoder:
-    """Open a masked language model, or an export of ours."""
+    """Open a masked language model, an export of ours, or by OWN_MODULES a sentence-transformers model."""
     from finetune.encoders.embed import Packed
 
-    if _runs_packed(source.location):
+    own = pooling == OWN_MODULES
+    why = _unknown_modules(source) if own else ""
+    if not why and _runs_packed(source.location):
         return Packed.open(source, pooling, token_budget, max_length)
+    if own and not quiet:
+        why = f"packing does not know its {why or 'type of transformer'}"
+        print(f"note: {source.name} runs padded, which takes longer: {why}", file=sys.stderr)
+    if own:
+        return Padded(lambda _: open_sentence_transformer(source, max_length), pooling, batch_size)
     return Padded(lambda other: open_padded(source, other, max_length), pooling, batch_size)
 
 
-def _of_modules(
-    source: ModelSource, token_budget: int, batch_size: int, max_length: int | None, quiet: bool
-) -> Encoder:
-    """Open a sentence-transformers model, with its own modules."""
-    from finetune.encoders.embed import Packed
-
+def _unknown_modules(source: ModelSource) -> str:
+    """Return what of a sentence-transformers model cannot run packed, beside its type; "" for nothing."""
     try:
         require_weights(source.location)
     except CannotLoad as error:
-        raise UserError(
-            f"cannot load the sentence-transformers model {source.location!r}: {error}"
-        ) from error
+        raise UserError(f"cannot load the model {source.location!r}: {error}") from error
     assert source.modules is not None  # it has a modules.json
-    interface, why = source.modules.interface, ", ".join(source.modules.others)
-    if not interface.include_prompt and any(interface.prompts.values()):
-        why = why or "prompts that the mean leaves out"  # their tokens may end within one of the text
-    if not why and _runs_packed(source.location):
-        return Packed.open(source, OWN_MODULES, token_budget, max_length)
-    if not quiet:
-        why = f"packing does not know its {why or 'type of transformer'}"
-        print(f"note: {source.name} runs padded, which takes longer: {why}", file=sys.stderr)
-    return Padded(lambda _: open_sentence_transformer(source, max_length), OWN_MODULES, batch_size)
+    interface, others = source.modules.interface, ", ".join(source.modules.others)
+    leaves_out = not interface.include_prompt and any(interface.prompts.values())
+    # prompts whose tokens may end within one of the text
+    return others or ("prompts that the mean leaves out" if leaves_out else "")

@@ -1,7 +1,8 @@
 """Models that sentence-transformers runs, in padded batches: load them, and know where they cut a text."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -70,12 +71,8 @@ def open_sentence_transformer(source: ModelSource, max_length: int | None) -> An
     """Load a SentenceTransformer, with its own modules; texts are cut to `max_length` tokens."""
     from sentence_transformers import SentenceTransformer
 
-    try:
+    with _naming(source):
         model = SentenceTransformer(source.location, trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
-    except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
-        raise UserError(
-            f"cannot load the sentence-transformers model {source.location!r}: {error}"
-        ) from error
     return _cut_at(model, max_length)
 
 
@@ -88,20 +85,22 @@ def open_padded(source: ModelSource, pooling: str, max_length: int | None) -> An
         raise UserError(
             f"--pooling {pooling}: {source.name} is of a type that runs padded only, with cls or mean pooling"
         )
-    try:
+    with _naming(source):
         require_weights(source.location)
         transformer = Transformer(
-            source.location,
-            config_kwargs=NO_CODE,
-            model_kwargs=SAFE_WEIGHTS,
-            processor_kwargs=NO_CODE,
+            source.location, config_kwargs=NO_CODE, model_kwargs=SAFE_WEIGHTS, processor_kwargs=NO_CODE
         )
-    except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
-        raise UserError(f"cannot load a model from {source.location!r}: {error}") from error
-    model = SentenceTransformer(
-        modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
-    )
-    return _cut_at(model, max_length)
+    pool = Pooling(transformer.get_embedding_dimension(), pooling)
+    return _cut_at(SentenceTransformer(modules=[transformer, pool]), max_length)
+
+
+@contextmanager
+def _naming(source: ModelSource) -> Iterator[None]:
+    """Name the model in what its libraries raise, each its own errors for the same few causes."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(f"cannot load the model {source.location!r}: {error}") from error
 
 
 def _cut_at(model: Any, max_length: int | None) -> Any:

@@ -133,7 +133,7 @@ def kind_of(location: str) -> str:
     # asked once: the hub's own library tries for half a minute for each file
     if _cached(location) is None and (fault := hub_fault()):
         raise not_on_hub(location, fault)
-    return "hub" if not _hub_has_modules(location) else "sentence-transformers"
+    return "sentence-transformers" if _file(location, "modules.json") else "hub"
 
 
 def not_on_hub(name: str, reason: str) -> UserError:
@@ -145,23 +145,14 @@ def not_on_hub(name: str, reason: str) -> UserError:
 
 def _cached(name: str) -> Path | None:
     """Return the folder of a hub model's files in the hub's cache on this machine; None: it holds none."""
+    paths = (_file(name, file, local_files_only=True) for file in ("modules.json", "config.json"))
+    return next((Path(path).parent for path in paths if path), None)
+
+
+def _file(name: str, file: str, **how: bool) -> str | None:
+    """Return the path of a hub model's file, in the cache or fetched into it; None: it has none."""
     from transformers.utils import cached_file
 
-    for file in ("modules.json", "config.json"):
-        with contextlib.suppress(OSError, ValueError):
-            found = cached_file(
-                name, file, local_files_only=True, _raise_exceptions_for_missing_entries=False
-            )
-            if found is not None:
-                return Path(found).parent
+    with contextlib.suppress(OSError, ValueError):
+        return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **how)
     return None
-
-
-def _hub_has_modules(name: str) -> bool:
-    """Return whether a hub model has a modules.json, in the cache or on the hub."""
-    from transformers.utils import cached_file
-
-    try:
-        return cached_file(name, "modules.json", _raise_exceptions_for_missing_entries=False) is not None
-    except (OSError, ValueError):
-        return False

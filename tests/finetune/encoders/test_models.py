@@ -291,7 +291,7 @@ def test_functions(tmp_path, monkeypatch):
         open_model("other.py:embed")
     with pytest.raises(UserError, match="no_such_module cannot be imported"):
         open_model("no_such_module:embed")
-    with pytest.raises(UserError, match="has no function 'encode'"):
+    with pytest.raises(UserError, match="encode"):
         open_model("encoder_of_mine.py:encode")
     sys.modules.pop("encoder_of_mine", None)
 
@@ -347,12 +347,12 @@ def test_folders_without_a_model(tmp_path, hugging_face):
     (broken / "modules.json").write_text(
         json.dumps([{"idx": 0, "name": "0", "path": "", "type": "no.such.Module"}])
     )
-    with pytest.raises(UserError, match="cannot load the sentence-transformers model"):
+    with pytest.raises(UserError, match="cannot load the model"):
         open_model(broken)
     unknown = tmp_path / "unknown"
     unknown.mkdir()
     (unknown / "config.json").write_text('{"model_type": "none such"}')
-    with pytest.raises(UserError, match="cannot load a model from"):
+    with pytest.raises(UserError, match="cannot load"):
         open_model(unknown)
 
 
