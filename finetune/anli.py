@@ -11,7 +11,6 @@ dev accuracy over all rounds. Dev sets are never trained on.
 """
 
 import hashlib
-import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from finetune.flags import Encoder, EvalData, Out, Precision
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.sets import DataSet, parts
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
-from finetune.tuning.recipe import Interrupted, Recipe
+from finetune.tuning.recipe import Interrupted, Recipe, until_stopped
 from finetune.tuning.tasks import NLI, Examples, load
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -124,28 +123,21 @@ def main(
     source = open_source(model)
     folder = folder_for(source.model, out)
     shutdown = Shutdown(folder, watch_file=False)
-    try:
-        result = evaluate(
-            source,
-            sets,
-            recipe,
-            seeds,
-            folder / "anli",
-            chosen,
-            token_budget,
-            stop_code=lambda: EXIT_CODES.get(shutdown.requested(), 0),
-        )
-    except Interrupted as interrupted:
-        print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
-        return interrupted.code
-    if max_train:
-        result.incomplete(f"at most {max_train:,} training examples of each set")
-    for name in ("epochs", "lr", "batch_size"):
-        if getattr(recipe, name) != getattr(RECIPE, name):
-            result.incomplete(f"{name} {getattr(recipe, name):g} in place of {getattr(RECIPE, name):g}")
-    print(table(result))
-    print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, folder)}")
-    return 0
+
+    def stop_code() -> int:
+        return EXIT_CODES.get(shutdown.requested(), 0)
+
+    def work() -> None:
+        result = evaluate(source, sets, recipe, seeds, folder / "anli", chosen, token_budget, stop_code)
+        if max_train:
+            result.incomplete(f"at most {max_train:,} training examples of each set")
+        for name in ("epochs", "lr", "batch_size"):
+            if getattr(recipe, name) != getattr(RECIPE, name):
+                result.incomplete(f"{name} {getattr(recipe, name):g} in place of {getattr(RECIPE, name):g}")
+        print(table(result))
+        print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, folder)}")
+
+    return until_stopped(work)
 
 
 @dataclass(frozen=True)
@@ -169,10 +161,8 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
         for name in ROUNDS:
             evaluated[f"{name} {split}"] = rows = read_jsonl(find(data, "ANLI", name, f"{split}.jsonl"), KEYS)
             if len(rows) != EVALUATION_SIZES[name]:
-                notes.append(
-                    f"ANLI {name}: {split} has {len(rows):,} rows here, {EVALUATION_SIZES[name]:,} as "
-                    "published"
-                )
+                rows_here = f"{len(rows):,} rows here, {EVALUATION_SIZES[name]:,} as published"
+                notes.append(f"ANLI {name}: {split} has {rows_here}")
     train: dict[str, Examples] = {}
     missing = []
     for corpus in TRAINING:
@@ -186,10 +176,8 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
             rows = rows.sample(max_train)
         train[corpus.name] = rows
     if not train:
-        raise UserError(
-            f"there is nothing to train on in {root}: none of "
-            f"{', '.join(place for c in TRAINING for place in c.places)}"
-        )
+        places = ", ".join(place for corpus in TRAINING for place in corpus.places)
+        raise UserError(f"there is nothing to train on in {root}: none of {places}")
     if missing:
         notes.append(f"trained without {', '.join(missing)}, which are not here")
     return Sets(train, evaluated, notes)
@@ -206,9 +194,8 @@ def read_jsonl(path: Path, keys: tuple[str, str, str]) -> Examples:
     rows = [(number, texts) for number, texts in json_rows(path, *keys) if texts[2] != "-"]
     for number, (_, _, label) in rows:
         if label not in _LABELS:
-            raise UserError(
-                f"{path}, line {number}: unknown label {label!r}; expected one of {', '.join(_LABELS)}"
-            )
+            known = ", ".join(_LABELS)
+            raise UserError(f"{path}, line {number}: unknown label {label!r}; expected one of {known}")
     if not rows:
         raise UserError(f"{path} has no rows; fetch it again")
     premises, hypotheses, labels = zip(*(texts for _, texts in rows), strict=True)
@@ -232,6 +219,11 @@ DATA_SETS = tuple(
 )
 
 
+def files(name: str, root: Path) -> list[Path]:
+    """Return the files of a round that must be there; it is trained on what there is of several sets."""
+    return [root / "ANLI" / name / f"{split}.jsonl" for split in ("dev", "test")]
+
+
 def epoch_rows(counts: list[int], weights: list[int], seed: int, epoch: int) -> np.ndarray:
     """Return the shuffled rows of an epoch, int64[sum(counts * weights)].
 
@@ -253,7 +245,6 @@ def evaluate(
     folder: Path = Path("anli"),
     precision: str = "fp32",
     token_budget: int = 16384,
-    checkpoint_seconds: float = 300.0,
     stop_code: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
     """Fine-tune once per seed, or take what is in `folder`, and gather the figures.
@@ -261,9 +252,8 @@ def evaluate(
     Raises:
         Interrupted: a stop was requested; the state is saved.
     """
-
     from finetune.tuning.finetuning import FineTuning
-    from finetune.tuning.run_files import read_result
+    from finetune.tuning.run_files import read_result, settings_digest
 
     def encoded(rows: Examples) -> Encoded:
         return encode_examples(source, rows.first, rows.second, rows.targets, MAX_LENGTH)
@@ -275,27 +265,19 @@ def evaluate(
     weights = [corpus.weight for corpus in TRAINING if corpus.name in sets.train]
     digest = hashlib.sha256()
     for part in (train, *evaluated.values()):
-        digest.update(
-            part.tokens.ids.tobytes() + part.tokens.offsets.tobytes() + part.known_targets.tobytes()
-        )
-    settings = asdict(recipe) | {
-        "precision": precision,
-        "model": source.fingerprint,
-        "data": digest.hexdigest(),
-    }
+        for array in (part.tokens.ids, part.tokens.offsets, part.known_targets):
+            digest.update(array.tobytes())
+    data = {"precision": precision, "model": source.fingerprint, "data": digest.hexdigest()}
+    settings = asdict(recipe) | data
     found = []
     for seed in range(1, seeds + 1):
-        name = hashlib.sha256(json.dumps(settings | {"seed": seed}, sort_keys=True).encode()).hexdigest()[:10]
-        path = folder / f"seed{seed}-{name}.json"
+        path = folder / f"seed{seed}-{settings_digest(settings | {'seed': seed})}.json"
         entry = read_result(path)
         if entry is None:
             if (code := stop_code()) != 0:
                 raise Interrupted(code)
-            print(
-                f"seed {seed}: {sum(np.multiply(counts, weights)):,} examples an epoch",
-                file=sys.stderr,
-                flush=True,
-            )
+            examples = sum(np.multiply(counts, weights))
+            print(f"seed {seed}: {examples:,} examples per epoch", file=sys.stderr, flush=True)
             training = FineTuning(
                 source,
                 train,
@@ -308,7 +290,6 @@ def evaluate(
                 rows=lambda seed, epoch: epoch_rows(counts, weights, seed, epoch),
                 evaluate_every=EVALUATE_EVERY,
                 checkpoint=path.with_suffix(".checkpoint"),
-                checkpoint_seconds=checkpoint_seconds,
                 stop_code=stop_code,
                 keep_weights=True,
             )
@@ -325,11 +306,8 @@ def evaluate(
             replace_durably(path, to_json(entry))
             remove_file(path.with_suffix(".checkpoint"))
         found.append(entry)
-    protocol = (
-        f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {seeds} "
-        f"seed(s), {precision}"
-    )
-    result = Evaluation.of("anli", source.model, protocol)
+    protocol = f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {seeds} seed(s)"
+    result = Evaluation.of("anli", source.model, f"{protocol}, {precision}")
     for note in sets.notes:
         result.incomplete(note)
     for name in (*ROUNDS, "all"):

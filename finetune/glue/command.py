@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from finetune.flags import Encoder, EvalData, Out, Precision
-from finetune.glue.runs import EPOCHS, MAX_LENGTH, Options, Run, choose
+from finetune.flags import Encoder, EvalData, Out
+from finetune.glue.runs import EPOCHS, MAX_LENGTH, SEEDS, Options, Run, choose
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.tuning.labelled import open_source
-from finetune.tuning.recipe import Interrupted
+from finetune.tuning.recipe import Interrupted, until_stopped
 from finetune.tuning.tasks import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -39,19 +39,12 @@ from pretrain.common.shutdown import EXIT_CODES, Shutdown
 if TYPE_CHECKING:
     from finetune.glue.store import RunStore
 
-Beside = Callable[[Sequence[Run]], AbstractContextManager[None]]
+Beside = Callable[[Sequence[Run]], AbstractContextManager[object]]
 """Unfinished runs -> a context in which other processes compute them, too."""
-SEEDS = 5
-"""What RoBERTa and CLEAR report the median of."""
-
-
-def alone(runs: Sequence[Run]) -> AbstractContextManager[None]:
-    """Let no other process compute runs."""
-    return nullcontext()
 
 
 class GlueFlags(BaseModel):
-    """Flags of every command here."""
+    """Flags of every command here that say what is done, and where the results go."""
 
     eval_data: EvalData = Field("", description="folder of the benchmarks (default: CLEAR_DATA), or hub")
     tasks: cli.Names = Field(
@@ -59,71 +52,40 @@ class GlueFlags(BaseModel):
         description="names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by "
         "MNLI's model); default: all that the data has",
     )
-    seeds: cli.Count = Field(
-        5, description="number of seeds; the figure is the median over them, each at its best epoch"
-    )
-    sweep: bool = Field(
-        False,
-        description="try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the "
-        "best median",
-    )
-    mnli_init: bool = Field(
-        False,
-        description="start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev "
-        "figures do not); with sweep from that of the recipe's rate and batch. MNLI's models of this "
-        "setting are kept beside the results in any case",
-    )
-    predict: bool = Field(
-        False,
-        description="also write the test sets' predictions, of the best seed, in the leaderboard's format",
-    )
-    epochs: cli.Count = Field(EPOCHS, description="fewer, for a quick trial; the result is marked incomplete")
-    lr: cli.Rate | None = Field(None, description="learning rate of all tasks, in place of the recipe's")
-    batch_size: cli.Count | None = Field(None, description="of all tasks, in place of the recipe's")
-    precision: Precision = Field("auto", description="auto (bf16 on a GPU, else fp32), fp32 or bf16")
     out: Out = Field(
         "", description="folder for results; default: RUN/report or results/MODEL. Runs' files: its glue/"
     )
-    max_train: cli.Natural = Field(
-        0, description="training examples at most, for a quick trial; the result is marked incomplete"
-    )
-    token_budget: int = Field(
-        16384, ge=MAX_LENGTH, description="most tokens of one forward pass; bounds memory"
-    )
 
 
-def glue(model: Encoder, *, flags: GlueFlags) -> int:
+def glue(model: Encoder, *, flags: GlueFlags, options: Options) -> int:
     """Fine-tune an encoder on GLUE by RoBERTa's recipe; once stopped, the same command continues."""
-    return _report(_open(model, flags), compute=True)
+    return _report(_open(model, flags, options), compute=True)
 
 
-def plan(model: Encoder, *, flags: GlueFlags) -> int:
+def plan(model: Encoder, *, flags: GlueFlags, options: Options) -> int:
     """List the runs: number, task, seed, rate, batch, "done" or "to do", and the run it starts from."""
-    work = _open(model, flags)
+    work = _open(model, flags, options)
     _print_plan(work.store, work.runs)
     return 0
 
 
-def train(model: Encoder, *, run_numbers: tuple[int, ...] = (), flags: GlueFlags) -> int:
+def train(model: Encoder, *, run_numbers: tuple[int, ...] = (), flags: GlueFlags, options: Options) -> int:
     """Do runs and report nothing.
 
     Args:
         run_numbers: only the runs of these numbers, as `plan` lists them, by commas (job arrays).
     """
-    work = _open(model, flags)
+    work = _open(model, flags, options)
     for number in run_numbers:
         if not 0 <= number < len(work.runs):
-            raise UserError(
-                f"--run-numbers {number}: there are {len(work.runs)} runs, 0 to {len(work.runs) - 1}; `plan` "
-                "lists them"
-            )
+            raise UserError(f"--run-numbers {number}: `plan` lists runs 0 to {len(work.runs) - 1}")
     chosen = [work.runs[number] for number in run_numbers]
-    return _until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs, work.beside))
+    return until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs, work.beside))
 
 
-def gather(model: Encoder, *, flags: GlueFlags) -> int:
+def gather(model: Encoder, *, flags: GlueFlags, options: Options) -> int:
     """Report on the runs that are done; do none."""
-    return _report(_open(model, flags), compute=False)
+    return _report(_open(model, flags, options), compute=False)
 
 
 class _Work(NamedTuple):
@@ -135,28 +97,13 @@ class _Work(NamedTuple):
     beside: Beside
 
 
-def _open(model: str, flags: GlueFlags) -> _Work:
+def _open(model: str, flags: GlueFlags, options: Options) -> _Work:
     """Read the data and the model, and find what is done; every mistake is found here."""
     from finetune.glue.side_by_side import choose_processes, others_beside
     from finetune.glue.store import RunStore
-    from finetune.tuning.classifier import choose_precision
 
-    options = Options(
-        flags.seeds,
-        flags.sweep,
-        flags.mnli_init,
-        flags.predict,
-        flags.epochs,
-        flags.max_train,
-        flags.lr or 0.0,
-        flags.batch_size or 0,
-        choose_precision(flags.precision),
-        flags.token_budget,
-    )
     if options.sweep and (options.lr or options.batch_size):
-        raise UserError(
-            "--sweep tries its own rates and batches: leave --lr and --batch-size out, or --sweep"
-        )
+        raise UserError("--sweep tries its own rates and batches: leave --lr and --batch-size out")
     found, notes = _load_tasks(flags.tasks, flags.eval_data)
     if options.mnli_init and "MNLI" not in found:
         raise UserError("--mnli-init starts from the model of MNLI: add MNLI to --tasks")
@@ -170,15 +117,15 @@ def _open(model: str, flags: GlueFlags) -> _Work:
         left = [runs.index(run) for run in store.unfinished(runs) if run in chosen]
         parameters = sum(part.numel() for part in source.encoder.parameters())
         processes = choose_processes(len(left), parameters)
-        return others_beside(processes, _help, os.getpid(), model, flags, left)
+        return others_beside(processes, _help, os.getpid(), model, flags, options, left)
 
     return _Work(store, runs, list(found), notes, folder, beside)
 
 
-def _help(parent: int, model: str, flags: GlueFlags, numbers: Sequence[int]) -> None:
+def _help(parent: int, model: str, flags: GlueFlags, options: Options, numbers: Sequence[int]) -> None:
     """Do runs of these numbers in a process of its own, as long as the parent lives."""
     die_with(parent)
-    work = _open(model, flags)
+    work = _open(model, flags, options)
     with suppress(Interrupted):
         _take(work.store, work.runs, [work.runs[number] for number in numbers])
 
@@ -197,16 +144,7 @@ def _report(work: _Work, compute: bool) -> int:
             f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, work.folder, add_average)}"
         )
 
-    return _until_stopped(summarised)
-
-
-def _until_stopped(work: Callable[[], None]) -> int:
-    try:
-        work()
-    except Interrupted as interrupted:
-        print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
-        return interrupted.code
-    return 0
+    return until_stopped(summarised)
 
 
 def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, TaskData], list[str]]:
@@ -215,20 +153,16 @@ def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, TaskData], l
     found: dict[str, TaskData] = {}
     notes: list[str] = []
     for name in dict.fromkeys(named or TASKS):
-        task = load(name, data)
+        task = load(name, _fetched(name) if data == "hub" else data)
         if name == "AX":
             lacking = [] if task.splits else ["diagnostic"]
         else:
-            dev = [split for split in task.task.dev_splits() if split in task.splits]
-            lacking = [] if "train" in task.splits else ["train"]
-            lacking += [] if dev else task.task.dev_splits()[:1]
+            wanted = [["train"], task.task.dev_splits()]  # one of each
+            lacking = [splits[0] for splits in wanted if not set(splits) & set(task.splits)]
         if not lacking:
             found[name] = task
         elif named:
-            where = "on the hub" if data == "hub" else "in the data folder's GLUE/"
-            raise UserError(
-                f"{name}: no {' and no '.join(lacking)} set {where}; leave the task out, or fetch it"
-            )
+            raise UserError(f"{name}: no {' and no '.join(lacking)} set; leave the task out, or fetch it")
         else:
             notes.append(f"{name} left out: no {' and no '.join(lacking)} set here")
     if "AX" in found and "MNLI" not in found:
@@ -236,11 +170,17 @@ def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, TaskData], l
             raise UserError("AX is answered by the model of MNLI: add MNLI to --tasks")
         del found["AX"]
     if not found:
-        raise UserError(
-            "no GLUE task is there; --eval-data must name a folder that holds GLUE/CoLA, GLUE/RTE, ..., "
-            "or be hub"
-        )
+        raise UserError("no GLUE task is there; --eval-data names a folder with GLUE/CoLA, ..., or is hub")
     return found, notes
+
+
+def _fetched(name: str) -> str:
+    """Return a folder that has a task's files from the hub, in the user's cache."""
+    from finetune.data.fetch import fetch
+
+    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "clearly" / "benchmarks"
+    fetch(f"GLUE/{name}", root)
+    return str(root)
 
 
 def _print_plan(store: RunStore, runs: list[Run]) -> None:
@@ -251,7 +191,7 @@ def _print_plan(store: RunStore, runs: list[Run]) -> None:
         print(f"{number}\t{entry.task}\t{entry.seed}\t{entry.lr:g}\t{entry.batch_size}\t{state}\t{after}")
 
 
-def _compute(store: RunStore, runs: list[Run], chosen: list[Run], beside: Beside = alone) -> None:
+def _compute(store: RunStore, runs: list[Run], chosen: list[Run], beside: Beside = nullcontext) -> None:
     """Compute those of `chosen` that are unfinished, with other processes beside this one."""
     with beside(chosen):
         _take(store, runs, chosen)
@@ -277,7 +217,7 @@ def _take(store: RunStore, runs: list[Run], chosen: Sequence[Run], claimed_too: 
                 raise
 
 
-def compute_all(store: RunStore, runs: list[Run], beside: Beside = alone) -> None:
+def compute_all(store: RunStore, runs: list[Run], beside: Beside = nullcontext) -> None:
     """Compute all figures, then what else is asked: predictions are those of the run with the best figure."""
     _compute(store, runs, [entry for entry in runs if store.result(entry) is None], beside)
     while left := store.unfinished(runs):
@@ -315,10 +255,8 @@ def summarise(
         if done:
             result.tasks[task], chosen[task] = _task_result(task, done, store)
             result.seconds += sum(found["seconds"] for found in done.values())
-            cut = max(
-                (found.get("cut", {}) for found in done.values()), key=lambda counts: sum(counts.values())
-            )
-            if cut:
+            counts_of_runs = [found.get("cut", {}) for found in done.values()]
+            if cut := max(counts_of_runs, key=lambda counts: sum(counts.values())):
                 longest = min(MAX_LENGTH, store.source.encoder.max_positions)
                 counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items())
                 result.notes.append(f"{task}: texts cut at {longest} tokens: {counts}")
@@ -346,10 +284,8 @@ def _say_what_differs(result: Evaluation, options: Options) -> None:
         result.incomplete(f"{options.epochs} epochs in place of {EPOCHS}")
     if options.max_train:
         result.incomplete(f"at most {options.max_train:,} training examples a task")
-    own = [
-        f"{name} {value:g}" for name, value in (("lr", options.lr), ("batch", options.batch_size)) if value
-    ]
-    if own:
+    given = {"lr": options.lr, "batch": options.batch_size}
+    if own := [f"{name} {value:g}" for name, value in given.items() if value]:
         result.incomplete(f"{' and '.join(own)} in place of the recipe's")
 
 
@@ -402,21 +338,14 @@ def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, 
     for task, entry in chosen.items():
         logits = store.predictions(entry)
         if logits is None:
-            result.incomplete(
-                f"{task}: no predictions on file for {entry.name}; the same command without the word "
-                "gather makes them"
-            )
+            without = f"no predictions on file for {entry.name}"
+            result.incomplete(f"{task}: {without}; the same command without the word gather makes them")
             continue
         for name, values in logits.items():
             of, split = name.split("/")
             path = folder / TASKS[of].submission(split)
             replace_durably(path, ("\n".join(prediction_lines(TASKS[of], values)) + "\n").encode())
-            if len(values) != TASKS[of].sizes[split]:
-                result.incomplete(
-                    f"{path.name}: {len(values):,} test rows here, {TASKS[of].sizes[split]:,} as published: "
-                    "the leaderboard will "
-                    "refuse it"
-                )
+            result.expect_size(path.name, "test rows", len(values), TASKS[of].sizes[split])
         for split in TASKS[task].test_splits():
             if f"{task}/{split}" not in logits:
                 result.incomplete(f"{task}: no {split} set here, so no {TASKS[task].submission(split)}")

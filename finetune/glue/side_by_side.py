@@ -45,11 +45,8 @@ def others_beside(processes: int, work: Callable[..., None], *arguments: Any) ->
     if processes == 1:
         yield
         return
-    print(
-        f"{processes} processes with a thread each (one a core; OMP_NUM_THREADS decides otherwise)",
-        file=sys.stderr,
-        flush=True,
-    )
+    how = "with a thread each (one per core; OMP_NUM_THREADS decides otherwise)"
+    print(f"{processes} processes {how}", file=sys.stderr, flush=True)
     new, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
     others = [new.Process(target=work, args=arguments, daemon=True) for _ in range(processes - 1)]
     before = os.environ.get("OMP_NUM_THREADS")
@@ -70,9 +67,6 @@ def others_beside(processes: int, work: Callable[..., None], *arguments: Any) ->
         for other in others:
             other.join()
             if other.exitcode not in EXIT_CODES.values() and other.exitcode != -signal.SIGTERM:
-                print(
-                    f"a process beside this one failed (status {other.exitcode}); this one does its runs",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                status = f"(status {other.exitcode}); this one does its runs"
+                print(f"a process beside this one failed {status}", file=sys.stderr, flush=True)
         torch.set_num_threads(threads)

@@ -1,7 +1,6 @@
 """Compute the runs that GLUE's figures come from, each with a result file of its own."""
 
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +15,12 @@ from torch import Tensor
 
 from finetune.answers import Answers, examples_digest, from_text
 from finetune.glue.runs import MAX_LENGTH, Options, Run, choose
-from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, logits_of
+from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, choose_precision, logits_of
 from finetune.tuning.finetuning import FineTuning
 from finetune.tuning.labelled import Encoded, Source, encode_examples
 from finetune.tuning.metrics import scores_of
 from finetune.tuning.recipe import Interrupted, Recipe
-from finetune.tuning.run_files import read_result, read_tensors, write_tensors
+from finetune.tuning.run_files import read_result, read_tensors, settings_digest, write_tensors
 from finetune.tuning.tasks import TASKS, Examples, TaskData
 from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
@@ -50,35 +49,20 @@ class RunStore:
         options: Options,
         folder: Path,
         stop_code: Callable[[], int] = lambda: 0,
-        checkpoint_seconds: float = 300.0,
     ):
-        self.source, self.options, self.folder, self.stop_code = source, options, folder, stop_code
-        self.checkpoint_seconds = checkpoint_seconds
+        self.options = options.model_copy(update={"precision": choose_precision(options.precision)})
+        self.source, self.folder, self.stop_code = source, folder, stop_code
         self.data = {name: self._limited(task) for name, task in data.items()}
         self._digests: dict[tuple[str, str], str] = {}
         self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
-        self._results: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
     def result(self, run: Run) -> dict[str, Any] | None:
         """Return the figures on file for a run; None: not computed yet.
 
-        A file is read again only after it has changed: every turn asks for the results of all runs.
-
         Raises:
             UserError: the file is damaged.
         """
-        path = self._path(run, ".json")
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            return None
-        stamp = status.st_mtime_ns, status.st_size
-        if path not in self._results or self._results[path][0] != stamp:
-            result = read_result(path)
-            if result is None:  # removed since
-                return None
-            self._results[path] = stamp, result
-        return self._results[path][1]
+        return read_result(self._path(run, ".json"))
 
     def answers(self, task: str, runs: Sequence[Run]) -> Answers | None:
         """Return what runs answered to a task's dev sets; None: one is of a version that did not keep it."""
@@ -159,27 +143,18 @@ class RunStore:
         begun = time.monotonic()
         model, content = self._kept_model(run), None
         if model is None:
-            print(
-                f"{heading}{run.name}: {len(self._sets(run.task)['train']):,} examples",
-                file=sys.stderr,
-                flush=True,
-            )
+            count = len(self._sets(run.task)["train"])
+            print(f"{heading}{run.name}: {count:,} examples", file=sys.stderr, flush=True)
             model, content = self._train(run)
         else:
             print(f"{heading}{run.name}: on file, with its model, which answers", file=sys.stderr, flush=True)
         if self.options.predict and (tests := self._test_sets(run.task)):
-            write_tensors(
-                self._path(run, ".predictions"),
-                {
-                    name: {
-                        "rows": self._digest(*name.split("/")),
-                        "logits": torch.from_numpy(
-                            self._logits(model, self._encode(name.split("/")[0], rows))
-                        ),
-                    }
-                    for name, rows in tests.items()
-                },
-            )
+            predictions = {}
+            for name, examples in tests.items():
+                logits = self._logits(model, self._encode(name.split("/")[0], examples))
+                digest = self._digest(*name.split("/"))
+                predictions[name] = {"rows": digest, "logits": torch.from_numpy(logits)}
+            write_tensors(self._path(run, ".predictions"), predictions)
         if self._answers_diagnostic(run.task):
             rows = self._encode("AX", self.data["AX"].splits["dev"])
             scores = scores_of(TASKS["AX"].metrics, self._logits(model, rows).argmax(1), rows.known_targets)
@@ -208,7 +183,6 @@ class RunStore:
             precision=options.precision,
             token_budget=options.token_budget,
             checkpoint=self._path(run, ".checkpoint"),
-            checkpoint_seconds=self.checkpoint_seconds,
             stop_code=self.stop_code,
             initial=self._initial(run),
             keep_weights=kept or options.predict or self._answers_diagnostic(run.task),
@@ -246,16 +220,14 @@ class RunStore:
         train, most = data.splits.get("train"), self.options.max_train
         if not most or train is None or len(train) <= most:
             return data
-        return TaskData(data.task, data.splits | {"train": train.sample(most)}, data.missing, data.notes)
+        return TaskData(data.task, data.splits | {"train": train.sample(most)}, data.notes)
 
     def _sets(self, task: str) -> dict[str, Encoded]:
         """Return training and dev sets, tokenised; they are kept until another task is asked for."""
         if self._encoded[0] != task:
             splits = self.data[task].splits.items()
-            self._encoded = (
-                task,
-                {name: self._encode(task, rows) for name, rows in splits if not name.startswith("test")},
-            )
+            encoded = {name: self._encode(task, rows) for name, rows in splits if name[:4] != "test"}
+            self._encoded = task, encoded
         return self._encoded[1]
 
     def _test_sets(self, task: str) -> dict[str, Examples]:
@@ -305,7 +277,7 @@ class RunStore:
         return settings
 
     def _path(self, run: Run, ending: str) -> Path:
-        digest = hashlib.sha256(json.dumps(self._settings(run), sort_keys=True).encode()).hexdigest()[:10]
+        digest = settings_digest(self._settings(run))
         return self.folder / f"{run.task}-lr{run.lr:g}-batch{run.batch_size}-seed{run.seed}-{digest}{ending}"
 
     def _digest(self, task: str, split: str) -> str:

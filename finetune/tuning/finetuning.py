@@ -26,7 +26,7 @@ from pretrain.common.memory import FlatMemory
 from pretrain.data.microbatches import count_micro_batches, cut
 from pretrain.model.modules import parameter_groups
 
-"""Number of outputs that stands for regression: a single number per example, mean squared error."""
+CHECKPOINT_SECONDS = 300.0
 Scores = Mapping[str, float]
 Evaluate = Callable[[Callable[[Encoded], np.ndarray]], tuple[float, Scores, np.ndarray]]
 """From a function (examples -> logits float32[N, C]) to the figure that decides (higher is better), all
@@ -72,6 +72,10 @@ def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
     return recipe.lr * max(0.0, (steps - step) / max(1, steps - rise))
 
 
+def _print(line: str) -> None:
+    print(f"  {line}", file=sys.stderr, flush=True)
+
+
 class FineTuning:
     """One run: a recipe, a seed, training examples, and how the model is evaluated.
 
@@ -83,7 +87,7 @@ class FineTuning:
         precision: "fp32" or "bf16" (autocast; weights and optimizer stay float32).
         token_budget: most tokens of one forward pass; a batch that is larger is split and its gradients
             added.
-        checkpoint: file to continue from. Written at the first step boundary `checkpoint_seconds` after the
+        checkpoint: file to continue from. Written at the first step boundary CHECKPOINT_SECONDS after the
             last, and when a stop is requested. Whoever writes the results removes it then: a kill before
             that costs the time since the checkpoint, not the run.
         stop_code: asked after every step; 0 to continue, or the exit status to stop with: Interrupted is
@@ -106,18 +110,15 @@ class FineTuning:
         rows: Callable[[int, int], np.ndarray] | None = None,
         evaluate_every: int = 0,
         checkpoint: Path | None = None,
-        checkpoint_seconds: float = 300.0,
         stop_code: Callable[[], int] = lambda: 0,
         initial: Mapping[str, Tensor] | None = None,
         keep_weights: bool = False,
-        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
     ):
         self.train_set, self.recipe, self.seed, self.evaluate = train, recipe, seed, evaluate
         self.regression = outputs == REGRESSION
         self.token_budget, self.evaluate_every = token_budget, evaluate_every
         self.rows = rows or (lambda seed, epoch: shuffled(len(train), seed, epoch))
-        self.checkpoint, self.checkpoint_seconds, self.stop_code = checkpoint, checkpoint_seconds, stop_code
-        self.keep_weights, self.report = keep_weights, report
+        self.checkpoint, self.stop_code, self.keep_weights = checkpoint, stop_code, keep_weights
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.precision = precision
         self.model = build_classifier(source, outputs, recipe.dropout, seed)
@@ -173,7 +174,7 @@ class FineTuning:
                 self.evaluated_at = self.step
             self.seconds = before + time.monotonic() - begun
             code = self.stop_code()
-            if self.checkpoint is not None and (code or time.monotonic() - saved >= self.checkpoint_seconds):
+            if self.checkpoint is not None and (code or time.monotonic() - saved >= CHECKPOINT_SECONDS):
                 self.loss_sum = float(losses)
                 self._save(self.checkpoint)
                 saved = time.monotonic()
@@ -223,14 +224,8 @@ class FineTuning:
             )
         value, scores, answers = self.evaluate(self.logits)
         epoch = self.step / self.steps_per_epoch
-        entry = {
-            "epoch": epoch,
-            "step": self.step,
-            "loss": loss,
-            "value": float(value),
-            "scores": dict(scores),
-        }
-        self.curve.append(entry)
+        entry = {"epoch": epoch, "step": self.step, "loss": loss, "value": float(value)}
+        self.curve.append({**entry, "scores": dict(scores)})
         if self._best() == len(self.curve) - 1:
             self.best_answers = answers
             if self.keep_weights:
@@ -239,9 +234,8 @@ class FineTuning:
                 }
         figures = "  ".join(f"{name} {score:.2f}" for name, score in scores.items())
         rate = self.tokens / max(self.training_seconds, 1e-9)
-        self.report(
-            f"  epoch {epoch:g} of {self.recipe.epochs}: loss {loss:.4f}  {figures}  ({rate:,.0f} tokens/s)"
-        )
+        done = f"epoch {epoch:g} of {self.recipe.epochs}"
+        _print(f"{done}: loss {loss:.4f}  {figures}  ({rate:,.0f} tokens/s)")
 
     def _best(self) -> int:
         values = [-math.inf if math.isnan(entry["value"]) else entry["value"] for entry in self.curve]
@@ -267,10 +261,7 @@ class FineTuning:
         if state["curve"] and lacking and (self.keep_weights or lacking == "answers"):
             # What saved it did not ask for the best epoch's model, which the last epoch's must not stand in
             # for; or it is of a version that kept no answers.
-            self.report(
-                f"  {self.checkpoint.name} lacks the best epoch's {lacking}, which is requested now: "
-                "starting anew"
-            )
+            _print(f"{self.checkpoint.name} lacks the best epoch's {lacking}, which is needed: starting anew")
             return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -278,4 +269,4 @@ class FineTuning:
         self.best_answers = state["best_answers"].numpy() if state["curve"] else self.best_answers
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        self.report(f"  continuing at update {self.step} of {self.steps} ({self.checkpoint.name})")
+        _print(f"continuing at update {self.step} of {self.steps} ({self.checkpoint.name})")

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,22 +69,15 @@ def open_source(model: str | Path) -> Source:
     from finetune.encoders.embed import embed_sentences, load_model
 
     if names_function(str(model)):
-        raise UserError(
-            f"{model}: a function cannot be fine-tuned, its weights are out of reach; give the run folder, "
-            "export, Hugging Face folder or hub name of its encoder"
-        )
+        raise UserError(f"{model}: a function cannot be fine-tuned; name the folder of its encoder")
     source = resolve(model)
     encoder, tokenizer = load_model(source)
     if not getattr(tokenizer, "is_fast", False):
-        raise UserError(
-            f"{model}: its tokenizer has no fast version (tokenizer.json); convert it with transformers first"
-        )
+        raise UserError(f"{model}: its tokenizer has no fast version (tokenizer.json); convert it first")
     encoder.head, encoder.normalize = None, False  # are for sentence vectors: the task brings its own head
     encoder.cpu()
 
-    def embed(sentences: list[str]) -> np.ndarray:
-        return embed_sentences(encoder, tokenizer, sentences, "cls")
-
+    embed = partial(embed_sentences, encoder, tokenizer, pooling="cls")
     opened = EmbeddingModel(source.name, "cls", Function(embed), source)
     return Source(opened, encoder, tokenizer, _fingerprint(encoder, tokenizer))
 

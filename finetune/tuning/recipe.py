@@ -1,5 +1,7 @@
 """The hyper-parameters of a fine-tuning, and the exception of a stopped one; free of torch, for flags."""
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -28,3 +30,13 @@ class Interrupted(Exception):
     def __init__(self, code: int):
         super().__init__(f"asked to stop (exit status {code})")
         self.code = code
+
+
+def until_stopped(work: Callable[[], None]) -> int:
+    """Do work of a command and return its exit status, where it is asked to stop that of `Interrupted`."""
+    try:
+        work()
+    except Interrupted as interrupted:
+        print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
+        return interrupted.code
+    return 0

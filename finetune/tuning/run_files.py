@@ -1,5 +1,6 @@
 """Write and read the files of a fine-tuning: tensors, and the result of a run."""
 
+import hashlib
 import io
 import json
 import zipfile
@@ -34,9 +35,12 @@ def read_tensors(path: Path) -> dict[str, Any]:
                 raise ValueError(f"the checksum of {damaged} differs")
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}); remove it, and what it holds is computed again"
-        ) from error
+        raise UserError(f"{path} cannot be read ({error}); remove it, to compute it again") from error
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """Return a digest of all that a run's result depends on, for the file's name."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
@@ -50,7 +54,7 @@ def read_result(path: Path) -> dict[str, Any] | None:
     try:
         result = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); remove it, and the run is computed again") from error
+        raise UserError(f"{path} is damaged ({error}); remove it, to compute the run again") from error
     if not isinstance(result, dict):
-        raise UserError(f"{path} is not a run's result; remove it, and the run is computed again")
+        raise UserError(f"{path} is not a run's result; remove it, to compute the run again")
     return result

@@ -1,10 +1,8 @@
-"""Read GLUE: the official tsv files under DATA/GLUE, or the hub's copy.
+"""Read GLUE: the official tsv files under DATA/GLUE.
 
 The files have no quoting: a quotation mark is part of the text. CoLA's train and dev have no header, MRPC's
 files begin with a byte order mark. Test rows are known to the leaderboard by their place in the file, from 0.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,12 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from finetune.files import data_root, known_name, lines, locate
-from finetune.hub import reach_hub
 from finetune.sets import DataSet, Part
 from pretrain.common.errors import UserError
 
-HUB = "nyu-mll/glue"
-WITHOUT_NETWORK = "give --eval-data DIR, a folder that holds GLUE/ with the official tsv files"
 ZERO_ONE = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 NLI = ("entailment", "neutral", "contradiction")
@@ -35,19 +30,12 @@ class GlueTask:
     name: str
     columns: tuple[str, str | None, str]
     labels: tuple[str, ...]
-    """Words of the labels, in the hub's order of classes and as the leaderboard wants them; () for STS-B's
-    scores."""
+    """Words of the labels, in the order of classes, for the leaderboard too; () for STS-B's scores."""
     metrics: tuple[str, ...]
     sizes: Mapping[str, int]
     """Rows as published, by split: train, dev..., test..."""
-    other_hub_columns: tuple[str, ...] = ()
-    """The hub's names of the texts where they are not those of the header."""
     headerless: tuple[int, int] | None = None
     """Columns of text and label where train and dev have no header."""
-
-    @property
-    def hub_columns(self) -> tuple[str, ...]:
-        return self.other_hub_columns or tuple(filter(None, self.columns[:2]))
 
     @property
     def headline(self) -> str:
@@ -73,7 +61,6 @@ _SINGLE = ("sentence", None, "label")
 _PAIR = ("sentence1", "sentence2", "label")
 _QUESTIONS = ("question1", "question2", "is_duplicate")
 _STRINGS = ("#1 String", "#2 String", "Quality")
-_HYPOTHESES = ("premise", "hypothesis")
 _MNLI_SIZES = {
     "train": 392702,
     "dev_matched": 9815,
@@ -82,18 +69,18 @@ _MNLI_SIZES = {
     "test_mismatched": 9847,
 }
 _TASKS = (
-    GlueTask("MNLI", (*_PAIR[:2], "gold_label"), NLI, ("accuracy",), _MNLI_SIZES, _HYPOTHESES),
+    GlueTask("MNLI", (*_PAIR[:2], "gold_label"), NLI, ("accuracy",), _MNLI_SIZES),
     GlueTask(
         "QNLI", ("question", "sentence", "label"), ENTAILMENT, ("accuracy",), _sizes(104743, 5463, 5463)
     ),
     GlueTask("QQP", _QUESTIONS, ZERO_ONE, ("accuracy", "f1"), _sizes(363846, 40430, 390965)),
     GlueTask("RTE", _PAIR, ENTAILMENT, ("accuracy",), _sizes(2490, 277, 3000)),
     GlueTask("SST-2", _SINGLE, ZERO_ONE, ("accuracy",), _sizes(67349, 872, 1821)),
-    GlueTask("MRPC", _STRINGS, ZERO_ONE, ("accuracy", "f1"), _sizes(3668, 408, 1725), _PAIR[:2]),
+    GlueTask("MRPC", _STRINGS, ZERO_ONE, ("accuracy", "f1"), _sizes(3668, 408, 1725)),
     GlueTask("CoLA", _SINGLE, ZERO_ONE, ("matthews",), _sizes(8551, 1043, 1063), headerless=(3, 1)),
     GlueTask("STS-B", (*_PAIR[:2], "score"), (), ("pearson", "spearman"), _sizes(5749, 1500, 1379)),
     GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",), _sizes(635, 71, 146)),
-    GlueTask("AX", _PAIR, NLI, ("matthews",), {"dev": 1104, "test": 1104}, _HYPOTHESES),
+    GlueTask("AX", _PAIR, NLI, ("matthews",), {"dev": 1104, "test": 1104}),
 )
 TASKS: dict[str, GlueTask] = {task.name: task for task in _TASKS}
 """CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set
@@ -116,7 +103,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.first)
 
-    def sample(self, count: int) -> Examples:
+    def sample(self, count: int) -> "Examples":
         """Return `count` of the rows, always the same ones, in their order."""
         rows = np.sort(np.random.default_rng(0).permutation(len(self))[:count])
         second = None if self.second is None else [self.second[n] for n in rows]
@@ -130,8 +117,6 @@ class TaskData:
 
     task: GlueTask
     splits: dict[str, Examples]
-    missing: list[str] = field(default_factory=list)
-    """Splits that are not there."""
     notes: list[str] = field(default_factory=list)
     """Training or dev rows missing or too many, beside what was published: figures are not comparable."""
 
@@ -142,20 +127,16 @@ def task_named(name: str) -> GlueTask:
 
 
 def load(name: str, data: str = "") -> TaskData:
-    """Read all splits of a task that are there, from DATA/GLUE or DATA; with `data` "hub" from the hub.
+    """Read all splits of a task that are there, from DATA/GLUE or DATA.
 
     Raises:
-        UserError: a file damaged, a label unknown, no such data folder, or the hub out of reach.
+        UserError: a file damaged, a label unknown, or no such data folder.
     """
     task = task_named(name)
-    if data == "hub":
-        reach_hub(HUB, WITHOUT_NETWORK)
     loaded = TaskData(task, {})
     for split, published in task.sizes.items():
-        rows = _from_hub(task, split) if data == "hub" else read_split(task, split, data)
-        if rows is None:
-            loaded.missing.append(split)
-        else:
+        rows = read_split(task, split, data)
+        if rows is not None:
             loaded.splits[split] = rows
         if split.startswith("test") or task.name == "AX":
             continue
@@ -201,10 +182,8 @@ def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | 
         wanted = [column for column in (first, second, label if labelled else None) if column is not None]
         absent = [column for column in wanted if column not in header]
         if absent:
-            raise UserError(
-                f"{path}, line 1: no column {absent[0]!r} (there are: {', '.join(header)[:200]}); expected "
-                "GLUE's official file"
-            )
+            there = ", ".join(header)[:200]
+            raise UserError(f"{path}, line 1: no column {absent[0]!r}; GLUE's file has it, this has {there}")
         at = [header.index(column) for column in wanted]
     texts: tuple[list[str], list[str]] = ([], [])
     targets: list[float] = []
@@ -218,10 +197,8 @@ def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | 
                 # Three questions of the official file hold line breaks, which tear their rows; every reader
                 # drops the pieces.
                 continue
-            raise UserError(
-                f"{path}, line {number}: {len(cells)} tab-separated columns, need {max(at) + 1}; the file "
-                "is damaged"
-            )
+            columns = f"{len(cells)} tab-separated columns, need {max(at) + 1}"
+            raise UserError(f"{path}, line {number}: {columns}; the file is damaged")
         texts[0].append(cells[at[0]])
         if second is not None:
             texts[1].append(cells[at[1]])
@@ -272,36 +249,10 @@ def _data_set(task: GlueTask) -> DataSet:
 DATA_SETS = tuple(map(_data_set, TASKS.values()))
 
 
-# -- the hub -----------------------------------------------------------
-
-
-def _from_hub(task: GlueTask, split: str) -> Examples | None:
-    import datasets
-
-    name = split.replace("dev", "validation")
-    if task.name == "AX" and split == "dev":
-        return None  # its labels are not public there
-    config = task.name.lower().replace("-", "")
-    try:
-        rows = datasets.load_dataset(HUB, config, split=name)
-    except (OSError, ValueError, ConnectionError) as error:
-        first_line = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"cannot load {config} ({name}) of {HUB} from the hub: {first_line}\nWithout network, "
-            f"{WITHOUT_NETWORK}"
-        ) from error
-    missing = [column for column in (*task.hub_columns, "label") if column not in rows.column_names]
-    if missing:
-        raise UserError(
-            f"{HUB}/{config} has no column {missing[0]!r} (there are: {', '.join(rows.column_names)})"
-        )
-    second = list(rows[task.hub_columns[1]]) if len(task.hub_columns) > 1 else None
-    targets: np.ndarray | None = None
-    if not split.startswith("test"):
-        targets = np.asarray(rows["label"], np.int64 if task.labels else np.float32)
-        if task.labels and not ((targets >= 0) & (targets < len(task.labels))).all():
-            raise UserError(f"{HUB}/{config} ({name}): a label is not one of the {len(task.labels)} classes")
-    return Examples(list(rows[task.hub_columns[0]]), second, targets)
+def files(name: str, root: Path) -> list[Path]:
+    """Return the files that fine-tuning reads: train, and the dev sets that are there, or else the first."""
+    dev = [locate(root, f"GLUE/{name}/{split}.tsv") for split in TASKS[name].dev_splits()]
+    return [locate(root, f"GLUE/{name}/train.tsv"), *([path for path in dev if path.is_file()] or dev[:1])]
 
 
 # -- the leaderboard ---------------------------------------------------

@@ -101,7 +101,6 @@ def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: 
         1,
         lambda _: (0.0, {}, np.empty(0)),
         precision=precision,
-        report=lambda _: None,
     )
 
     def turn(steps: int) -> tuple[int, float]:

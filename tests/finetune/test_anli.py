@@ -129,7 +129,7 @@ def test_figures_and_a_stopped_run(source, tmp_path):
 def test_a_round_keeps_its_weight_where_other_sets_are_missing(source, tmp_path, capsys, present, examples):
     sets = anli.load_sets(write_anli(tmp_path / "data", present))
     anli.evaluate(source, sets, Recipe(1e-3, 64, 1, 0.1, (0.9, 0.999), 1e-8, 0.0, 1.0), 1, tmp_path / "out")
-    assert f"seed 1: {examples:,} examples an epoch" in capsys.readouterr().err
+    assert f"seed 1: {examples:,} examples per epoch" in capsys.readouterr().err
 
 
 def test_another_recipe_is_asked_for_and_said(source, tmp_path):

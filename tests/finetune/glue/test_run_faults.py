@@ -10,7 +10,7 @@ from write_faults import Subject, require_all
 
 from finetune.glue.runs import Options
 from finetune.glue.store import RunStore
-from finetune.tuning import tasks
+from finetune.tuning import finetuning, tasks
 from finetune.tuning.run_files import read_tensors
 
 
@@ -21,12 +21,18 @@ def found(tmp_path_factory):
     return {name: tasks.load(name, str(root)) for name in ("MNLI", "AX")}
 
 
+@pytest.fixture(autouse=True)
+def checkpoints(monkeypatch):
+    """At every step."""
+    monkeypatch.setattr(finetuning, "CHECKPOINT_SECONDS", 0.0)
+
+
 def require_whole(source, found, folder: Path, every: int) -> None:
     options = Options(seeds=1, epochs=1, predict=True)
     (run,) = options.runs(["MNLI"])
 
     def store(place: Path) -> RunStore:
-        return RunStore(source, found, options, place / "runs", checkpoint_seconds=0)
+        return RunStore(source, found, options, place / "runs")
 
     (folder / "whole").mkdir()
     whole = store(folder / "whole")

@@ -12,7 +12,7 @@ from sklearn.metrics import matthews_corrcoef
 from finetune.glue import command as glue
 from finetune.glue.runs import Options, choose
 from finetune.glue.store import RunStore
-from finetune.tuning import tasks
+from finetune.tuning import finetuning, tasks
 from finetune.tuning.classifier import build_classifier, logits_of
 from finetune.tuning.labelled import encode_examples
 from finetune.tuning.recipe import Interrupted
@@ -42,7 +42,7 @@ def stop_at(limit):
 
 
 @pytest.mark.parametrize("task", ["RTE", "STS-B"])
-def test_a_stopped_run_goes_on_and_ends_as_one_that_never_was(source, data, tmp_path, task):
+def test_a_stopped_run_goes_on_and_ends_as_one_that_never_was(source, data, tmp_path, monkeypatch, task):
     found = {task: tasks.load(task, str(data))}
     options = Options(seeds=1, epochs=3, predict=True)
     run = options.runs([task])[0]
@@ -63,8 +63,9 @@ def test_a_stopped_run_goes_on_and_ends_as_one_that_never_was(source, data, tmp_
 
     dies.asked = 0
     # not in good order: it goes on from the last checkpoint, one step back
+    monkeypatch.setattr(finetuning, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        RunStore(source, found, options, broken, dies, checkpoint_seconds=0).compute(run, "")
+        RunStore(source, found, options, broken, dies).compute(run, "")
     resumed = RunStore(source, found, options, broken)
     resumed.compute(run, "")
     assert not list(broken.glob("*.checkpoint"))

@@ -147,7 +147,6 @@ def test_split_batches_give_the_same_update(folders):
             1,
             lambda _: (0.0, {}, np.empty(0)),
             token_budget=budget,
-            report=lambda _: None,
         )
         training.run()
         states.append(training.model.state_dict())
@@ -164,7 +163,7 @@ def test_best_epoch_is_the_first_of_the_highest_and_nan_is_no_figure(source):
         return value, {"accuracy": value}, np.array([value])
 
     recipe = Recipe(lr=1e-3, batch_size=4, epochs=5)
-    outcome = FineTuning(source, data, 2, recipe, 1, evaluate, keep_weights=True, report=lambda _: None).run()
+    outcome = FineTuning(source, data, 2, recipe, 1, evaluate, keep_weights=True).run()
     assert outcome.best["epoch"] == 3 and outcome.answers == [7.0]
     assert len(outcome.curve) == 5
     assert outcome.weights
@@ -173,9 +172,7 @@ def test_best_epoch_is_the_first_of_the_highest_and_nan_is_no_figure(source):
 def test_a_loss_that_is_not_finite_is_an_error(source):
     data = encode_examples(source, ["a dog", "the horse"], None, np.array([np.nan, 1.0], np.float32), 64)
     with pytest.raises(UserError, match="loss is not finite by update 1"):
-        FineTuning(
-            source, data, 1, Recipe(1e-3, 2, 1), 1, lambda _: (0.0, {}, np.empty(0)), report=lambda _: None
-        ).run()
+        FineTuning(source, data, 1, Recipe(1e-3, 2, 1), 1, lambda _: (0.0, {}, np.empty(0))).run()
 
 
 def test_a_damaged_state_is_one_message(tmp_path):
