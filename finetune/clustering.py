@@ -7,9 +7,7 @@ deviation over trials is the sample's (n - 1), as pandas computes it for them. A
 as in their code.
 """
 
-import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +15,11 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import csv_columns, find, known_name
-from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
-from finetune.results import Evaluation, TaskResult, run_and_write, sample_std
+from finetune.encoders.models import EmbeddingModel
+from finetune.files import csv_columns, find
+from finetune.flags import Model
+from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.results import Evaluation, TaskResult, sample_std
 from finetune.sets import DataSet, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -197,82 +196,54 @@ def _one_thread() -> None:
     threadpool_limits(1, user_api="openmp")  # OpenMP counts threads for each calling thread apart
 
 
-def evaluate(
-    model: EmbeddingModel,
-    loaded: Mapping[str, LabelledTexts],
-    max_length: int | None = MAX_LENGTH,
-    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
-) -> Evaluation:
-    """Cluster each set, by name as `read` read it; `max_length` is what `model` was opened with."""
-    cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
-    protocol = f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; {cut}"
-    evaluation = Evaluation.of("clustering", model, protocol)
-    evaluation.expect_pooling("mean", "VaSCL's")
-    if max_length and model.max_length is None:
-        evaluation.notes.append(
-            f"{model.name} reads whole texts: it has no limit that could be set to {max_length} tokens"
-        )
-    for name, texts in loaded.items():
-        clock = time.perf_counter()
-        vectors = model.encode([text if text.strip() else EMPTY for text in texts.texts])
-        embedded = time.perf_counter() - clock
-        found = trials(vectors, texts)
-        each = {metric: np.array([scores[metric] for scores in found]) for metric in METRICS}
-        mean = {metric: float(values.mean()) for metric, values in each.items()}
-        std = {metric: sample_std(values.tolist()) for metric, values in each.items()}
-        details = {"texts": len(texts.texts), "classes": texts.classes, "trials": found, "std": std}
-        evaluation.tasks[name] = TaskResult("accuracy", mean["accuracy"], mean, std["accuracy"], details)
-        if (len(texts.texts), texts.classes) != SETS[name]:
-            evaluation.incomplete(
-                f"{name} has {len(texts.texts):,} texts in {texts.classes} classes here, {SETS[name][0]:,} "
-                f"in {SETS[name][1]} as published"
-            )
-        seconds = time.perf_counter() - clock
-        report(
-            f"{name}: accuracy {mean['accuracy']:.2f} ± {std['accuracy']:.2f}, NMI {mean['nmi']:.2f}; "
-            f"{seconds:.0f} s, "
-            f"{embedded:.0f} of them encoding"
-        )
-    if set(SIX) <= set(loaded):
+def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Evaluation) -> str:
+    """Cluster a set; figures are means over the trials."""
+    vectors = model.encode([text if text.strip() else EMPTY for text in texts.texts])
+    each = trials(vectors, texts)
+    mean = {metric: float(np.mean([one[metric] for one in each])) for metric in METRICS}
+    std = {metric: sample_std([one[metric] for one in each]) for metric in METRICS}
+    details = {"texts": len(texts.texts), "classes": texts.classes, "trials": each, "std": std}
+    evaluation.tasks[name] = TaskResult("accuracy", mean["accuracy"], mean, std["accuracy"], details)
+    size, classes = SETS[name]
+    evaluation.expect_size(name, "texts", len(texts.texts), size)
+    evaluation.expect_size(name, "classes", texts.classes, classes)
+    if set(SIX) <= set(evaluation.tasks):
         average = float(np.mean([evaluation.tasks[name].value for name in SIX]))
         evaluation.notes.append(f"mean accuracy of the six sets of VaSCL's table 2: {average:.2f}")
-    return evaluation
+    return f"accuracy {mean['accuracy']:.2f} ± {std['accuracy']:.2f}, NMI {mean['nmi']:.2f}"
 
 
-def check_name(name: str) -> str:
-    """Return the set's name as SETS has it; case does not matter, and googlenews means googlenews_TS.
-
-    Raises:
-        UserError: no such set; the message names the nearest.
-    """
-    return known_name(name, SETS, "clustering set", aliases={"googlenews": "googlenews_TS"})
+def files(name: str, root: Path) -> list[Path]:
+    """Return the file of a set."""
+    return [root / "clustering" / f"{name}.csv"]
 
 
-def main(
-    model: Model,
-    *,
-    tasks: cli.Names = (),
-    pooling: Pooling = "",
-    eval_data: EvalData = "",
-    max_length: cli.Natural = MAX_LENGTH,
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
-) -> int:
+def evaluation_with(max_length: int) -> Frozen:
+    """Return the evaluation of texts that are cut to so many tokens; 0: of whole texts."""
+    cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
+    return Frozen(
+        "clustering",
+        f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; {cut}",
+        SIX,
+        lambda name, data: read(find(data, "clustering", f"{name}.csv")),
+        score,
+        others=tuple(SETS)[6:],
+        aliases={"googlenews": "googlenews_TS"},
+        pooling=("mean", "VaSCL's"),
+        max_length=max_length or None,
+    )
+
+
+def main(model: Model, *, max_length: cli.Natural = MAX_LENGTH, flags: FrozenFlags) -> int:
     """Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
 
+    Tasks: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS; by name also googlenews_T
+    and googlenews_S.
+
     Args:
-        tasks: sets by commas: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS
-            (without it, these six), googlenews_T, googlenews_S.
         max_length: tokens that texts are cut to, as in VaSCL's code; 0 leaves them whole.
     """
-    names = list(map(check_name, tasks or SIX))
-    # before the model: a missing file should not cost the loading
-    loaded = {name: read(find(eval_data, "clustering", f"{name}.csv")) for name in names}
-    return run_and_write(
-        open_model(model, pooling, max_length=max_length or None, precision=precision),
-        out,
-        lambda opened: evaluate(opened, loaded, max_length or None),
-    )
+    return run(evaluation_with(max_length), model, flags)
 
 
 if __name__ == "__main__":

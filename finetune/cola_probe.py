@@ -8,8 +8,6 @@ opposite ones): C = 2. Always answering "acceptable" scores 69.13, and Matthews'
 metric, is given beside the accuracy for that reason.
 """
 
-import sys
-import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from finetune.answers import Answers, examples_digest
-from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import find
-from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
-from finetune.results import Evaluation, run_and_write
+from finetune.encoders.models import EmbeddingModel
+from finetune.files import find, locate
+from finetune.flags import Model
+from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.results import Evaluation
 from finetune.tuning.tasks import TASKS, Examples, read_split
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -28,6 +27,11 @@ from pretrain.common.errors import UserError
 SIZES = {"train": 8551, "dev": 1043}
 INVERSE_PENALTY = 2.0
 ITERATIONS = 1000
+
+
+def files(task: str, root: Path) -> list[Path]:
+    """Return the files that the probe reads."""
+    return [locate(root, f"GLUE/CoLA/{part}.tsv") for part in SIZES]
 
 
 def read(part: str, data: str | Path | None = None) -> Examples:
@@ -68,16 +72,12 @@ def probe(
     return scores, predicted, not any(issubclass(one.category, ConvergenceWarning) for one in caught)
 
 
-def evaluate(model: EmbeddingModel, parts: Mapping[str, Examples]) -> Evaluation:
+def score(model: EmbeddingModel, name: str, parts: Mapping[str, Examples], evaluation: Evaluation) -> str:
     """Fit and score the probe of one model; `parts`: train and dev, as `read` read them."""
-    started = time.perf_counter()
-    protocol = "logistic regression on frozen raw vectors, as AugCSE's code: CoLA train, accuracy on dev"
-    evaluation = Evaluation.of("cola_probe", model, protocol)
     for part, rows in parts.items():
         evaluation.expect_size(f"CoLA {part}", "sentences", len(rows), SIZES[part])
     train, dev = (model.encode(rows.first) for rows in parts.values())
     train_labels, labels = (np.asarray(rows.targets) for rows in parts.values())
-    print(f"CoLA: encoded in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     scores, predicted, converged = probe(train, train_labels, dev, labels)
     if not converged:
         evaluation.notes.append(
@@ -88,24 +88,22 @@ def evaluate(model: EmbeddingModel, parts: Mapping[str, Examples]) -> Evaluation
     details = {"train": len(train), "dev": len(dev), "majority": majority, "converged": converged}
     data = examples_digest(parts["dev"].first, None, labels)
     answers = Answers.of(predicted, labels, "accuracy", data)
-    evaluation.add("CoLA", "accuracy", scores, answers=answers, **details)
-    return evaluation
+    evaluation.add(name, "accuracy", scores, answers=answers, **details)
+    return f"accuracy {scores['accuracy']:.2f}"
 
 
-def main(
-    model: Model,
-    *,
-    pooling: Pooling = "",
-    eval_data: EvalData = "",
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
-) -> int:
+EVALUATION = Frozen(
+    "cola_probe",
+    "logistic regression on frozen raw vectors, as AugCSE's code: CoLA train, accuracy on dev",
+    ("CoLA",),
+    lambda task, data: {part: read(part, data) for part in SIZES},
+    score,
+)
+
+
+def main(model: Model, *, flags: FrozenFlags) -> int:
     """Run AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set."""
-    # before the model: a missing file should not cost the loading
-    parts = {part: read(part, eval_data) for part in SIZES}
-    return run_and_write(
-        open_model(model, pooling, precision=precision), out, lambda opened: evaluate(opened, parts)
-    )
+    return run(EVALUATION, model, flags)
 
 
 if __name__ == "__main__":

@@ -63,9 +63,9 @@ def choose(names: Sequence[str]) -> list[AbsTask]:
     return [tasks[name] for name in dict.fromkeys(chosen)]
 
 
-def characters(task: AbsTask) -> float:
-    """Return how many million characters a task's texts have, by the library's own statistics; 0: unknown."""
-    return sum(_counted(split) for split in (task.metadata.descriptive_stats or {}).values()) / 1e6
+def characters(task: AbsTask) -> int:
+    """Return how many characters a task's texts have, by the library's statistics; a million if unknown."""
+    return sum(_counted(split) for split in (task.metadata.descriptive_stats or {}).values()) or 10**6
 
 
 def _counted(statistics: Mapping[str, Any]) -> int:
@@ -158,12 +158,8 @@ def evaluate(model: EmbeddingModel, tasks: Sequence[AbsTask], folder: Path) -> E
         scores = {headline: 100 * float(found.get_score())}
         by_split = {split: [dict(subset) for subset in rows] for split, rows in found.scores.items()}
         evaluation.add(name, headline, scores, kind=task.metadata.type, scores_by_split=by_split)
-        print(
-            f"[{number}/{len(tasks)}] {name}: {headline} {scores[headline]:.2f} "
-            f"({time.perf_counter() - clock:.0f} s)",
-            file=sys.stderr,
-            flush=True,
-        )
+        figure = f"{headline} {scores[headline]:.2f} ({time.perf_counter() - clock:.0f} s)"
+        print(f"[{number}/{len(tasks)}] {name}: {figure}", file=sys.stderr, flush=True)
     return evaluation
 
 

@@ -15,8 +15,7 @@ are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEI
 
 import json
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +24,9 @@ import numpy as np
 from finetune.answers import MEAN, Answers, examples_digest
 from finetune.encoders.distinct import unit
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import find, json_objects, known_name
-from finetune.files import lines as lines_of
-from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
+from finetune.files import find, json_objects, known_name, lines
+from finetune.flags import Model
+from finetune.frozen import Frozen, FrozenFlags
 from finetune.results import Evaluation, run_and_write
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -113,7 +112,13 @@ def available(data: str | Path | None) -> list[str]:
     return [name for name in THIRTEEN if name in there] + sorted(there - set(THIRTEEN))
 
 
-def files(folder: Path, part: str) -> list[Path]:
+def files(name: str, root: Path) -> list[Path]:
+    """Return the files of a set, or the folders that it lacks."""
+    folder = root / FOLDER / name
+    return [file for part in PARTS for file in part_files(folder, part) or [folder / part]]
+
+
+def part_files(folder: Path, part: str) -> list[Path]:
     """Return the files of a part ("corpus", "queries", "qrels") of the set in `folder`; none if it lacks."""
     inside = [sorted((folder / part).glob(f"*{ending}")) for ending in ENDINGS]
     for found in (
@@ -131,7 +136,7 @@ def files(folder: Path, part: str) -> list[Path]:
 def lacking(folder: Path) -> str:
     """Return which part a set lacks, and how it is written; "" if all are there."""
     for part in PARTS:
-        if not files(folder, part):
+        if not part_files(folder, part):
             return (
                 f"{folder} has no {part}: expected {part}/*.parquet, {part}.parquet or {part}.jsonl, as in "
                 "zeta-alpha-ai's sets on the hub, or BEIR's qrels/test.tsv"
@@ -153,15 +158,15 @@ def _texts(folder: Path, part: str) -> dict[str, str]:
 
 def _rows(folder: Path, part: str) -> list[tuple[Path, dict]]:
     """Return the rows of a part, each with its file."""
-    found = files(folder, part)
-    if not found:
+    paths = part_files(folder, part)
+    if not paths:
         raise UserError(lacking(folder))
-    return [(path, row) for path in found for row in _read_rows(path)]
+    return [(path, row) for path in paths for row in _read_rows(path)]
 
 
 def _read_rows(path: Path) -> list[dict]:
     if path.suffix == ".tsv":
-        header, *table = [line.split("\t") for line in lines_of(path) if line] or [[]]
+        header, *table = [line.split("\t") for line in lines(path) if line] or [[]]
         if wrong := next((row for row in table if len(row) != len(header)), None):
             raise UserError(f"{path}: {len(header)} columns in the first line, but {wrong!r}; fetch it again")
         return [dict(zip(header, row)) for row in table]
@@ -235,19 +240,18 @@ def evaluate(
     loaded: Mapping[str, Retrieval],
     query_prompt: str = "",
     document_prompt: str = "",
-    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
     """Evaluate retrieval on sets, by name as `read` read them; prompts stand before every text."""
-    query_prompt = query_prompt or model.query_prompt
-    document_prompt = document_prompt or model.document_prompt
+    prompts = {
+        "queries": query_prompt or model.query_prompt,
+        "documents": document_prompt or model.document_prompt,
+    }
     protocol = "cosine, exact search, figures of the first 10 and 100 documents"
-    prompts = {"queries": query_prompt, "documents": document_prompt}
     protocol += "".join(f"; {what} begin with {prompt!r}" for what, prompt in prompts.items() if prompt)
-    evaluation = Evaluation.of("nanobeir", model, protocol)
-    for name, data in loaded.items():
-        clock = time.perf_counter()
-        documents = model.encode(data.documents, document_prompt)
-        queries = model.encode(data.queries, query_prompt)
+
+    def add(model: EmbeddingModel, name: str, data: Retrieval, evaluation: Evaluation) -> str:
+        documents = model.encode(data.documents, prompts["documents"])
+        queries = model.encode(data.queries, prompts["queries"])
         each = [
             score(ranking, relevant)
             for ranking, relevant in zip(rank(queries, documents).tolist(), data.relevant, strict=True)
@@ -257,11 +261,14 @@ def evaluate(
         evaluation.add(name, HEADLINE, scores, answers=_answers(data, each), **sizes)
         if data.missing:
             evaluation.incomplete(f"{name}: {data.missing}")
-        report(
-            f"{name}: nDCG@10 {scores[HEADLINE]:.2f}, {len(data.queries):,} queries in "
-            f"{len(data.documents):,} documents; {time.perf_counter() - clock:.0f} s"
-        )
-    return evaluation
+        counts = f"{len(data.queries):,} queries in {len(data.documents):,} documents"
+        return f"nDCG@10 {scores[HEADLINE]:.2f}, {counts}"
+
+    return Frozen("nanobeir", protocol, (), _read_set, add).evaluate(model, loaded)
+
+
+def _read_set(name: str, data: str) -> Retrieval:
+    return read(find(data, FOLDER) / name)
 
 
 def _answers(data: Retrieval, each: Sequence[Mapping[str, float]]) -> Answers:
@@ -280,36 +287,29 @@ def add_average(result: Evaluation) -> None:
         result.add("average of 13", HEADLINE, means)
 
 
-def main(
-    model: Model,
-    *,
-    tasks: cli.Names = (),
-    query_prompt: str = "",
-    document_prompt: str = "",
-    pooling: Pooling = "",
-    eval_data: EvalData = "",
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
-) -> int:
+def main(model: Model, *, query_prompt: str = "", document_prompt: str = "", flags: FrozenFlags) -> int:
     """Rank documents by cosine on sets in NanoBEIR's format; nDCG@10, and more in the file of results.
 
+    Tasks are the folders below DIR/NanoBEIR; by default all.
+
     Args:
-        tasks: names of folders below DIR/NanoBEIR, by commas; without it, all that are there.
         query_prompt: text that stands before every query, for models that were trained with one; without
             it, the model's own.
         document_prompt: the same for documents.
     """
-    there = available(eval_data)
+    there = available(flags.eval_data)
     if not there:
-        raise UserError(f"{find(eval_data, FOLDER)} holds no set; each is a folder there, as NanoMSMARCO")
-    names = [known_name(name, there, "set") for name in tasks] or there
+        raise UserError(
+            f"{find(flags.eval_data, FOLDER)} holds no set; each is a folder there, as NanoMSMARCO"
+        )
+    names = [known_name(name, there, "set") for name in flags.tasks] or there
     # before the model: a damaged file should not cost the loading
     loaded, faults = {}, []
     for name in names:
         try:
-            loaded[name] = read(find(eval_data, FOLDER) / name)
+            loaded[name] = _read_set(name, flags.eval_data)
         except UserError as error:
-            if tasks or len(names) == 1:
+            if flags.tasks or len(names) == 1:
                 raise
             faults.append(f"{name} left out: {error}")
             print(f"note: {faults[-1]}", file=sys.stderr, flush=True)
@@ -321,8 +321,8 @@ def main(
         evaluation.notes += faults
         return evaluation
 
-    opened = open_model(model, pooling, precision=precision)
-    return run_and_write(opened, out, with_faults, add_average) or bool(faults)
+    opened = open_model(model, flags.pooling, precision=flags.precision)
+    return run_and_write(opened, flags.out, with_faults, add_average) or bool(faults)
 
 
 if __name__ == "__main__":

@@ -13,18 +13,18 @@ cosine), `as_coded` as in the code. A tie is not nearer.
     triplets  SimCSE's csv file of premise, entailment, contradiction; without it, the smaller one from SNLI
 """
 
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from finetune.answers import Answers, examples_digest
-from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines, locate
-from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
-from finetune.results import Evaluation, run_and_write
+from finetune.encoders.models import EmbeddingModel
+from finetune.files import csv_columns, data_root, find, json_rows, lines, locate
+from finetune.flags import Model
+from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.results import Evaluation
 from finetune.sets import DataSet, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -83,16 +83,11 @@ def load(name: str, data: str | Path | None = None) -> Comparisons:
     """Read the comparisons of a task of TASKS.
 
     Raises:
-        UserError: unknown task (with the nearest name), a file missing or damaged, or no premise with both
-            kinds.
+        UserError: a file missing or damaged, or no premise with both kinds.
     """
-    name = check_name(name)
     found = {"ANLI": _anli, "SNLI": _snli, "MNLI": _mnli, "triplets": _triplets}[name](data)
     if not found.contradicts.any():
-        raise UserError(
-            f"{name}: no premise has an entailed and a contradicting hypothesis; the file is damaged "
-            "or another"
-        )
+        raise UserError(f"{name}: no premise has an entailed and a contradicting hypothesis")
     return found
 
 
@@ -119,50 +114,24 @@ def cosines(premises: np.ndarray, others: np.ndarray) -> np.ndarray:
     return dots / np.where(lengths == 0, 1.0, lengths)
 
 
-def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evaluation:
-    """Compare on each task, by name as `load` read it."""
-    protocol = (
-        "premise with entailed against contradicting hypothesis, cosine; as_coded: against all "
-        "others, dot product"
-    )
-    evaluation = Evaluation.of("nli_distance", model, protocol)
-    for name, found in loaded.items():
-        count = len(found.premises)
-        vectors = model.encode([*found.premises, *found.entailed, *found.others])
-        sides = vectors[:count], vectors[count : 2 * count], vectors[2 * count :]
-        result = scores(*sides, found.contradicts)
-        details = {
-            "comparisons": count,
-            "with_contradiction": int(found.contradicts.sum()),
-            "premises": len(set(found.premises)),
-        }
-        nearer = cosines(sides[0], sides[1]) > cosines(sides[0], sides[2])
-        evaluation.add(
-            name, "entailment_nearer", result, answers=_answers(found, nearer[found.contradicts]), **details
-        )
-        if found.remark:
-            evaluation.incomplete(f"{name}: {found.remark}")
-        print(
-            f"{name}: {result['entailment_nearer']:.2f}% of {details['with_contradiction']:,}",
-            file=sys.stderr,
-            flush=True,
-        )
-    return evaluation
-
-
-def _answers(found: Comparisons, nearer: np.ndarray) -> Answers:
-    """Return for each comparison with a contradiction whether the entailed hypothesis is nearer."""
+def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Evaluation) -> str:
+    """Compare the vectors of a task's texts."""
+    count, decided = len(found.premises), int(found.contradicts.sum())
+    vectors = model.encode([*found.premises, *found.entailed, *found.others])
+    sides = vectors[:count], vectors[count : 2 * count], vectors[2 * count :]
+    result = scores(*sides, found.contradicts)
+    details = {
+        "comparisons": count,
+        "with_contradiction": decided,
+        "premises": len(set(found.premises)),
+    }
+    nearer = (cosines(sides[0], sides[1]) > cosines(sides[0], sides[2]))[found.contradicts]
     data = examples_digest([*found.premises, *found.entailed], found.others, found.contradicts)
-    return Answers.of(nearer, np.ones_like(nearer), "accuracy", data)
-
-
-def check_name(name: str) -> str:
-    """Return the task's name as TASKS has it; case does not matter.
-
-    Raises:
-        UserError: no such task; the message names the nearest.
-    """
-    return known_name(name, TASKS, "task")
+    answers = Answers.of(nearer, np.ones_like(nearer), "accuracy", data)
+    evaluation.add(name, "entailment_nearer", result, answers=answers, **details)
+    if found.remark:
+        evaluation.incomplete(f"{name}: {found.remark}")
+    return f"{result['entailment_nearer']:.2f}% of {decided:,}"
 
 
 # -- reading
@@ -176,30 +145,20 @@ def _read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
 
 
 def _anli(data: str | Path | None) -> Comparisons:
-    folder = find(data, "ANLI", "R1")
-    train = folder / "train.jsonl"
+    train = find(data, "ANLI", "R1") / "train.jsonl"
     if train.is_file():
         examples = _read_jsonl(train, "context")
         return compare(examples, _size_remark(len(examples), ANLI_TRAIN))
-    both = [
-        example
-        for part in ("dev", "test")
-        for example in _read_jsonl(find(data, "ANLI", "R1", f"{part}.jsonl"), "context")
-    ]
-    return compare(
-        both,
-        f"{train} is not there; compared on round 1's dev and test sets instead ({len(both):,} examples)",
-    )
+    paths = [find(data, "ANLI", "R1", f"{part}.jsonl") for part in ("dev", "test")]
+    both = [example for path in paths for example in _read_jsonl(path, "context")]
+    return compare(both, f"{train} is not there; compared on its dev and test sets ({len(both):,} examples)")
 
 
 def _snli(data: str | Path | None) -> Comparisons:
     columns = [list(lines(find(data, "SentEval", "SNLI", f"{kind}.test"))) for kind in ("s1", "s2", "labels")]
     counts = {len(column) for column in columns}
     if len(counts) != 1:
-        raise UserError(
-            f"{find(data, 'SentEval', 'SNLI')}: s1.test, s2.test and labels.test differ in lines; one "
-            "is damaged"
-        )
+        raise UserError(f"{find(data, 'SentEval', 'SNLI')}: s1.test, s2.test and labels.test differ in lines")
     count = counts.pop()
     return compare(zip(*columns, strict=True), _size_remark(count, SNLI_TEST))
 
@@ -249,8 +208,8 @@ def triplets_file(data: str | Path | None) -> Path:
         if path.is_file():
             return path
     raise UserError(
-        f"{folder} has neither nli_for_simcse.csv nor nli_triplets_from_snli.csv (columns sent0, sent1, "
-        f"hard_neg); `python -m finetune.data fetch NLI/SimCSE {data_root(data)}` gets the first"
+        f"{folder} has no nli_for_simcse.csv; `python -m finetune.data fetch NLI/SimCSE {data_root(data)}` "
+        "gets it"
     )
 
 
@@ -260,8 +219,7 @@ def read_triplets(path: Path) -> list[tuple[str, str, str]]:
     Raises:
         UserError: a column or a sentence missing, or no rows.
     """
-    columns = csv_columns(path, "sent0", "sent1", "hard_neg")
-    rows = [(premise, entailed, contradicting) for premise, entailed, contradicting in columns]
+    rows = [(row[0], row[1], row[2]) for row in csv_columns(path, "sent0", "sent1", "hard_neg")]
     for number, row in enumerate(rows, start=1):
         if not all(row):
             raise UserError(f"{path}, row {number} lacks a sentence; the file is damaged")
@@ -284,26 +242,19 @@ DATA_SETS = (
 )
 
 
-def main(
-    model: Model,
-    *,
-    tasks: cli.Names = (),
-    pooling: Pooling = "",
-    eval_data: EvalData = "",
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
-) -> int:
-    """Count how often the entailed hypothesis is nearer to its premise than the contradicting one.
+EVALUATION = Frozen(
+    "nli_distance",
+    "premise with entailed against contradicting hypothesis, cosine; as_coded: against all others, dot "
+    "product",
+    TASKS,
+    load,
+    score,
+)
 
-    Args:
-        tasks: ANLI, SNLI, MNLI, triplets, by commas; without it, all four.
-    """
-    names = list(map(check_name, tasks or TASKS))
-    # before the model: a missing file should not cost its loading
-    loaded = {name: load(name, eval_data) for name in names}
-    return run_and_write(
-        open_model(model, pooling, precision=precision), out, lambda opened: evaluate(opened, loaded)
-    )
+
+def main(model: Model, *, flags: FrozenFlags) -> int:
+    """Count how often the entailed hypothesis is nearer to its premise: ANLI, SNLI, MNLI, triplets."""
+    return run(EVALUATION, model, flags)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Every evaluation declares its own sets beside the code that reads them, as a tup
     )
 """
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,12 @@ class DataSet:
     @property
     def group(self) -> str:
         return self.name.split("/")[0]
+
+
+def files_of(data_sets: Iterable[DataSet], name: str, root: Path) -> list[Path]:
+    """Return the files of the set of this name below the data folder, which may be absent."""
+    splits = [part for one in data_sets if one.name == name for part in one.parts.values()]
+    return [locate(root, file) for part in splits for file in part.files]
 
 
 def parts(sizes: Mapping[str, tuple[tuple[str, ...], int]], read: Callable[..., Sized]) -> dict[str, Part]:

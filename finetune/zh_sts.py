@@ -6,17 +6,16 @@ models. SDA pools [CLS].
 """
 
 import math
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from finetune.answers import Answers, examples_digest
-from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import find, known_name, lines
-from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
-from finetune.results import Evaluation, run_and_write
+from finetune.encoders.models import EmbeddingModel
+from finetune.files import find, lines
+from finetune.flags import Model
+from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.results import Evaluation
 from finetune.sets import DataSet, parts
 from finetune.sts.scores import score_task, task_cosines
 from finetune.sts.tasks import Pairs, distinct_sentences
@@ -62,56 +61,38 @@ DATA_SETS = (
 )
 
 
-def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float, np.ndarray]:
-    """Return (Spearman, Pearson) x 100 of cosine against gold, and the cosines float32[P].
+def files(task: str, root: Path) -> list[Path]:
+    """Return the file of a task."""
+    return [root / "zh" / "STS-B" / TASKS[task][0]]
 
-    A zero vector's cosines count as 0.
-    """
+
+def score(model: EmbeddingModel, name: str, pairs: Pairs, evaluation: Evaluation) -> str:
+    """Score a task: Spearman's and Pearson's correlation x 100 of cosine with the gold score."""
     sentences = distinct_sentences([pairs])
-    vectors = model.encode(sentences)
     places = {sentence: number for number, sentence in enumerate(sentences)}
-    similarities = task_cosines([pairs], vectors, places)
-    scores = score_task([pairs], similarities)
-    return scores["spearman_all"], scores["pearson_all"], similarities[0]
+    similarities = task_cosines([pairs], model.encode(sentences), places)
+    both = score_task([pairs], similarities)
+    scores = {"spearman": both["spearman_all"], "pearson": both["pearson_all"]}
+    data = examples_digest(pairs.first, pairs.second, pairs.gold)
+    answers = Answers.of(similarities[0], pairs.gold, "spearman", data)
+    evaluation.add(name, "spearman", scores, answers=answers, pairs=len(pairs))
+    evaluation.expect_size(name, "pairs", len(pairs), TASKS[name][1])
+    return f"Spearman {scores['spearman']:.2f} over {len(pairs):,} pairs"
 
 
-def evaluate(model: EmbeddingModel, loaded: Mapping[str, Pairs]) -> Evaluation:
-    """Score each task, by name as `read` read it."""
-    evaluation = Evaluation.of("zh_sts", model, "cosine, Spearman over all pairs, nothing fitted")
-    evaluation.expect_pooling("cls", "SDA's")
-    for name, pairs in loaded.items():
-        spearman, pearson, cosines = correlations(model, pairs)
-        scores = {"spearman": spearman, "pearson": pearson}
-        data = examples_digest(pairs.first, pairs.second, pairs.gold)
-        answers = Answers.of(cosines, pairs.gold, "spearman", data)
-        evaluation.add(name, "spearman", scores, answers=answers, pairs=len(pairs))
-        evaluation.expect_size(name, "pairs", len(pairs), TASKS[name][1])
-        print(f"{name}: Spearman {spearman:.2f} over {len(pairs.gold):,} pairs", file=sys.stderr, flush=True)
-    return evaluation
+EVALUATION = Frozen(
+    "zh_sts",
+    "cosine, Spearman over all pairs, nothing fitted",
+    tuple(TASKS),
+    lambda task, data: read(find(data, "zh", "STS-B", TASKS[task][0])),
+    score,
+    pooling=("cls", "SDA's"),
+)
 
 
-def main(
-    model: Model,
-    *,
-    tasks: cli.Names = (),
-    pooling: Pooling = "",
-    eval_data: EvalData = "",
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
-) -> int:
-    """Score Chinese STS-B: Spearman's correlation of cosine with the gold score, test and dev.
-
-    Args:
-        tasks: STS-B-zh (test), STS-B-zh-dev, by commas; default: both.
-    """
-    names = list(tasks or TASKS)
-    for name in names:
-        known_name(name, TASKS, "task", plain=str)
-    # before the model: a missing file should not cost the loading
-    loaded = {name: read(find(eval_data, "zh", "STS-B", TASKS[name][0])) for name in names}
-    return run_and_write(
-        open_model(model, pooling, precision=precision), out, lambda opened: evaluate(opened, loaded)
-    )
+def main(model: Model, *, flags: FrozenFlags) -> int:
+    """Score Chinese STS-B, test (STS-B-zh) and dev (STS-B-zh-dev): Spearman of cosine with the gold score."""
+    return run(EVALUATION, model, flags)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ MAY = {
     "pretrain.api": ("TemporaryDirectory write_text", "a recipe for the command that it starts"),
     "pretrain.sweep.runs": ("open", "the log of a command, as it comes"),
     "pretrain.common.processes": ("open", "the same"),
-    "finetune.evaluate.running": ("open", "the same"),
     "pretrain.prepare.work_folder": ("memmap", "reads only"),
     "pretrain.export.folder": (
         "copytree save_pretrained save_file TemporaryDirectory",

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,16 @@ class Record:
     folder: Path
     identity: str
     settings: Mapping[str, Any]
-    units: dict[str, dict[str, Any]] = field(default_factory=dict)
-    ended: dict[str, float] = field(default_factory=dict)
-    """Unit -> the seconds after which a budget ended it last; it is not done."""
 
-    def __post_init__(self) -> None:
-        self.units, self.ended = self._read("units"), self._read("ended")
+    @property
+    def units(self) -> dict[str, dict[str, Any]]:
+        """What is noted of the units that are done."""
+        return self._read("units")
+
+    @property
+    def ended(self) -> dict[str, float]:
+        """Unit -> the seconds after which a budget ended it last; it is not done."""
+        return self._read("ended")
 
     def _read(self, part: str) -> dict[str, Any]:
         """Return a part of the file; a damaged file has nothing in it."""
@@ -66,15 +70,11 @@ class Record:
 
     def add(self, unit: Unit, root: Path, seconds: float, evaluation: Evaluation) -> None:
         """Note that a unit is done, beside what other processes have noted."""
-        figures = {name: evaluation.tasks[name] for name in unit.expected}
-        entry = {
-            "of": self._of(unit, root),
-            "seconds": round(seconds, 1),
-            "tasks": {
-                name: {"metric": one.metric, "value": one.value, "std": one.std}
-                for name, one in figures.items()
-            },
+        figures = {
+            name: {key: getattr(evaluation.tasks[name], key) for key in ("metric", "value", "std")}
+            for name in unit.expected
         }
+        entry = {"of": self._of(unit, root), "seconds": round(seconds, 1), "tasks": figures}
         self._write({unit.name: entry}, {unit.name: None})
 
     def add_ended(self, unit: Unit, seconds: float) -> None:
@@ -84,11 +84,9 @@ class Record:
     def _write(self, units: Mapping[str, dict[str, Any]], ended: Mapping[str, float | None]) -> None:
         """Write what is new beside what other processes have written; None takes a unit out."""
         with folder_lock(self.folder, wait=60.0, part=FILE):
-            self.units = {**self._read("units"), **units}
-            both = {**self._read("ended"), **ended}
-            self.ended = {name: seconds for name, seconds in both.items() if seconds is not None}
-            content = {"identity": self.identity, **self.settings, "units": self.units, "ended": self.ended}
-            replace_durably(self.folder / FILE, to_json(content))
+            left = {name: after for name, after in {**self.ended, **ended}.items() if after is not None}
+            content = {"identity": self.identity, **self.settings, "units": {**self.units, **units}}
+            replace_durably(self.folder / FILE, to_json({**content, "ended": left}))
 
     def _of(self, unit: Unit, root: Path) -> dict[str, Any]:
         """Return all that a unit's figures depend on, as JSON gives it back."""

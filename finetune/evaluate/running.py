@@ -1,19 +1,19 @@
-"""Run units, each in a process of its own, so many at a time."""
+"""Run units, each in a process of its own, several at a time."""
 
-import contextlib
+import math
 import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from finetune.evaluate.suites import Unit
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.files import make_folder
-from pretrain.common.processes import die_with, failure_line, python_path
+from pretrain.common.processes import end_session, failure_line, python_path, start_logged
 from pretrain.common.shutdown import Shutdown
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -22,111 +22,100 @@ SECONDS_TO_END = 20.0
 _LOOK_SECONDS = 0.1
 
 
-@dataclass
-class Running:
-    """A unit that a process computes."""
+@dataclass(frozen=True)
+class Outcome:
+    """How a unit's process has ended."""
 
-    unit: Unit
-    process: subprocess.Popen
-    log: Path
-    slot: int
-    started: float
-    said: str = ""
-    told_to_end: float | None = None
-    """When it got the budget's signal."""
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send its process and those that it has started a signal."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
-
-    def keep_to(self, deadline: float) -> None:
-        """Once the deadline is over, tell it to end, and kill it if it does not."""
-        now = time.monotonic()
-        if self.told_to_end is None and now >= deadline:
-            self.told_to_end = now
-            self.signal(signal.SIGINT)
-        elif self.told_to_end is not None and now >= self.told_to_end + SECONDS_TO_END:
-            self.signal(signal.SIGKILL)
+    code: int
+    """Its exit status."""
+    seconds: float
+    line: str
+    """The error that it printed, else its last line."""
+    at_deadline: bool
+    """Whether the budget ended it."""
 
 
 def run_units(
-    take: Callable[[Sequence[Running]], Unit | None],
+    units: Sequence[Unit],
     words_of: Callable[[Unit], list[str]],
     logs: Path,
     environment: dict[str, str],
     jobs: int,
-    *,
-    finished: Callable[[Unit, int, float, str], None],
-    ended: Callable[[Unit, float], None],
     deadline: float,
     shutdown: Shutdown,
-    print_line: Callable[[str], None],
-) -> int:
-    """Run the units that `take` gives, `jobs` at a time; return the request to stop, or 0 (`shutdown`).
+) -> Iterator[tuple[Unit, Outcome | None]]:
+    """Run units in their order, `jobs` at a time; yield each at its start, with None, and at its end.
 
     Where there are GPUs, each process sees one of them; without one, each has its share of the cores. After a
     request to stop nothing is started, what runs gets the signal, and is waited for: it saves what it can. So
     it does at the deadline, after which it has SECONDS_TO_END.
 
     Args:
-        take: what runs -> the next unit to start; None: there is none.
         words_of: unit -> what follows `python -m`.
         logs: folder, which gets a file for each unit with all that it prints.
-        finished: is told of a unit's exit status, seconds and log's last line, or its error.
-        ended: is told of a unit that the deadline has ended, and its seconds, in place of `finished`.
         deadline: as `time.monotonic` has it.
-        print_line: takes a line of progress of a unit, now and then.
     """
     make_folder(logs)
-    gpus, running = _gpus(), list[Running]()
-    stopping, said = False, time.monotonic()
-    while True:
-        if shutdown.requested() and not stopping:
-            stopping = True
-            for one in running:
-                one.signal(signal.SIGINT)
-        while not stopping and len(running) < jobs and (unit := take(running)) is not None:
-            slot = min(set(range(jobs)) - {one.slot for one in running})
-            own = environment | _share(jobs, slot, gpus)
-            running.append(_start(unit, words_of(unit), logs, own, slot))
-        if not running:
-            return shutdown.requested()
-        time.sleep(_LOOK_SECONDS)
-        for one in list(running):
-            if not stopping:
-                one.keep_to(deadline)
-            if (code := one.process.poll()) is not None:
-                running.remove(one)
-                seconds = time.monotonic() - one.started
-                if code and one.told_to_end is not None and not stopping:
-                    one.signal(signal.SIGKILL)  # what it has started and left behind
-                    ended(one.unit, seconds)
+    gpus, slots = _gpus(), SimpleQueue[int]()
+    events = SimpleQueue[tuple[Unit, Outcome | None] | None]()
+    for slot in range(jobs):
+        slots.put(slot)
+
+    def work(unit: Unit) -> None:
+        slot = slots.get()
+        try:
+            if not shutdown.requested() and time.monotonic() < deadline:
+                own = environment | _share(jobs, slot, gpus)
+                log = logs / f"{unit.name.replace(' ', '-').replace(',', '-')}.txt"
+                events.put((unit, None))
+                events.put((unit, _run(unit, words_of(unit), log, own, deadline, shutdown)))
+        finally:
+            slots.put(slot)
+            events.put(None)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(work, unit) for unit in units]
+        left = len(units)
+        try:
+            while left:
+                if (event := events.get()) is None:
+                    left -= 1
                 else:
-                    finished(one.unit, code, seconds, failure_line(one.log))
-        if time.monotonic() - said > SECONDS_BETWEEN_LINES:
-            said = time.monotonic()
-            for one in running:
-                line = failure_line(one.log) if one.log.stat().st_size else ""
-                if line and line != one.said:
-                    one.said = line
-                    print_line(f"  {one.unit.name}: {line}")
+                    yield event
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    for future in futures:
+        future.result()  # raises what kept a process from being started
 
 
-def _start(unit: Unit, words: Sequence[str], logs: Path, environment: dict[str, str], slot: int) -> Running:
-    log = logs / f"{unit.name.replace(' ', '-').replace(',', '-')}.txt"
-    parent = os.getpid()
-    with open(log, "wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            env=environment | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # Ctrl-C reaches it through this process only
-            preexec_fn=lambda: die_with(parent),
-        )
-    return Running(unit, process, log, slot, time.monotonic())
+def _run(
+    unit: Unit,
+    words: Sequence[str],
+    log: Path,
+    environment: dict[str, str],
+    deadline: float,
+    shutdown: Shutdown,
+) -> Outcome:
+    """Run a unit to its end, or to that of its time, and print its last line now and then."""
+    started = printed = time.monotonic()
+    environment = environment | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"}
+    process = start_logged([sys.executable, "-m", *words], log, environment)
+    said, over = "", False
+    while process.poll() is None:
+        time.sleep(_LOOK_SECONDS)
+        if shutdown.requested():
+            end_session(process, math.inf)
+        elif time.monotonic() >= deadline:
+            over = True
+            end_session(process, SECONDS_TO_END)
+        elif time.monotonic() - printed > SECONDS_BETWEEN_LINES:
+            printed = time.monotonic()
+            line = failure_line(log) if log.stat().st_size else said
+            if line != said:
+                said = line
+                print(f"  {unit.name}: {line}", flush=True)
+    at_deadline = over and process.returncode != 0 and not shutdown.requested()
+    return Outcome(process.returncode, time.monotonic() - started, failure_line(log), at_deadline)
 
 
 def _share(jobs: int, slot: int, gpus: Sequence[str]) -> dict[str, str]:

@@ -1,21 +1,23 @@
 """What `clearly eval` can run: units, each a command of this project with its tasks, and suites of them.
 
-A unit is what is chosen by a budget, done by one process, and kept when it is done. Its cost is known from
-the published files: characters that go through the encoder, and seconds of everything else (classifiers,
-k-means), measured in one thread for vectors 256 wide. The cost of training is measured
-(`training_costs`).
+A unit is done by one process, and kept when it is done. The units of a suite are in the order in which a
+budget takes them, the short ones first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from finetune import cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
-from finetune.data.catalogue import CATALOGUE
-from finetune.files import known_name, locate
-from finetune.intents.__main__ import SHOTS
-from finetune.sts.tasks import SEVEN_TASKS, StsFiles
+from augment.core.hub import hub_fault
+from finetune import anli, clustering, cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
+from finetune.encoders.source import ModelSource, kind_of, names_function
+from finetune.files import known_name
+from finetune.intents import sets as intents
+from finetune.senteval import tasks as senteval
+from finetune.sts import tasks as sts
+from finetune.tuning import tasks as glue
 
 FINE_TUNED = ("glue", "anli")
 """Evaluations that train the weights: they take no pooling, and encoders alone."""
@@ -28,37 +30,34 @@ _GEOMETRY = {  # measure: its figures, of which another text or augmentation has
     "isomorphism": ("isomorphism/NLI A-E", "isomorphism/NLI A-C", "isomorphism/NLI E-C"),
     "augmentation": ("augmentation/reorder", "projection"),
 }
-_COSTS: dict[str, dict[str, tuple[float, float]]] = {
-    "senteval": {
-        "TREC": (0.29, 6),
-        "MRPC": (1.30, 5),
-        "CR": (0.36, 20),
-        "MPQA": (0.18, 55),
-        "MR": (1.22, 90),
-        "SUBJ": (1.29, 70),
-        "SST2": (3.81, 20),
-    },
-    "clustering": {
-        "agnews": (1.31, 15),
-        "searchsnippets": (1.75, 30),
-        "stackoverflow": (1.03, 120),
-        "biomedical": (1.80, 150),
-        "tweet": (0.14, 60),
-        "googlenews_TS": (2.21, 400),
-    },
-    "intents": {"SNIPS": (0.10, 5), "BANKING77": (0.70, 15), "CLINC150": (0.89, 30), "HWU64": (0.37, 15)},
-    "nanobeir": dict.fromkeys(nanobeir.THIRTEEN, (0, 1)),
-    "nli_distance": {"SNLI": (0.59, 1), "MNLI": (0.86, 1), "ANLI": (1.0, 1), "triplets": (0, 1)},
-    "geometry": {
-        "sts": (0.33, 4),
-        "neighbourhood": (1.03, 12),
-        "nli": (3.0, 4),
-        "isomorphism": (0.35, 4),
-        "augmentation": (2.0, 25),
-    },
-    "glue": dict.fromkeys(("CoLA", "STS-B", "RTE", "MRPC", "SST-2", "QNLI", "QQP", "MNLI"), (0, 0)),
+NOT_THERE = " is not there"
+_hub_fault = cache(hub_fault)
+
+
+def _geometry_files(measure: str, root: Path) -> list[Path]:
+    """Return the files that a measure of geometry reads; of isomorphism ANLI's only where they are there."""
+    if measure == "neighbourhood":
+        return clustering.files("stackoverflow", root)
+    if measure in ("sts", "augmentation"):
+        return [file for task in ("STS-B", "STS-B-dev") for file in sts.files(task, root)]
+    anli_files = nli_distance.files("ANLI", root) if measure == "isomorphism" else []
+    return [*nli_distance.files("triplets", root), *filter(Path.is_file, anli_files)]
+
+
+_FILES: dict[str, Callable[[str, Path], Sequence[Path]]] = {
+    "sts": sts.files,
+    "senteval": senteval.files,
+    "clustering": clustering.files,
+    "intents": intents.files,
+    "nanobeir": nanobeir.files,
+    "cola_probe": cola_probe.files,
+    "nli_distance": nli_distance.files,
+    "zh_sts": zh_sts.files,
+    "geometry": _geometry_files,
+    "glue": glue.files,
+    "anli": anli.files,
 }
-"""Evaluation -> task -> (`Unit.characters`, `Unit.seconds`), in the order in which a budget takes them."""
+"""Evaluation -> (task, folder of evaluation data) -> files that it reads, which may be absent."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +67,8 @@ class Unit:
     evaluation: str
     """`python -m finetune.EVALUATION`, whose figures are in EVALUATION-POOLING.json."""
     tasks: tuple[str, ...]
-    characters: float
-    """Million characters that go through the encoder; 0: as many as the files have bytes. Not of those that
-    train the weights, whose cost `training_costs` measures."""
-    seconds: float = 0.0
-    """Of everything but encoding, in one thread, vectors 256 wide."""
     label: str = ""
     """What progress calls it, where that is not its tasks."""
-    flags: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -84,7 +77,7 @@ class Unit:
     @property
     def reads_folder(self) -> bool:
         """Whether its data lie in the folder of evaluation data; MTEB's come from the hub."""
-        return self.evaluation != "mteb_english"
+        return self.evaluation in _FILES
 
     @property
     def takes_precision(self) -> bool:
@@ -95,19 +88,13 @@ class Unit:
     def words(self) -> list[str]:
         """The words of its command behind the model."""
         flag = _FLAGS.get(self.evaluation, "--tasks")
-        return [*([flag, ",".join(self.tasks)] if flag else []), *self.flags]
-
-    def million_characters(self, root: Path) -> float:
-        """Return `characters`, or what stands in for them."""
-        if self.characters:
-            return self.characters
-        return sum(path.stat().st_size for path in self.files(root) if path.is_file()) / 1e6
+        return [flag, ",".join(self.tasks)] if flag else []
 
     @property
     def expected(self) -> list[str]:
         """The names of its figures in the file of results."""
         if self.evaluation == "intents":
-            return [f"{task}-{shots}" for task in self.tasks for shots in SHOTS]
+            return [f"{task}-{shots}" for task in self.tasks for shots in intents.SHOTS]
         if self.evaluation == "geometry":
             return [figure for measure in self.tasks for figure in _GEOMETRY[measure]]
         return list(self.tasks)
@@ -116,80 +103,50 @@ class Unit:
         """Return the files that it reads, which may be absent; none of data that come from the hub."""
         if not self.reads_folder:
             return []
-        if self.evaluation == "sts":
-            return [file for task in self.tasks for file in StsFiles(root).files(task)]
+        return [file for task in self.tasks for file in _FILES[self.evaluation](task, root)]
+
+    def lacking(self, root: Path) -> str:
+        """Return why it cannot be done with the data that is there; "" if it can."""
+        if not self.reads_folder:
+            fault = _hub_fault()
+            return f"MTEB's data cannot be loaded: {fault}" if fault else ""
         if self.evaluation == "nanobeir":
-            folders = [root / nanobeir.FOLDER / task for task in self.tasks]
-            return [
-                file
-                for folder in folders
-                for part in nanobeir.PARTS
-                for file in nanobeir.files(folder, part) or [folder / part]
-            ]
-        if self.evaluation == "cola_probe":
-            return [locate(root, f"GLUE/CoLA/{part}.tsv") for part in cola_probe.SIZES]
-        if self.evaluation == "nli_distance":
-            return [file for task in self.tasks for file in nli_distance.files(task, root)]
-        if self.evaluation == "zh_sts":
-            return [root / "zh" / "STS-B" / zh_sts.TASKS[task][0] for task in self.tasks]
-        if self.evaluation == "geometry":
-            return [file for measure in self.tasks for file in _files_of_measure(measure, root)]
-        group = {"glue": "GLUE", "anli": "ANLI", "senteval": "SentEval"}.get(self.evaluation, self.evaluation)
-        wanted = {f"{group}/{task}" for task in self.tasks}
-        found = [
-            (split, locate(root, file))
-            for one in CATALOGUE
-            if one.name in wanted
-            for split, part in one.parts.items()
-            for file in part.files
-        ]
-        if group == "ANLI":  # trained on what there is of several sets
-            return [path for split, path in found if split != "train"]
-        if group == "GLUE":  # MNLI does with one of its two dev sets
-            dev = [path for split, path in found if split.startswith("dev")]
-            there = [path for path in dev if path.is_file()] or dev[:1]
-            return [path for split, path in found if split == "train"] + there
-        return [path for _, path in found]
+            folder = root / nanobeir.FOLDER / self.tasks[0]
+            if folder.is_dir() and (fault := nanobeir.lacking(folder)):
+                return fault
+        absent = [path for path in self.files(root) if not path.is_file()]
+        return f"{absent[0]}{NOT_THERE}" if absent else ""
 
 
-def _files_of_measure(measure: str, root: Path) -> list[Path]:
-    """Return the files that a measure of geometry reads; of isomorphism ANLI's only where they are there."""
-    if measure == "neighbourhood":
-        return [root / "clustering" / "stackoverflow.csv"]
-    if measure in ("sts", "augmentation"):
-        return [file for task in ("STS-B", "STS-B-dev") for file in StsFiles(root).files(task)]
-    anli = nli_distance.files("ANLI", root) if measure == "isomorphism" else []
-    return [*nli_distance.files("triplets", root), *(path for path in anli if path.is_file())]
+def _units(evaluation: str, tasks: Sequence[str]) -> tuple[Unit, ...]:
+    return tuple(Unit(evaluation, (task,)) for task in tasks)
 
 
-def _units(evaluation: str) -> tuple[Unit, ...]:
-    """Return a unit for each task of an evaluation, with its cost."""
-    return tuple(Unit(evaluation, (task,), *cost) for task, cost in _COSTS[evaluation].items())
-
-
-STS = Unit("sts", SEVEN_TASKS, 1.51, 4, "STS12-16, STS-B, SICK-R")
+STS = Unit("sts", sts.SEVEN_TASKS, "STS12-16, STS-B, SICK-R")
 SUITES: dict[str, tuple[Unit, ...]] = {
     "quick": (
-        Unit("sts", ("STS-B-dev", "SICK-R-dev", "STS-B", "SICK-R"), 0.62, 2, "STS-B, SICK-R"),
-        Unit("senteval", ("TREC",), 0.29, 6),
-        Unit("intents", ("SNIPS",), 0.10, 5),
+        Unit("sts", ("STS-B-dev", "SICK-R-dev", "STS-B", "SICK-R"), "STS-B, SICK-R"),
+        Unit("senteval", ("TREC",)),
+        Unit("intents", ("SNIPS",)),
     ),
     "sts": (STS,),
-    "senteval": (STS, *_units("senteval")),
-    "clustering": _units("clustering"),
-    "intents": _units("intents"),
-    "nanobeir": _units("nanobeir"),
-    "cola_probe": (Unit("cola_probe", ("CoLA",), 0.39, 5),),
-    "nli_distance": _units("nli_distance"),
-    "zh_sts": (Unit("zh_sts", tuple(zh_sts.TASKS), 0.5, 1),),  # a Chinese character is a token or more
-    "geometry": _units("geometry"),
-    "glue": _units("glue"),
-    "anli": (Unit("anli", ("R1", "R2", "R3"), 0),),
+    "senteval": (STS, *_units("senteval", ("TREC", "MRPC", "CR", "MPQA", "MR", "SUBJ", "SST2"))),
+    "clustering": _units("clustering", clustering.SIX),
+    "intents": _units("intents", intents.FOUR),
+    "nanobeir": _units("nanobeir", nanobeir.THIRTEEN),
+    "cola_probe": _units("cola_probe", ("CoLA",)),
+    "nli_distance": _units("nli_distance", ("SNLI", "MNLI", "ANLI", "triplets")),
+    "zh_sts": (Unit("zh_sts", tuple(zh_sts.TASKS)),),
+    "geometry": _units("geometry", tuple(_GEOMETRY)),
+    "glue": _units("glue", ("CoLA", "STS-B", "RTE", "MRPC", "SST-2", "QNLI", "QQP", "MNLI")),
+    "anli": (Unit("anli", anli.ROUNDS),),
 }
-"""Name -> units, those first that a budget takes first."""
 MTEB = "mteb-eng"
 """A suite, too; its units are the library's tasks."""
-SUITES["all"] = tuple(dict.fromkeys(unit for name in SUITES if name != "quick" for unit in SUITES[name]))
+SUITES["all"] = tuple(
+    dict.fromkeys(unit for name in SUITES if name not in ("quick", "zh_sts") for unit in SUITES[name])
+)
+"""English: figures of Chinese say nothing of a model whose tokenizer does not know it."""
 
 
 def suite_named(name: str) -> tuple[Unit, ...]:
@@ -198,10 +155,12 @@ def suite_named(name: str) -> tuple[Unit, ...]:
     Raises:
         UserError: no such suite (the message names the nearest), or no library.
     """
-    known = known_name(name, (*SUITES, MTEB), "suite")
-    units = SUITES.get(known, ())
-    wanted = known == MTEB or (known == "all" and find_spec("mteb") is not None)
-    return (*units, *_mteb()) if wanted else units
+    suite = known_name(name, (*SUITES, MTEB), "suite")
+    units = SUITES.get(suite, ())
+    if suite != MTEB and not (suite == "all" and find_spec("mteb")):
+        return units
+    shortest_first = sorted(mteb_english.choose(()), key=mteb_english.characters)
+    return (*units, *_units("mteb_english", [task.metadata.name for task in shortest_first]))
 
 
 def with_own_sets(units: Sequence[Unit], root: Path) -> tuple[Unit, ...]:
@@ -209,9 +168,8 @@ def with_own_sets(units: Sequence[Unit], root: Path) -> tuple[Unit, ...]:
     ends = [number for number, unit in enumerate(units, 1) if unit.evaluation == "nanobeir"]
     if not ends or not (root / nanobeir.FOLDER).is_dir():
         return tuple(units)
-    own = [name for name in nanobeir.available(root) if name not in nanobeir.THIRTEEN]
-    added = [Unit("nanobeir", (name,), 0, 1) for name in own]
-    return (*units[: ends[-1]], *added, *units[ends[-1] :])
+    own = _units("nanobeir", [name for name in nanobeir.available(root) if name not in nanobeir.THIRTEEN])
+    return (*units[: ends[-1]], *own, *units[ends[-1] :])
 
 
 def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple[Unit, ...]:
@@ -226,24 +184,36 @@ def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple
         return tuple(units)
     there = [task for unit in units for task in unit.tasks]
     named = {known_name(name, there, f"task of --suite {suite}") for name in tasks}
-    return tuple(_only(unit, named) for unit in units if named & set(unit.tasks))
+    chosen = []
+    for unit in units:
+        kept = tuple(task for task in unit.tasks if task in named)
+        whole = kept == unit.tasks or not unit.words
+        if kept:
+            chosen.append(unit if whole else replace(unit, tasks=kept, label=""))
+    return tuple(chosen)
 
 
-def _only(unit: Unit, named: set[str]) -> Unit:
-    """Return the unit with those of its tasks that are named."""
-    tasks = tuple(task for task in unit.tasks if task in named)
-    if tasks == unit.tasks or not _FLAGS.get(unit.evaluation, "--tasks"):
-        return unit
-    share = len(tasks) / len(unit.tasks)
-    return replace(
-        unit, tasks=tasks, label="", characters=unit.characters * share, seconds=unit.seconds * share
-    )
+def reasons_to_skip(units: Sequence[Unit], root: Path, source: ModelSource) -> dict[Unit, str]:
+    """Return those of the units that cannot be done, with the reason: no data, or no such model."""
+    is_encoder = not names_function(source.location) and kind_of(source.location) != "sentence-transformers"
+    trains = "it trains the weights, and takes a run, an export or a Hugging Face folder"
+    reasons = {
+        unit: unit.lacking(root) or ("" if is_encoder or unit.evaluation not in FINE_TUNED else trains)
+        for unit in units
+    }
+    return {unit: reason for unit, reason in reasons.items() if reason}
 
 
-def _mteb() -> list[Unit]:
-    """Return the tasks of MTEB(eng, v2), those with the fewest texts first."""
-    units = [
-        Unit("mteb_english", (task.metadata.name,), mteb_english.characters(task) or 1.0, 5)
-        for task in mteb_english.choose(())
-    ]
-    return sorted(units, key=lambda unit: unit.characters)
+def skipped_lines(reasons: dict[Unit, str]) -> list[str]:
+    """Return a line for each evaluation with units that are left out, with the first one's reason.
+
+    Units whose data are not there at all have a line apart from others.
+    """
+    groups: dict[tuple[str, bool], list[Unit]] = {}
+    for unit, reason in reasons.items():
+        groups.setdefault((unit.evaluation, reason.endswith(NOT_THERE)), []).append(unit)
+    lines = []
+    for first, *others in groups.values():
+        more = f" and {len(others)} more" if others else ""
+        lines.append(f"left out: {first.name}{more}: {reasons[first]}")
+    return lines

@@ -16,73 +16,66 @@ The paper leaves ATIS out of its table (appendix C: one class has 73% of the exa
 that no example trains are errors.
 """
 
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from finetune.answers import Answers, examples_digest
-from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
+from finetune.encoders.models import EmbeddingModel
+from finetune.flags import Model
+from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.intents.layers import BATCH, LEARNING_RATE, SEED, SPLITS, Fit, Sample, fit, samples
-from finetune.intents.sets import FOUR, SETS, Intents, check_name, read
-from finetune.results import Evaluation, TaskResult, run_and_write, sample_std
+from finetune.intents.sets import FOUR, SETS, SHOTS, Intents, read
+from finetune.results import Evaluation, TaskResult, sample_std
 from pretrain.common import cli
 
-SHOTS = (5, 10, 20)
 ITERATIONS = 1000
 VALIDATE_EVERY = 100
 
 
-def evaluate(
-    model: EmbeddingModel,
-    loaded: Mapping[str, Intents],
-    shots: Sequence[int] = SHOTS,
-    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
-) -> Evaluation:
-    """Evaluate all splits of all shots of each set, by name as `read` read it.
+def evaluation_of(shots: Sequence[int] = SHOTS) -> Frozen:
+    """Return the evaluation with these numbers of examples a class; a task is called NAME-SHOTS for each."""
+    return Frozen(
+        "intents",
+        f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "
+        f"best of every {VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours "
+        f"(seed {SEED}; the paper has its own)",
+        FOUR,
+        read,
+        lambda model, name, intents, evaluation: score(model, name, intents, evaluation, shots),
+        others=("ATIS",),
+        pooling=("mean", "VaSCL's"),
+    )
 
-    A task is called NAME-K for every number of shots K.
-    """
+
+def score(
+    model: EmbeddingModel, name: str, intents: Intents, evaluation: Evaluation, shots: Sequence[int] = SHOTS
+) -> str:
+    """Evaluate all splits of all shots of a set."""
     import torch
 
-    protocol = (
-        f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "
-        "best of every "
-        f"{VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours (seed {SEED}; "
-        "the paper has its own)"
+    chosen = [sample for k in shots for sample in samples(intents.labels, k)]
+    used = np.unique(
+        np.concatenate([rows for sample in chosen for rows in (sample.train, sample.validation)])
     )
-    evaluation = Evaluation.of("intents", model, protocol)
-    evaluation.expect_pooling("mean", "VaSCL's")
-    for name, intents in loaded.items():
-        clock = time.perf_counter()
-        chosen = [sample for k in shots for sample in samples(intents.labels, k)]
-        used = np.unique(
-            np.concatenate([rows for sample in chosen for rows in (sample.train, sample.validation)])
-        )
-        encoded = torch.from_numpy(model.encode([intents.texts[row] for row in used] + intents.test_texts))
-        vectors = torch.zeros(len(intents.texts), encoded.shape[1])
-        vectors[used] = encoded[: len(used)]
-        embedded = time.perf_counter() - clock
-        labels, test_labels = torch.from_numpy(intents.labels), torch.from_numpy(intents.test_labels)
-        fits = fit(
-            vectors,
-            labels,
-            encoded[len(used) :],
-            test_labels,
-            chosen,
-            len(intents.classes),
-            ITERATIONS,
-            VALIDATE_EVERY,
-        )
-        for number, k in enumerate(shots):
-            part = slice(number * SPLITS, (number + 1) * SPLITS)
-            evaluation.tasks[f"{name}-{k}"] = _result(fits[part], chosen[part], intents)
-        _notes(name, intents, shots, evaluation)
-        figures = ", ".join(f"{k}-shot {evaluation.tasks[f'{name}-{k}'].value:.2f}" for k in shots)
-        report(f"{name}: {figures}; {time.perf_counter() - clock:.0f} s, {embedded:.0f} of them encoding")
-    return evaluation
+    encoded = torch.from_numpy(model.encode([intents.texts[row] for row in used] + intents.test_texts))
+    vectors = torch.zeros(len(intents.texts), encoded.shape[1])
+    vectors[used] = encoded[: len(used)]
+    fits = fit(
+        vectors,
+        torch.from_numpy(intents.labels),
+        encoded[len(used) :],
+        torch.from_numpy(intents.test_labels),
+        chosen,
+        len(intents.classes),
+        ITERATIONS,
+        VALIDATE_EVERY,
+    )
+    for number, k in enumerate(shots):
+        part = slice(number * SPLITS, (number + 1) * SPLITS)
+        evaluation.tasks[f"{name}-{k}"] = _result(fits[part], chosen[part], intents)
+    _notes(name, intents, shots, evaluation)
+    return ", ".join(f"{k}-shot {evaluation.tasks[f'{name}-{k}'].value:.2f}" for k in shots)
 
 
 def _result(fits: Sequence[Fit], chosen: Sequence[Sample], intents: Intents) -> TaskResult:
@@ -106,24 +99,16 @@ def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evalua
     """Note what differs from the published sizes, and classes too small for the protocol."""
     pool, test, classes = SETS[name]
     sizes = np.bincount(intents.labels)
-    if name == "HWU64":  # published as one whole, split by whoever uses it
-        if len(intents.texts) + len(intents.test_texts) != pool or len(sizes) != classes:
-            evaluation.incomplete(
-                f"HWU64 has {len(intents.texts) + len(intents.test_texts):,} examples in {len(sizes)} "
-                f"classes here, {pool:,} in {classes} in the paper"
-            )
-    elif (len(intents.texts), len(intents.test_texts), len(sizes)) != (pool, test, classes):
-        evaluation.incomplete(
-            f"{name} has {len(intents.texts):,} examples to sample from, {len(intents.test_texts):,} test "
-            f"examples and {len(sizes)} classes here; {pool:,}, {test:,} and {classes} as published"
-        )
+    evaluation.expect_size(name, "classes", len(sizes), classes)
+    if test is None:  # published as one whole, split by whoever uses it
+        evaluation.expect_size(name, "examples", len(intents.texts) + len(intents.test_texts), pool)
+    else:
+        evaluation.expect_size(name, "examples to sample from", len(intents.texts), pool)
+        evaluation.expect_size(name, "test examples", len(intents.test_texts), test)
     for k in shots:
-        short = int((sizes < 2 * k).sum())
-        if short:
-            evaluation.notes.append(
-                f"{name}, {k}-shot: {short} of {len(sizes)} classes have fewer than {2 * k} examples; the "
-                "larger half trains"
-            )
+        if short := int((sizes < 2 * k).sum()):
+            few = f"{short} of {len(sizes)} classes have fewer than {2 * k} examples"
+            evaluation.notes.append(f"{name}, {k}-shot: {few}; the larger half trains")
     if name == "ATIS":
         unseen = int((intents.test_labels < 0).sum())
         evaluation.notes.append(
@@ -133,29 +118,15 @@ def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evalua
         )
 
 
-# -- reading
-def main(
-    model: Model,
-    *,
-    tasks: cli.Names = (),
-    shots: tuple[cli.Count, ...] = SHOTS,
-    pooling: Pooling = "",
-    eval_data: EvalData = "",
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
-) -> int:
+def main(model: Model, *, shots: tuple[cli.Count, ...] = SHOTS, flags: FrozenFlags) -> int:
     """Classify intents from few examples: a linear layer on frozen vectors, five fixed splits.
 
+    Tasks: SNIPS, BANKING77, CLINC150, HWU64; by name also ATIS.
+
     Args:
-        tasks: sets by commas: SNIPS, BANKING77, CLINC150, HWU64 (without it, these four), ATIS.
         shots: training examples a class, by commas.
     """
-    names = list(map(check_name, tasks or FOUR))
-    # before the model: a missing file should not cost its loading
-    loaded = {name: read(name, eval_data) for name in names}
-    return run_and_write(
-        open_model(model, pooling, precision=precision), out, lambda opened: evaluate(opened, loaded, shots)
-    )
+    return run(evaluation_of(shots), model, flags)
 
 
 if __name__ == "__main__":

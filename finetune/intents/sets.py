@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.files import csv_columns, find, known_name, lines, open_text, parse_json
-from finetune.sets import DataSet, Part, parts
+from finetune.files import csv_columns, find, lines, open_text, parse_json
+from finetune.sets import DataSet, Part, files_of, parts
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published
@@ -20,6 +20,7 @@ SETS = {  # name: (examples to sample from, test examples, classes to sample fro
     "HWU64": (25716, None, 64),
     "ATIS": (4978, 893, 22),
 }
+SHOTS = (5, 10, 20)
 FOUR = ("SNIPS", "BANKING77", "CLINC150", "HWU64")
 """The sets of the paper's table 3."""
 
@@ -42,9 +43,8 @@ def read(name: str, data: str | Path | None = None) -> Intents:
     """Read a set of SETS.
 
     Raises:
-        UserError: unknown set (with the nearest name), a file missing or damaged.
+        UserError: a file missing or damaged.
     """
-    name = check_name(name)
     if name == "BANKING77":
         pool, test = (read_csv(find(data, "intents", name, f"{part}.csv")) for part in ("train", "test"))
     elif name == "CLINC150":
@@ -55,9 +55,7 @@ def read(name: str, data: str | Path | None = None) -> Intents:
     classes = sorted({label for _, label in pool})
     number_of = {label: number for number, label in enumerate(classes)}
     if len(classes) < 2 or not test:
-        raise UserError(
-            f"{name}: {len(classes)} classes and {len(test)} test examples; the files are damaged"
-        )
+        raise UserError(f"{name}: {len(classes)} classes and {len(test)} test examples; a file is damaged")
     return Intents(
         [text for text, _ in pool],
         np.array([number_of[label] for _, label in pool]),
@@ -67,36 +65,21 @@ def read(name: str, data: str | Path | None = None) -> Intents:
     )
 
 
-def check_name(name: str) -> str:
-    """Return the set's name as SETS has it; case does not matter.
-
-    Raises:
-        UserError: no such set; the message names the nearest.
-    """
-    return known_name(name, SETS, "intent set")
-
-
 def read_lines(folder: Path) -> list[tuple[str, str]]:
     """Read (text, label) from the files seq.in and label of one part, a line each."""
-    for file in ("seq.in", "label"):
-        if not (folder / file).is_file():
-            raise UserError(
-                f"{folder / file} is not there; a part of this set is a folder with the files seq.in "
-                "and label"
-            )
-    texts, labels = ([line.strip() for line in lines(folder / file)] for file in ("seq.in", "label"))
+    files = [folder / file for file in ("seq.in", "label")]
+    if absent := [file for file in files if not file.is_file()]:
+        raise UserError(f"{absent[0]} is not there; this set has the files seq.in and label")
+    texts, labels = ([line.strip() for line in lines(file)] for file in files)
     if len(texts) != len(labels):
-        raise UserError(
-            f"{folder}: {len(texts)} lines in seq.in but {len(labels)} in label; one of them is damaged"
-        )
+        raise UserError(f"{folder}: {len(texts)} lines in seq.in but {len(labels)} in label")
     return _checked(folder, zip(texts, labels, strict=True))
 
 
 def read_csv(path: Path) -> list[tuple[str, str]]:
     """Read (text, label) from a csv file with the columns text and category."""
-    return _checked(
-        path, [(text.strip(), category.strip()) for text, category in csv_columns(path, "text", "category")]
-    )
+    rows = csv_columns(path, "text", "category")
+    return _checked(path, [(text.strip(), category.strip()) for text, category in rows])
 
 
 def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -119,61 +102,56 @@ def _checked(path: Path, examples: Iterable[tuple[str, str]]) -> list[tuple[str,
     checked = list(examples)
     for number, (text, label) in enumerate(checked, start=1):
         if not text or not label:
-            raise UserError(
-                f"{path}, example {number}: {'no text' if not text else 'no label'}; the file is damaged"
-            )
+            raise UserError(f"{path}, example {number}: no {'label' if text else 'text'}")
     return checked
 
 
-def _line_files(name: str, sizes: dict[str, int]) -> DataSet:
+def _split_set(name: str, sizes: dict[str, int]) -> DataSet:
     """Return a set of Few-Shot-Intent-Detection, in the files seq.in and label of each split."""
-    files = {
-        split: ((f"intents/{name}/{split}/seq.in", f"intents/{name}/{split}/label"), rows)
-        for split, rows in sizes.items()
-    }
-    return DataSet(
-        f"intents/{name}",
-        parts(files, lambda texts, _: read_lines(texts.parent)),
-        "github.com/jianguoz/Few-Shot-Intent-Detection",
-    )
+    files = {split: (_split_files(name, split), rows) for split, rows in sizes.items()}
+    origin = "github.com/jianguoz/Few-Shot-Intent-Detection"
+    return DataSet(f"intents/{name}", parts(files, lambda texts, _: read_lines(texts.parent)), origin)
 
 
-def _whole(name: str, split: str, files: tuple[str, ...], rows: int, origin: str) -> DataSet:
+def _split_files(name: str, *splits: str) -> tuple[str, ...]:
+    return tuple(f"intents/{name}/{split}/{file}" for split in splits for file in ("seq.in", "label"))
+
+
+def _whole_set(name: str, split: str, files: tuple[str, ...], rows: int, origin: str) -> DataSet:
     """Return a set whose examples are counted together."""
 
     def count(root: Path) -> int:
         found = read(name, root)
         return len(found.texts) + len(found.test_texts)
 
-    paths = tuple(f"intents/{name}/{file}" for file in files)
-    return DataSet(f"intents/{name}", {split: Part(paths, rows, count)}, origin)
+    return DataSet(f"intents/{name}", {split: Part(files, rows, count)}, origin)
 
 
-_HWU64_FILES = tuple(
-    f"{split}/{file}" for split in ("train", "valid", "test") for file in ("seq.in", "label")
-)
+_BANKING77 = {
+    split: ((f"intents/BANKING77/{split}.csv",), rows)
+    for split, rows in {"train": 10003, "test": 3080}.items()
+}
 DATA_SETS = (
-    _line_files("SNIPS", {"train": 13084, "valid": 700, "test": 700}),
-    DataSet(
-        "intents/BANKING77",
-        parts(
-            {
-                "train": (("intents/BANKING77/train.csv",), 10003),
-                "test": (("intents/BANKING77/test.csv",), 3080),
-            },
-            read_csv,
-        ),
-        "github.com/PolyAI-LDN/task-specific-datasets",
+    _split_set("SNIPS", {"train": 13084, "valid": 700, "test": 700}),
+    DataSet("intents/BANKING77", parts(_BANKING77, read_csv), "github.com/PolyAI-LDN/task-specific-datasets"),
+    _whole_set(
+        "CLINC150",
+        "in scope",
+        ("intents/CLINC150/data_full.json",),
+        22500,
+        "github.com/clinc/oos-eval, data/data_full.json",
     ),
-    _whole(
-        "CLINC150", "in scope", ("data_full.json",), 22500, "github.com/clinc/oos-eval, data/data_full.json"
-    ),
-    _whole(
+    _whole_set(
         "HWU64",
         "all",
-        _HWU64_FILES,
+        _split_files("HWU64", "train", "valid", "test"),
         SETS["HWU64"][0],
         "github.com/xliuhw/NLU-Evaluation-Data (25,716 utterances in 64 intents)",
     ),
-    _line_files("ATIS", {"train": 4478, "valid": 500, "test": 893}),
+    _split_set("ATIS", {"train": 4478, "valid": 500, "test": 893}),
 )
+
+
+def files(name: str, root: Path) -> list[Path]:
+    """Return the files of a set."""
+    return files_of(DATA_SETS, f"intents/{name}", root)

@@ -1,6 +1,6 @@
 """SentEval's classifier, many at once: every fold and every L2 value of a task in one batched optimisation.
 
-A fit of SentEval (tools/classifier.py) is a logistic regression, or a network with one hidden layer, trained
+A fit of SentEval (tools/classifier.py) is a logistic regression, trained
 in mini-batches by a torch optimizer and stopped when the accuracy on held-out rows no longer rises. A task
 needs up to 410 of them, each of a few thousand steps that take microseconds of arithmetic and a hundred
 microseconds of overhead. Two facts make them one computation without changing what each computes:
@@ -17,23 +17,14 @@ of float32 additions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pretrain.common.errors import UserError
 
-OPTIMIZERS = {
-    "adam": torch.optim.Adam,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
-    "adadelta": torch.optim.Adadelta,
-    "adamax": torch.optim.Adamax,
-    "sgd": torch.optim.SGD,
-}
 _GATHER_BYTES = 4 << 20
 """Rows gathered for one step of a cohort: larger cohorts run in parts, whose mini-batches stay in the
 second-level cache."""
@@ -43,8 +34,8 @@ second-level cache."""
 class ClassifierSettings:
     """SentEval's `classifier` parameters, under its defaults (those of the SimCSE family's test mode)."""
 
-    optimizer: str = "adam"
-    """One of OPTIMIZERS, with torch's default learning rate unless written as "sgd,lr=0.1"."""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """With torch's default learning rate."""
     batch_size: int = 64
     tenacity: int = 5
     """Stop at the first evaluation without improvement after this many; they are counted over the whole
@@ -52,34 +43,17 @@ class ClassifierSettings:
     epoch_size: int = 4
     """Passes over the rows between two evaluations."""
     max_epoch: int = 200
-    hidden: int = 0
-    """Width of the hidden layer (sigmoid); 0: logistic regression."""
     seed: int = 1111
 
-    def make_optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """Return the torch optimizer over `parameters`, without weight decay.
+    def make_optimizer(self, weights: Tensor) -> torch.optim.Optimizer:
+        """Return the torch optimizer of the weights, without weight decay.
 
         Weight decay differs between fits: see `_Cohort.step`.
         """
-        name, *words = self.optimizer.split(",")
-        if name not in OPTIMIZERS:
-            raise UserError(
-                f"unknown optimizer {name!r} of the classifier; choose one of {', '.join(OPTIMIZERS)}"
-            )
-        options = {}
-        for word in words:
-            key, _, value = word.partition("=")
-            try:
-                options[key] = float(value)
-            except ValueError:
-                raise UserError(
-                    f"classifier optimizer {self.optimizer!r}: write options as name=number"
-                ) from None
-        if name == "sgd" and "lr" not in options:
-            raise UserError("classifier optimizer 'sgd' needs a learning rate: sgd,lr=0.1")
-        if name == "adam" and parameters[0].device.type in ("cpu", "cuda"):
-            options["fused"] = True  # one pass over memory instead of eight; the same arithmetic
-        return OPTIMIZERS[name](parameters, **options)
+        if self.optimizer == "rmsprop":
+            return torch.optim.RMSprop([weights])
+        # fused: one pass over memory instead of eight; the same arithmetic
+        return torch.optim.Adam([weights], fused=True)
 
 
 @dataclass(frozen=True)
@@ -127,9 +101,8 @@ class Fitted:
 
     accuracy: np.ndarray
     """float64[G, R]: best accuracy on each fit's dev rows, a share."""
-    weights: list[list[Tensor]]
-    """Per set of rows: [d + 1, R * C] (bias last), or with a hidden layer [d + 1, R * H] and [R, H + 1,
-    C]."""
+    weights: list[Tensor]
+    """Per set of rows: [d + 1, R * C] (bias last)."""
     classes: int
 
     def predict(self, fit: int, l2: int, features: Tensor) -> np.ndarray:
@@ -168,7 +141,7 @@ def fit_all(
     inputs = features if isinstance(features, PairFeatures) else _with_ones(features.float())
     targets = torch.from_numpy(np.asarray(labels, np.int64)).to(features.device)
     accuracy = np.zeros(l2.shape)
-    weights: list[list[Tensor]] = [[] for _ in rows]
+    weights = [torch.empty(0)] * len(rows)
     cohorts: dict[int, list[int]] = {}
     for number, part in enumerate(rows):
         if not len(part.train) or not len(part.dev):
@@ -214,14 +187,11 @@ class _Cohort:
             self.random.permutation(burned)
         width = inputs.shape[1] - (not isinstance(inputs, PairFeatures))
         groups, values = l2.shape
-        self.parameters = _initial(width, classes, groups, values, settings, device)
-        for parameter in self.parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizer = settings.make_optimizer(self.parameters)
+        self.weights = _initial(width, classes, groups, values, settings.seed).to(device)
+        self.weights.grad = torch.zeros_like(self.weights)
+        self.optimizer = settings.make_optimizer(self.weights)
         self.best_accuracy = np.full(l2.shape, -1.0)
-        self.best_weights: list[list[Tensor]] = [
-            [p[g].clone() for p in self.parameters] for g in range(len(rows))
-        ]
+        self.best_weights = [one.clone() for one in self.weights]
 
     def run(self) -> None:
         """Train until every fit has stopped."""
@@ -259,18 +229,12 @@ class _Cohort:
         flat = index.reshape(-1)
         inputs = self.take(flat).view(groups, batch, -1)
         targets = self.targets.index_select(0, flat).view(groups, batch, 1, 1)
-        if self.settings.hidden:
-            self._hidden_gradients(inputs, targets)
-        else:
-            (weights,) = self.parameters
-            delta = self._output_error(torch.bmm(inputs, weights), targets)
-            torch.bmm(inputs.transpose(1, 2), delta.view(groups, batch, -1), out=weights.grad)
-        for parameter in self.parameters:
-            # torch's weight decay: added to the gradient of weights and bias alike
-            split = parameter.unflatten(-1, (self.l2.shape[1], -1)) if parameter.dim() == 3 else parameter
-            grad = parameter.grad.view_as(split)
-            decay = self.l2[:, None, :, None] if parameter.dim() == 3 else self.l2[:, :, None, None]
-            grad.addcmul_(split, decay)
+        delta = self._output_error(torch.bmm(inputs, self.weights), targets)
+        grad = self.weights.grad
+        torch.bmm(inputs.transpose(1, 2), delta.view(groups, batch, -1), out=grad)
+        # torch's weight decay: added to the gradient of weights and bias alike
+        each = (self.l2.shape[1], -1)
+        grad.unflatten(-1, each).addcmul_(self.weights.unflatten(-1, each), self.l2[:, None, :, None])
         self.optimizer.step()
 
     def take(self, index: Tensor) -> Tensor:
@@ -287,78 +251,50 @@ class _Cohort:
         error.scatter_add_(-1, index, error.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
         return error.mul_(1 / batch)
 
-    def _hidden_gradients(self, inputs: Tensor, targets: Tensor) -> None:
-        """Compute the gradients through one hidden layer, by autograd."""
-        parameters = [p.detach().requires_grad_() for p in self.parameters]
-        logits = torch.stack(
-            [_logits(x, [p[g] for p in parameters], self.classes) for g, x in enumerate(inputs)]
-        )
-        flat = logits.reshape(-1, self.classes)
-        classes = targets.expand(*logits.shape[:3], 1).reshape(-1)
-        loss = functional.cross_entropy(flat, classes, reduction="sum") / inputs.shape[1]
-        for parameter, grad in zip(self.parameters, torch.autograd.grad(loss, parameters), strict=True):
-            parameter.grad.copy_(grad)
-
     def score(self, places: np.ndarray) -> np.ndarray:
         """Return the accuracy of every fit on its dev rows, float64[G, R]."""
         shares = np.empty((len(places), self.l2.shape[1]))
         for row, place in enumerate(places):
             index = self.dev[place]
-            predicted = _logits(self.take(index), [p[row] for p in self.parameters], self.classes).argmax(-1)
+            predicted = _logits(self.take(index), self.weights[row], self.classes).argmax(-1)
             right = predicted.eq(self.targets.index_select(0, index)[:, None]).sum(0)
             shares[row] = right.double().cpu().numpy() / len(index)
         return shares
 
     def keep(self, places: np.ndarray, better: np.ndarray, accuracy: np.ndarray) -> None:
         """Remember the weights of the fits that are at their best."""
-        values = better.shape[1]
+        each = (better.shape[1], -1)
         for row, place in enumerate(places):
+            now, best = self.weights[row].unflatten(-1, each), self.best_weights[place].unflatten(-1, each)
             for number in np.flatnonzero(better[row]):
                 self.best_accuracy[place, number] = accuracy[row, number]
-                for best, parameter in zip(self.best_weights[place], self.parameters, strict=True):
-                    if parameter.dim() == 3:
-                        best.unflatten(-1, (values, -1))[:, number] = parameter[row].unflatten(
-                            -1, (values, -1)
-                        )[:, number]
-                    else:
-                        best[number] = parameter[row, number]
+                best[:, number] = now[:, number]
 
     def drop(self, remaining: Tensor) -> None:
         """Continue with the sets at these places of the weights only, the optimizer's state with them."""
         self.train, self.l2 = self.train[remaining], self.l2[remaining]
-        for parameter in self.parameters:
-            state, shape = self.optimizer.state[parameter], parameter.shape
-            for key, value in state.items():
-                if torch.is_tensor(value) and value.shape == shape:
-                    state[key] = value[remaining].contiguous()
-            parameter.data = parameter.data[remaining].contiguous()
-            parameter.grad = torch.zeros_like(parameter)
+        state, shape = self.optimizer.state[self.weights], self.weights.shape
+        for key, value in state.items():
+            if torch.is_tensor(value) and value.shape == shape:
+                state[key] = value[remaining].contiguous()
+        self.weights.data = self.weights.data[remaining].contiguous()
+        self.weights.grad = torch.zeros_like(self.weights)
 
 
-def _initial(
-    size: int, classes: int, groups: int, values: int, settings: ClassifierSettings, device: torch.device
-) -> list[Tensor]:
+def _initial(size: int, classes: int, groups: int, values: int, seed: int) -> Tensor:
     """Return torch's initial weights of nn.Linear under the seed, bias as a last row of inputs.
 
     They are the same for every fit.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        widths = [size, settings.hidden, classes] if settings.hidden else [size, classes]
-        layers = [nn.Linear(wide, narrow) for wide, narrow in pairwise(widths)]
-    stacked = [torch.cat([layer.weight.detach().T, layer.bias.detach()[None]]) for layer in layers]
-    parameters = [stacked[0].repeat(groups, 1, values)]
-    parameters += [second.repeat(groups, values, 1, 1) for second in stacked[1:]]
-    return [parameter.contiguous().to(device) for parameter in parameters]
+        torch.manual_seed(seed)
+        layer = nn.Linear(size, classes)
+    return torch.cat([layer.weight.detach().T, layer.bias.detach()[None]]).repeat(groups, 1, values)
 
 
-def _logits(inputs: Tensor, weights: list[Tensor], classes: int) -> Tensor:
+def _logits(inputs: Tensor, weights: Tensor, classes: int) -> Tensor:
     """Return logits [N, R, C] of inputs [N, d + 1] (last column ones), by the weights of one set of rows."""
-    if len(weights) == 1:
-        return (inputs @ weights[0]).view(len(inputs), -1, classes)
-    first, second = weights
-    hidden = torch.sigmoid(inputs @ first).view(len(inputs), second.shape[0], -1)
-    return torch.einsum("nrh,rhc->nrc", hidden, second[:, :-1]) + second[:, -1]
+    return (inputs @ weights).view(len(inputs), -1, classes)
 
 
 def _with_ones(features: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ Scores are rounded to two decimals of a percent before they are compared, as the
 L2.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,8 +37,8 @@ class Setting:
     folds: int
     classifier: ClassifierSettings
 
-    def with_classifier(self, **settings: Any) -> Setting:
-        """Return the same with other settings of the classifier: seed, hidden, ..."""
+    def with_classifier(self, **settings: Any) -> "Setting":
+        """Return the same with other settings of the classifier: seed, max_epoch, ..."""
         return replace(self, classifier=replace(self.classifier, **settings))
 
 
@@ -111,7 +110,7 @@ def cross_validated(
 def split(
     features: Tensor | PairFeatures,
     labels: np.ndarray,
-    sizes: tuple[int, int, int],
+    sizes: Sequence[int],
     classes: int,
     setting: Setting,
     grid: tuple[float, ...] = L2_GRID,

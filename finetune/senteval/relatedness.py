@@ -9,6 +9,7 @@ did not rise. STS-B's scores begin at 0: what lies below 1 becomes a target that
 there.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +47,7 @@ def two_point_targets(scores: np.ndarray) -> np.ndarray:
 def relatedness(
     features: Tensor,
     scores: np.ndarray,
-    sizes: tuple[int, int, int],
+    sizes: Sequence[int],
     seed: int = 1111,
     early_stop: str = "pearson",
 ) -> Relatedness:

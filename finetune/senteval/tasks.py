@@ -67,14 +67,12 @@ def load(name: str, data: str | Path | None = None) -> Examples:
         UserError: unknown task (with the nearest name), a file missing, or a line that is no example of it.
     """
     task = TASKS[check_name(name)]
-    absent = missing(name, data)
-    if absent:
+    if absent := missing(name, data):
         raise UserError(
-            f"{name}: {absent[0]} is not there; the data folder must hold SentEval's files as "
-            f"SentEval/{task.files[0]}. "
-            "`python -m finetune.data check DIR` says what is missing and where to get it"
+            f"{name}: {absent[0]} is not there (SentEval/{task.files[0]} of the data folder); `python -m "
+            "finetune.data check DIR` says what is missing and where to get it"
         )
-    return task.read(*_paths(name, data))
+    return task.read(*files(task.name, data_root(data)))
 
 
 def check_name(name: str, others: Iterable[str] = ()) -> str:
@@ -88,15 +86,15 @@ def check_name(name: str, others: Iterable[str] = ()) -> str:
 
 def missing(name: str, data: str | Path | None = None) -> list[Path]:
     """Return the files of the task that are not there."""
-    return [path for path in _paths(name, data) if not path.is_file()]
+    return [path for path in files(name, data_root(data)) if not path.is_file()]
 
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def _paths(name: str, data: str | Path | None) -> list[Path]:
-    root = data_root(data)
+def files(name: str, root: Path) -> list[Path]:
+    """Return the files of a task, which may be absent."""
     return [locate(root, f"SentEval/{file}") for file in TASKS[name].files]
 
 

@@ -16,7 +16,7 @@ encoder.
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +24,67 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, VectorPrecision
 from finetune.results import Evaluation, folder_for, write
-from finetune.sts.quantized import QuantizedRows
-from finetune.sts.scores import EmbedPoolings, PairScores, StsEvaluator, StsResults
+from finetune.sts.scores import PairScores, StsEvaluator, StsResults
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, require_writable_file, to_json
+
+POOLINGS = ("cls", "mean")
+"""The poolings evaluated where none is named and the model does not bring its own."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Vectors that are scored: by a pooling, perhaps cut, perhaps as they would be stored."""
+
+    pooling: str
+    dimension: int = 0
+    """Of how many first coordinates; 0: of all."""
+    precision: str = ""
+    stored: str = ""
+    """How they are stored and compared, where that is not as float32."""
+
+    @property
+    def name(self) -> str:
+        cut = f"-{self.dimension}" if self.dimension else ""
+        return f"{self.pooling}{cut}{self.precision and ' ' + self.precision}"
+
+
+def rows_of(
+    model: EmbeddingModel,
+    vectors: np.ndarray,
+    pooling: str,
+    dimensions: Sequence[int],
+    precisions: Sequence[str],
+) -> dict[Row, np.ndarray]:
+    """Return vectors float32[N, d] of a pooling, cut to each dimension, and each as it would be stored.
+
+    A dimension that is the whole width is no cut. Without an export's ranges, stored vectors have those of
+    the N sentences, as in sentence-transformers' `EmbeddingSimilarityEvaluator`.
+
+    Raises:
+        UserError: a dimension is wider than the vectors.
+    """
+    from pretrain.export.quantization import Quantization, calibrated  # imports torch
+
+    found: dict[Row, np.ndarray] = {}
+    width, own = vectors.shape[1], model.quantization
+    for dimension in dimensions or [width]:
+        if dimension > width:
+            raise UserError(f"--dimensions {dimension}: the vectors have {width} coordinates")
+        row, floats = Row(pooling, dimension if dimension < width else 0), vectors[:, :dimension]
+        found[row] = floats
+        for precision in precisions:
+            if own is not None and own.ranges is not None and row.name == model.trained_pooling:
+                stored = Quantization(precision, own.ranges, own.calibrated_on)
+            else:
+                stored = calibrated(precision, floats, "the evaluated sentences")
+            how = f"{precision}: {stored.describe(dimension)}"
+            found[replace(row, precision=precision, stored=how)] = stored.comparable(
+                stored.apply(floats), dimension
+            )
+    return found
 
 
 def headline_table(results: Mapping[str, StsResults]) -> str:
@@ -44,76 +99,20 @@ def headline_table(results: Mapping[str, StsResults]) -> str:
     for task in tasks:
         pairs = next(iter(results.values()))[task]["pairs"]
         if pairs != OFFICIAL_PAIRS[task]:
+            official = f"{OFFICIAL_PAIRS[task]} in the official files"
             lines.append(
-                f"note: {task} has {pairs} pairs here, {OFFICIAL_PAIRS[task]} in the official files: not "
-                "comparable with "
-                "published figures"
+                f"note: {task} has {pairs} pairs here, {official}: not comparable with published figures"
             )
     return "\n".join(lines)
 
 
-def detail_table(scores: StsResults) -> str:
-    """Return every aggregation of every task and subset: the figures a paper may have printed instead."""
-    columns = ("all", "mean", "wmean")
-    header = "task".ljust(22) + "pairs".rjust(7)
-    header += "".join(f"{name:>10}" for name in (f"{kind} {c}" for kind in ("rho", "r") for c in columns))
-    lines = [header]
-    for task, score in scores.items():
-        values: Mapping[str, object] = score
-        figures = [values[f"{kind}_{column}"] for kind in ("spearman", "pearson") for column in columns]
-        printed = "".join(f"{figure:10.2f}" for figure in figures)
-        lines.append(task.ljust(22) + f"{score['pairs']:7d}" + printed)
-        if len(score["subsets"]) > 1:
-            for name, subset in score["subsets"].items():
-                lines.append(
-                    f"  {name}".ljust(22)
-                    + f"{subset['pairs']:7d}{subset['spearman']:10.2f}{'':20}{subset['pearson']:10.2f}"
-                )
-    return "\n".join(lines)
-
-
-def cut_to(embed: EmbedPoolings, dimensions: Sequence[int]) -> EmbedPoolings:
-    """Return `embed` with the first coordinates of its vectors, by POOLING-DIMENSION.
-
-    Texts are encoded once, and vectors that are kept are whole ones. A dimension that is the whole width
-    keeps the pooling's name.
-
-    Raises (where it is called):
-        UserError: a dimension is wider than the vectors.
-    """
-
-    def embed_and_cut(sentences: list[str]) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
-        for pooling, vectors in embed(sentences).items():
-            for dimension in dimensions:
-                if dimension > vectors.shape[1]:
-                    raise UserError(
-                        f"--dimensions {dimension}: the vectors have {vectors.shape[1]} coordinates; leave "
-                        "wider ones out"
-                    )
-                whole = dimension == vectors.shape[1]
-                found[pooling if whole else f"{pooling}-{dimension}"] = vectors[:, :dimension]
-        return found
-
-    return embed_and_cut
-
-
-def evaluation_of(
-    model: EmbeddingModel, pooling: str, scores: StsResults, name: str = "", stored: str = ""
-) -> Evaluation:
-    """Return the scores of one pooling as the report reads them; Spearman over all pairs is the headline.
-
-    pooling: its name, or POOLING-DIMENSION where vectors were cut (`cut_to`). name, stored: of vectors that
-    are not compared as float32, what the row is called, and how they are.
-    """
-    plain_pooling, _, dimension = pooling.rpartition("-")
-    cut = bool(plain_pooling) and dimension.isdigit()
-    evaluated = replace(model, pooling=plain_pooling if cut else pooling)
-    compared = stored or "cosine"
-    evaluation = Evaluation.of("sts", evaluated, f"{compared}, Spearman over all pairs of a task at once")
-    evaluation.pooling = name or pooling
-    if cut:
-        evaluation.notes.append(f"vectors cut to their first {dimension} coordinates")
+def evaluation_of(model: EmbeddingModel, row: Row, scores: StsResults) -> Evaluation:
+    """Return the scores of a row as the report reads them; Spearman over all pairs is the headline."""
+    protocol = f"{row.stored or 'cosine'}, Spearman over all pairs of a task at once"
+    evaluation = Evaluation.of("sts", replace(model, pooling=row.pooling), protocol)
+    evaluation.pooling = row.name
+    if row.dimension:
+        evaluation.notes.append(f"vectors cut to their first {row.dimension} coordinates")
     for task, score in scores.items():
         plain = {key: float(value) for key, value in score.items() if isinstance(value, float)}
         evaluation.add(task, "spearman_all", plain, subsets=score["subsets"])
@@ -121,30 +120,13 @@ def evaluation_of(
     return evaluation
 
 
-def parse_dimensions(text: str) -> list[int]:
-    """Return the whole numbers of 1 or more that `--dimensions` lists.
-
-    Raises:
-        UserError: something else is listed.
-    """
-    words = [word.strip() for word in text.split(",")] if text else []
-    if wrong := [word for word in words if not word.isdigit() or int(word) < 1]:
-        raise UserError(f"--dimensions {text}: {wrong[0]!r} is no number of coordinates; write 256,128,64")
-    return list(dict.fromkeys(map(int, words)))
-
-
-POOLINGS = ("cls", "mean")
-"""The poolings evaluated where none is named and the model does not bring its own."""
-
-
 def main(
     model: Model,
     *,
     tasks: cli.Names = (),
     pooling: str = "",
-    dimensions: str = "",
+    dimensions: tuple[cli.Count, ...] = (),
     eval_data: EvalData = "",
-    detail: bool = False,
     token_budget: cli.Count = 16384,
     precision: VectorPrecision = "fp32",
     quantize: cli.Names = (),
@@ -154,6 +136,8 @@ def main(
 ) -> None:
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
+    Pearson's correlation, and every aggregation and subset, are in the file of results.
+
     Args:
         tasks: task names by commas; without it, all that the data folder holds but SICK-R-MTEB, MTEB's
             SICK-R of all 9,927 pairs: SICK-R has the 4,927 of SentEval and the papers.
@@ -162,7 +146,6 @@ def main(
             sentence-transformers models bring their own.
         dimensions: numbers by commas: a row for vectors cut to their first so many coordinates, as
             a model trained with objective.matryoshka is used; without it, whole vectors.
-        detail: also print every aggregation and every subset.
         token_budget: most tokens in one forward pass; halve it when memory runs out.
         quantize: also score vectors stored as int8, uint8, binary or ubinary, by commas, a row each: integers
             by their cosine, bits by their Hamming distance. Without it, as the export says, if it does.
@@ -173,57 +156,55 @@ def main(
     """
     for name, file in (("--json-file", json_file), ("--pair-file", pair_file)):
         require_writable_file(file, name)
-    widths = parse_dimensions(dimensions)
     evaluator = StsEvaluator(eval_data or None)
     started = time.monotonic()
     chosen = evaluator.choose(tasks or None)  # before torch and the model are loaded: names may be wrong
     from finetune.encoders.embed import parse_poolings
     from pretrain.export.quantization import check_precision
 
-    asked = [check_precision(name) for name in dict.fromkeys(quantize)]
-
+    precisions = [check_precision(name) for name in dict.fromkeys(quantize)]
     poolings = parse_poolings(pooling) if pooling else []
     opened = open_model(
         model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1, precision=precision
     )
+    if not precisions and opened.quantization is not None:
+        precisions = [opened.quantization.precision]
     folder = None if json_file else folder_for(opened, out)
-    if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:
-        print(
-            f"note: {opened.name} keeps a head: {opened.trained_pooling} pooling goes through it, "
-            "others without it",
-            file=sys.stderr,
-        )
+    several = opened.encode_poolings
+    if opened.head is not None and several is not None and len(poolings) != 1:
+        trained = f"{opened.trained_pooling} pooling goes through it, others without it"
+        print(f"note: {opened.name} keeps a head: {trained}", file=sys.stderr)
     pairs = PairScores() if pair_file else None
-    own, several = opened.quantization, opened.encode_poolings
-    rows = QuantizedRows(asked or ([own.precision] if own else []), own, opened.trained_pooling)
+    rows: dict[str, Row] = {}
 
     def embed(sentences: list[str]) -> Mapping[str, np.ndarray]:
         if several is None:
-            return {opened.pooling: opened.encode(sentences)}
-        return several(sentences, poolings or POOLINGS)
+            by_pooling: Mapping[str, np.ndarray] = {opened.pooling: opened.encode(sentences)}
+        else:
+            by_pooling = several(sentences, poolings or POOLINGS)
+        found: dict[Row, np.ndarray] = {}
+        for name, vectors in by_pooling.items():
+            found |= rows_of(opened, vectors, name, list(dict.fromkeys(dimensions)), precisions)
+        rows.update({row.name: row for row in found})
+        return {row.name: vectors for row, vectors in found.items()}
 
-    vectors_of = cut_to(embed, widths) if widths else embed
-    results = evaluator.evaluate_poolings(lambda sentences: rows.add(vectors_of(sentences)), chosen, pairs)
+    results = evaluator.evaluate_poolings(embed, chosen, pairs)
     print(headline_table(results))
-    print("".join(f"note: {how}\n" for how in dict.fromkeys(how for _, how in rows.how.values())), end="")
-    if detail:
-        for name, scores in results.items():
-            label = f"{name} pooling" if several else name
-            print(f"\n{label}: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
+    for how in dict.fromkeys(row.stored for row in rows.values() if row.stored):
+        print(f"note: {how}")
     if pairs is not None:
         make_folder(Path(pair_file).parent)
         pairs.write(Path(pair_file))
     if folder is None:
         make_folder(Path(json_file).parent)
         content = {"model": model, "precision": opened.precision, "results": results}
-        if rows.how:
-            content["stored"] = {name: how for name, (_, how) in rows.how.items()}
+        if stored := {name: row.stored for name, row in rows.items() if row.stored}:
+            content["stored"] = stored
         replace_durably(Path(json_file), to_json(content))
         return
     seconds = time.monotonic() - started
     for name, scores in results.items():
-        pooled, how = rows.how.get(name, (name, ""))
-        evaluation = evaluation_of(opened, pooled, scores, name, how)
+        evaluation = evaluation_of(opened, rows[name], scores)
         evaluation.seconds = seconds / len(results)
         print(f"all figures: {write(evaluation, folder)}")
 

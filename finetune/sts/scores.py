@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -15,25 +15,10 @@ Embed = Callable[[list[str]], np.ndarray]
 EmbedPoolings = Callable[[list[str]], Mapping[str, np.ndarray]]
 
 
-class SubsetScores(TypedDict):
-    """Correlations x 100 over one subset; NaN where all similarities (or all golds) are equal."""
-
-    spearman: float
-    pearson: float
-    pairs: int
-
-
-class TaskScores(TypedDict):
-    """Correlations x 100 of one task; `spearman_all` is the headline. NaN where one is undefined."""
-
-    spearman_all: float
-    pearson_all: float
-    spearman_mean: float
-    pearson_mean: float
-    spearman_wmean: float
-    pearson_wmean: float
-    pairs: int
-    subsets: dict[str, SubsetScores]
+TaskScores = dict[str, Any]
+"""Correlations x 100 of a task by KIND_HOW, as "spearman_all", the headline: Spearman's or Pearson's, over
+all pairs at once, or the plain ("mean") or pair-weighted ("wmean") mean over subsets; "pairs", their number;
+"subsets", name -> {"spearman", "pearson", "pairs"}. NaN where one side is constant."""
 
 
 class StsResults(dict[str, TaskScores]):
@@ -141,21 +126,15 @@ def task_cosines(subsets: list[Pairs], vectors: np.ndarray, index: Mapping[str, 
 
 def score_task(subsets: list[Pairs], similarities: list[np.ndarray]) -> TaskScores:
     """Correlate each subset's similarities, float[P], and all of the task's at once, with the gold scores."""
-    scores = {}
+    parts = {}
     for pairs, values in zip(subsets, similarities, strict=True):
         spearman, pearson = _correlations(values, pairs.gold)
-        scores[pairs.name] = SubsetScores(spearman=spearman, pearson=pearson, pairs=len(pairs))
-    spearman, pearson = _correlations(np.concatenate(similarities), np.concatenate([p.gold for p in subsets]))
-    each_spearman = [score["spearman"] for score in scores.values()]
-    each_pearson = [score["pearson"] for score in scores.values()]
-    weights = [score["pairs"] for score in scores.values()]
-    return TaskScores(
-        spearman_all=spearman,
-        pearson_all=pearson,
-        spearman_mean=float(np.mean(each_spearman)),
-        pearson_mean=float(np.mean(each_pearson)),
-        spearman_wmean=float(np.average(each_spearman, weights=weights)),
-        pearson_wmean=float(np.average(each_pearson, weights=weights)),
-        pairs=sum(weights),
-        subsets=scores,
-    )
+        parts[pairs.name] = {"spearman": spearman, "pearson": pearson, "pairs": len(pairs)}
+    whole = _correlations(np.concatenate(similarities), np.concatenate([pairs.gold for pairs in subsets]))
+    sizes = [len(pairs) for pairs in subsets]
+    scores: TaskScores = {}
+    for how, weights in (("all", None), ("mean", None), ("wmean", sizes)):
+        for kind, of_all in zip(("spearman", "pearson"), whole):
+            mean = float(np.average([part[kind] for part in parts.values()], weights=weights))
+            scores[f"{kind}_{how}"] = of_all if how == "all" else mean
+    return {**scores, "pairs": sum(sizes), "subsets": parts}

@@ -98,10 +98,9 @@ class StsFiles:
                     f"{task}: {where}; the data folder must hold SentEval's downstream files as SentEval/STS "
                     "and SentEval/SICK (SentEval's get_transfer_data.bash makes them)"
                 )
-            files = self.files(task)
-            self._loaded[task] = (
-                _read_year(task, files) if task in YEAR_SUBSETS else [_read_tables(task, files)]
-            )
+            assert self.data is not None
+            read = _read_year if task in YEAR_SUBSETS else _read_tables
+            self._loaded[task] = read(task, files(task, self.data))
         return self._loaded[task]
 
     def choose(self, tasks: Iterable[str] | None) -> list[str]:
@@ -124,16 +123,15 @@ class StsFiles:
         """Return the distinct sentences of these tasks, in the order in which they first occur."""
         return distinct_sentences(pairs for task in tasks for pairs in self.load(task))
 
-    def files(self, task: str) -> list[Path]:
-        """Return the files of a task, which may be absent."""
-        assert self.data is not None
-        names = _TABLES.get(task) or _year_files(task)
-        return [senteval_folder(self.data) / name for name in names]
-
     def _missing(self, task: str) -> list[Path]:
         if self.data is None:
             return [Path(task)]
-        return [file for file in self.files(task) if not file.is_file()]
+        return [file for file in files(task, self.data) if not file.is_file()]
+
+
+def files(task: str, root: Path) -> list[Path]:
+    """Return the files of a task below the data folder, which may be absent."""
+    return [senteval_folder(root) / name for name in _TABLES.get(task) or _year_files(task)]
 
 
 def distinct_sentences(parts: Iterable[Pairs]) -> list[str]:
@@ -165,8 +163,8 @@ def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
     return subsets
 
 
-def _read_tables(task: str, files: Sequence[Path]) -> Pairs:
-    """Read pairs, one a line; SICK's files have a header."""
+def _read_tables(task: str, files: Sequence[Path]) -> list[Pairs]:
+    """Read pairs, one a line, as one subset; SICK's files have a header."""
     parts = []
     for file in files:
         is_sick = file.name.startswith("SICK")
@@ -175,7 +173,7 @@ def _read_tables(task: str, files: Sequence[Path]) -> Pairs:
         parts.append(_pairs(task, file, [_columns(file, number, row, columns) for number, row in rows]))
     first = [text for part in parts for text in part.first]
     second = [text for part in parts for text in part.second]
-    return Pairs(task, first, second, np.concatenate([part.gold for part in parts]))
+    return [Pairs(task, first, second, np.concatenate([part.gold for part in parts]))]
 
 
 def _columns(file: Path, number: int, row: str, columns: Sequence[int]) -> tuple[str, ...]:

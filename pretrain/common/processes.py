@@ -130,17 +130,11 @@ def start_to_pass_on(words: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def run_logged(
-    words: Sequence[str], log: Path, environment: Mapping[str, str], check_for_stop: Callable[[], None]
-) -> int:
-    """Run a process that prints into `log` to its end; return its exit status.
-
-    It has a session of its own, and ends when this process does. `check_for_stop` is called all the while;
-    where it raises, the process and its children are ended first (`end_session`).
-    """
+def start_logged(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen:
+    """Start a process that prints into `log`, in a session of its own; it ends when this thread does."""
     parent = os.getpid()
     with open(log, "wb") as stream:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=stream,
@@ -149,6 +143,17 @@ def run_logged(
             start_new_session=True,
             preexec_fn=lambda: die_with(parent),
         )
+
+
+def run_logged(
+    words: Sequence[str], log: Path, environment: Mapping[str, str], check_for_stop: Callable[[], None]
+) -> int:
+    """Run a process that prints into `log` to its end (`start_logged`); return its exit status.
+
+    `check_for_stop` is called all the while; where it raises, the process and its children are ended first
+    (`end_session`).
+    """
+    process = start_logged(words, log, environment)
     try:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):

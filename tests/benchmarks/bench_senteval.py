@@ -98,9 +98,7 @@ def main(
             }
             for seed in map(int, seeds.split(",")):
                 start = time.perf_counter()
-                ours = evaluate(
-                    encoder, read_tasks([task]), setting=setting, seed=seed, report=lambda _: None
-                )
+                ours = evaluate(encoder, read_tasks([task]), setting=setting, seed=seed)
                 row["ours_seconds"].append(time.perf_counter() - start)
                 for kind in kinds:
                     row["ours"][kind].append(ours.tasks[task].scores[kind])
@@ -146,11 +144,7 @@ def compare_similarity(engine, encoder, task: str, downstream: Path) -> dict[str
             vectors.update(zip(missing, encoder.encode(missing)))
         return np.stack([vectors[sentence] for sentence in sentences])
 
-    scores = (
-        evaluate(replace(encoder, encode=encode), read_tasks([task]), report=lambda _: None)
-        .tasks[task]
-        .scores
-    )
+    scores = evaluate(replace(encoder, encode=encode), read_tasks([task])).tasks[task].scores
 
     def batcher(parameters, batch):
         return encode([" ".join(words) for words in batch])

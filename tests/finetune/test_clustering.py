@@ -124,7 +124,7 @@ def test_command_writes_results_and_marks_other_sizes(tmp_path, monkeypatch, cap
         np.std(each, ddof=1)
     )
     assert content["complete"] is False and any(
-        "41 texts in 6 classes here, 2,472 in 89" in note for note in content["notes"]
+        "41 texts here, 2,472 as published" in note for note in content["notes"]
     )
     assert any("reads whole texts" in note for note in content["notes"])
     printed = capsys.readouterr()
@@ -138,7 +138,7 @@ def test_mistakes_are_one_message(tmp_path):
         call(clustering.main, "unused", tasks="tweet", eval_data=str(tmp_path))
     with pytest.raises(UserError, match="--max-length"):
         call(clustering.main, "unused", tasks="tweet", eval_data=str(tmp_path), max_length="many")
-    assert clustering.check_name("GoogleNews") == "googlenews_TS"
+    assert clustering.evaluation_with(64).task_named("GoogleNews") == "googlenews_TS"
 
 
 @needs_data("clustering")

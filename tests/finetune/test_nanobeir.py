@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer.evaluation import (
 )
 
 from finetune.encoders.models import open_model
-from finetune.nanobeir import DEPTH, PARTS, THIRTEEN, available, evaluate, files, main, rank, read, score
+from finetune.nanobeir import DEPTH, PARTS, THIRTEEN, available, evaluate, main, part_files, rank, read, score
 from finetune.results import read as read_result
 from pretrain.common.errors import UserError
 
@@ -157,7 +157,7 @@ def test_parquet_and_jsonl_are_one_set(tmp_path):
     rows = rows_of(*made(0))
     sets = [read(write_set(tmp_path / form, rows, form)) for form in ("parquet", "jsonl")]
     assert sets[0] == sets[1] and len(sets[0].documents) == 150
-    assert len(files(tmp_path / "parquet", "corpus")) == 2
+    assert len(part_files(tmp_path / "parquet", "corpus")) == 2
 
 
 def test_empty_texts_titles_gains_and_unknown_ids(tmp_path):

@@ -11,7 +11,7 @@ from commands import call
 from frozen_files import nli_examples, write_nli
 from real_data import DATA, needs_data
 
-from finetune import files, nli_distance
+from finetune import files, frozen, nli_distance
 from finetune.encoders.models import open_model
 from finetune.nli_distance import TASKS, compare, load
 from finetune.results import read
@@ -91,7 +91,7 @@ def test_every_file_is_read_once(tmp_path, monkeypatch):
     data, opened, lines = write_nli(tmp_path / "data"), [], nli_distance.lines
     for module in (files, nli_distance):
         monkeypatch.setattr(module, "lines", lambda path: opened.append(path) or lines(path))
-    monkeypatch.setattr(nli_distance, "open_model", lambda *_, **__: open_model(letters))
+    monkeypatch.setattr(frozen, "open_model", lambda *_, **__: open_model(letters))
     call(nli_distance.main, "unused", eval_data=str(data), out=str(tmp_path / "out"))
     assert len(opened) == len(set(opened)) == 6
 

@@ -14,7 +14,7 @@ from scipy import stats
 from finetune import zh_sts
 from finetune.encoders.models import open_model
 from finetune.results import read as read_result
-from finetune.zh_sts import TASKS, correlations, read
+from finetune.zh_sts import TASKS, read
 from pretrain.common.errors import UserError
 
 
@@ -33,16 +33,17 @@ def test_equal_to_scipy(tmp_path):
     sides = zip(letters(pairs.first), letters(pairs.second))
     # as SentEval's
     cosine = np.array([np.dot(one, two) / (np.linalg.norm(one) * np.linalg.norm(two)) for one, two in sides])
-    spearman, pearson, similarities = correlations(open_model(letters), pairs)
-    assert spearman == pytest.approx(100 * stats.spearmanr(cosine, pairs.gold)[0], abs=1e-9)
-    np.testing.assert_allclose(similarities, cosine, atol=1e-6)
-    assert pearson == pytest.approx(100 * stats.pearsonr(cosine, pairs.gold)[0], abs=1e-9)
+    task = zh_sts.EVALUATION.evaluate(open_model(letters), {"STS-B-zh": pairs}).tasks["STS-B-zh"]
+    assert task.value == pytest.approx(100 * stats.spearmanr(cosine, pairs.gold)[0], abs=1e-9)
+    np.testing.assert_allclose(task.answers.given[0], cosine, atol=1e-6)
+    assert task.scores["pearson"] == pytest.approx(100 * stats.pearsonr(cosine, pairs.gold)[0], abs=1e-9)
 
 
 def test_a_collapsed_encoder_is_an_error(tmp_path):
     pairs = read(write_zh(tmp_path / "pairs.txt"))
     with pytest.raises(UserError, match="sentences the same vector"):
-        correlations(open_model(lambda sentences: np.zeros((len(sentences), 3))), pairs)
+        collapsed = open_model(lambda sentences: np.zeros((len(sentences), 3)))
+        zh_sts.EVALUATION.evaluate(collapsed, {"STS-B-zh": pairs})
 
 
 @pytest.mark.parametrize(

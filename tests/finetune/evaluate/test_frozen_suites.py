@@ -7,13 +7,11 @@ import shutil
 import pytest
 from commands import call
 from frozen_files import write_cola, write_nli, write_zh
-from model_folders import SENTENCES, make_tokenizer, save_bert, save_run, write_function
+from model_folders import SENTENCES, make_tokenizer, save_bert, save_run
 from sts_layout import write_layout
 from suite_command import evaluate
 
 from finetune import cola_probe, nli_distance, zh_sts
-from finetune.encoders.source import ModelSource
-from finetune.evaluate import obstacles
 from finetune.evaluate.results import Record
 from finetune.evaluate.suites import SUITES, Unit
 from finetune.geometry.__main__ import MEASURES, geometry
@@ -97,7 +95,7 @@ def test_a_retrieval_set_of_ones_own_is_a_unit_of_nanobeir(run, tmp_path):
     assert "done before: nanobeir Mine" in said and "left out: nanobeir NanoArguAna and 12 more: " in said
     assert "left out: nanobeir Bad: " in said and ".cache" not in said
     with pytest.raises(
-        UserError, match=r"can be done: \S+/Bad has no queries: expected .* or BEIR's qrels/test.tsv$"
+        UserError, match=r"can be done: \S+/Bad has no queries: expected .* or BEIR's qrels/test.tsv"
     ):
         evaluate(*words, "--tasks", "Bad")
     with pytest.raises(UserError, match="unknown task of --suite nanobeir 'min'; did you mean 'Mine'"):
@@ -107,33 +105,20 @@ def test_a_retrieval_set_of_ones_own_is_a_unit_of_nanobeir(run, tmp_path):
 def test_units_do_with_what_their_commands_do_with(data, tmp_path):
     folder = shutil.copytree(data, tmp_path / "data")
     units = {unit.name: unit for name in FROZEN for unit in SUITES[name]}
-    assert not any(obstacles.lacking(unit, folder) for unit in units.values())
+    assert not any(unit.lacking(folder) for unit in units.values())
     for file in ("ANLI/R1/dev.jsonl", "NLI/nli_triplets_from_snli.csv", "GLUE/CoLA/dev.tsv"):
         (folder / file).unlink()
-    lacking = {name for name, unit in units.items() if obstacles.lacking(unit, folder)}
+    lacking = {name for name, unit in units.items() if unit.lacking(folder)}
     of_triplets = {"nli_distance triplets", "geometry nli", "geometry isomorphism"}
     assert lacking == {"nli_distance ANLI", "cola_probe CoLA"} | of_triplets
-    assert "nli_for_simcse.csv is not there" in obstacles.lacking(units["geometry nli"], folder)
+    assert "nli_for_simcse.csv is not there" in units["geometry nli"].lacking(folder)
     shutil.copy(data / "NLI" / "nli_triplets_from_snli.csv", folder / "NLI" / "nli_for_simcse.csv")
     shutil.copy(data / "ANLI" / "R1" / "dev.jsonl", folder / "ANLI" / "R1" / "train.jsonl")
-    assert {name for name, unit in units.items() if obstacles.lacking(unit, folder)} == {"cola_probe CoLA"}
-
-
-def test_chinese_is_left_out_of_all_where_the_tokenizer_does_not_know_it(run, data, tmp_path):
-    (unit,) = SUITES["zh_sts"]
-    english = ModelSource("english", str(save_bert(tmp_path / "english")))
-    assert "are unknown to the tokenizer; --suite zh_sts" in obstacles.obstacle(unit, data, english, "all")
-    assert obstacles.obstacle(unit, data, english, "zh_sts") == ""
-    function = write_function(tmp_path / "mine.py", "[len(t), 1]")
-    assert obstacles.obstacle(unit, data, ModelSource(function, function), "all") == ""
-    nothing = ModelSource("other", str(tmp_path))  # no tokenizer there: the command says what is wrong
-    assert obstacles.obstacle(unit, data, nothing, "all") == ""
-    chinese = ModelSource("mine", str(run / "export"))
-    assert obstacles.obstacle(unit, data, chinese, "all") == ""
+    assert {name for name, unit in units.items() if unit.lacking(folder)} == {"cola_probe CoLA"}
 
 
 def test_geometry_is_computed_in_float32_whatever_the_precision_of_others(data, tmp_path):
-    unit = Unit("geometry", ("nli",), 1)
+    unit = Unit("geometry", ("nli",))
     assert unit.words == ["--measure", "nli"] and not unit.takes_precision
     result = Evaluation("geometry", "m", "mean", None, "p", source="these weights")
     result.add("nli", "share", {"share": 50.0})

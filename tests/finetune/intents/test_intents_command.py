@@ -9,6 +9,7 @@ from answer_checks import require_answers
 from commands import call
 from intent_files import layout
 
+from finetune import frozen
 from finetune.encoders.models import open_model
 from finetune.intents import __main__ as intents
 from finetune.intents import sets
@@ -49,7 +50,7 @@ def test_every_file_is_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sets, "lines", lambda path, *rest: opened.append(path) or lines(path, *rest))
     monkeypatch.setattr(intents, "ITERATIONS", 5)
     monkeypatch.setattr(intents, "VALIDATE_EVERY", 5)
-    monkeypatch.setattr(intents, "open_model", lambda *_, **__: open_model(embed))
+    monkeypatch.setattr(frozen, "open_model", lambda *_, **__: open_model(embed))
     call(
         intents.main, "unused", tasks="SNIPS,HWU64", shots="5", eval_data=str(data), out=str(tmp_path / "out")
     )
@@ -62,8 +63,8 @@ def test_result_does_not_depend_on_other_sets_or_shots(tmp_path, monkeypatch):
     monkeypatch.setattr(intents, "ITERATIONS", 10)
     monkeypatch.setattr(intents, "VALIDATE_EVERY", 5)
     loaded = {name: read(name, data) for name in ("SNIPS", "CLINC150")}
-    together = intents.evaluate(model, loaded, (5, 10), report=lambda _: None)
-    alone = intents.evaluate(model, {"CLINC150": loaded["CLINC150"]}, (10,), report=lambda _: None)
+    together = intents.evaluation_of((5, 10)).evaluate(model, loaded)
+    alone = intents.evaluation_of((10,)).evaluate(model, {"CLINC150": loaded["CLINC150"]})
     assert together.tasks["CLINC150-10"] == alone.tasks["CLINC150-10"]
 
 

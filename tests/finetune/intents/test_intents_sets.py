@@ -10,7 +10,7 @@ from finetune.intents.sets import FOUR, SETS, read
 
 def test_every_format_is_read(tmp_path):
     data = layout(tmp_path)
-    atis = read("atis", data)
+    atis = read("ATIS", data)
     assert (
         len(atis.texts) == 60
         and atis.classes == ["class0", "class1", "class2"]

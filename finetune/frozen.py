@@ -1,0 +1,94 @@
+"""Run an evaluation that leaves the weights as they are: read its tasks, open the model, score them.
+
+Each evaluation declares itself beside its scoring, and its command ends in `run`:
+
+    EVALUATION = Frozen("zh_sts", "cosine, Spearman over all pairs", tuple(TASKS), read_task, score)
+
+    def main(model: Model, *, flags: FrozenFlags) -> int:
+        return run(EVALUATION, model, flags)
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import known_name
+from finetune.flags import EvalData, Out, Pooling, VectorPrecision
+from finetune.results import Evaluation, run_and_write
+from pretrain.common import cli
+
+
+class FrozenFlags(BaseModel):
+    """Flags of every evaluation of frozen vectors."""
+
+    tasks: cli.Names = Field((), description="names by commas; default: those of the paper's table")
+    pooling: Pooling = ""
+    eval_data: EvalData = ""
+    precision: VectorPrecision = "fp32"
+    out: Out = ""
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Declare an evaluation of frozen vectors."""
+
+    name: str
+    """`python -m finetune.NAME`."""
+    protocol: str
+    tasks: tuple[str, ...]
+    """Those that are done where none is named."""
+    read: Callable[[str, str], Any]
+    """(task, folder of evaluation data) -> its examples; a UserError says which file is missing or wrong."""
+    score: Callable[[EmbeddingModel, str, Any, Evaluation], str]
+    """Add a task's figures to the evaluation, given its examples; return them in words."""
+    others: tuple[str, ...] = ()
+    """Tasks that are done by name alone."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of tasks, in lower case."""
+    pooling: tuple[str, str] | None = None
+    """That of the paper's figures, and whose they are."""
+    max_length: int | None = None
+    """Most tokens of a text; None: as many as the model takes."""
+
+    def task_named(self, name: str) -> str:
+        """Return the task's name as it is declared; case does not matter.
+
+        Raises:
+            UserError: no such task; the message names the nearest.
+        """
+        return known_name(name, (*self.tasks, *self.others), "task", aliases=self.aliases)
+
+    def evaluate(self, model: EmbeddingModel, loaded: Mapping[str, Any]) -> Evaluation:
+        """Score each task, by name as `read` read it."""
+        evaluation = Evaluation.of(self.name, model, self.protocol)
+        if self.pooling is not None:
+            evaluation.expect_pooling(*self.pooling)
+        if self.max_length is not None and model.max_length is None:
+            evaluation.notes.append(f"{model.name} reads whole texts: it has no limit that could be set")
+        for name, examples in loaded.items():
+            started = time.perf_counter()
+            summary = self.score(model, name, examples, evaluation)
+            print(f"{name}: {summary}; {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+        return evaluation
+
+
+def run(
+    evaluation: Frozen,
+    model: str,
+    flags: FrozenFlags,
+    finish: Callable[[Evaluation], None] = lambda result: None,
+) -> int:
+    """Run an evaluation as a command, and return the exit status.
+
+    finish: see `finetune.results.write`.
+    """
+    names = [evaluation.task_named(name) for name in flags.tasks] or evaluation.tasks
+    # before the model: a missing file should not cost the loading
+    loaded = {name: evaluation.read(name, flags.eval_data) for name in names}
+    opened = open_model(model, flags.pooling, max_length=evaluation.max_length, precision=flags.precision)
+    return run_and_write(opened, flags.out, lambda opened: evaluation.evaluate(opened, loaded), finish)
