@@ -61,7 +61,9 @@ def lsa_vectors(
         )
     weights = TfidfTransformer().fit(counts)
     right = TruncatedSVD(dimensions, random_state=seed).fit(weights.transform(counts)).components_
-    return (weights.idf_[:, None] * right.T).astype(np.float32)
+    vectors = (weights.idf_[:, None] * right.T).astype(np.float32)
+    vectors[tokenizer.all_special_ids] = 0  # and not rounding
+    return vectors
 
 
 def averaged_vectors(source: ModelSource) -> np.ndarray:

@@ -137,7 +137,6 @@ TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",
     "pretrain.verify.seen": "one file, of either kind",
     "pretrain.telemetry.trackers": "one rename of each folder",
-    "finetune.geometry.run": "each file is read by itself",
     "finetune.report.page": "each file is read by itself",
 }
 """What one operation of `pretrain.common.files` holds together, which has its tests, and why it is enough."""

@@ -150,8 +150,8 @@ class RunStore:
             print(f"{heading}{run.name}: on file, with its model, which answers", file=sys.stderr, flush=True)
         if self.options.predict and (tests := self._test_sets(run.task)):
             predictions = {}
-            for name, rows in tests.items():
-                logits = self._logits(model, self._encode(name.split("/")[0], rows))
+            for name, examples in tests.items():
+                logits = self._logits(model, self._encode(name.split("/")[0], examples))
                 digest = self._digest(*name.split("/"))
                 predictions[name] = {"rows": digest, "logits": torch.from_numpy(logits)}
             write_tensors(self._path(run, ".predictions"), predictions)
