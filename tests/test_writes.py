@@ -39,6 +39,7 @@ MAY = {
         "copytree save_pretrained save_file",
         "libraries, into a hidden folder",
     ),
+    "pretrain.export.__main__": ("TemporaryDirectory", "of an export on trial"),
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),

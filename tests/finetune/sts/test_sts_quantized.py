@@ -59,7 +59,7 @@ def test_rows_are_the_scores_of_the_librarys_evaluator(run, layout, tmp_path, ca
             # neighbours that change places move the figure by 0.08
             assert figure == pytest.approx(100 * theirs[f"{kind}_{similarity}"], abs=1)
     assert "\nmean int8" in said and "\nmean binary" in said
-    assert "note: int8: cosine of the integers, 32 bytes a vector, ranges of these sentences" in said
+    assert "note: int8: cosine of the integers, 32 bytes a vector, ranges of the evaluated sentences" in said
     assert "note: binary: Hamming distance of the bits, 4 bytes a vector" in said
     assert content["stored"]["mean ubinary"] == "ubinary: Hamming distance of the bits, 4 bytes a vector"
 
