@@ -286,7 +286,8 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        return _rotation(gradient, *ctx.saved_tensors, -1), None, None
+        cos, sin = ctx.saved_tensors
+        return _rotation(gradient, cos, sin, -1), None, None
 
 
 def _rotation(qkv: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:

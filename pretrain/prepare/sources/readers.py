@@ -41,8 +41,9 @@ def open_file(path: str | Path) -> Stream:
 
         return io.BufferedReader(pyarrow.input_stream(name, compression="zstd"), 1 << 18)
     unpackers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-    unpack = unpackers.get(Path(name).suffix)
-    return unpack(name, "rb") if unpack else open(name, "rb", 1 << 18)
+    if unpack := unpackers.get(Path(name).suffix):
+        return unpack(name, "rb")
+    return open(name, "rb", 1 << 18)
 
 
 def _is_compressed(path: str) -> bool:
