@@ -18,9 +18,6 @@ def convert(folder: str | Path) -> list[Path]:
     """Write a safetensors file beside every pickled weights file of a model's folder; return the new files.
 
     Sharded weights keep their shards and get an index. Memory: the tensors of one file, twice.
-
-    Raises:
-        CannotLoad: a file holds anything but a dictionary of tensors; it is not run.
     """
     written = [_convert_file(path) for path in pickled_weights(folder)]
     folders = sorted({file.parent for file in written})

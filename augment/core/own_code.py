@@ -54,11 +54,7 @@ def words_allow_nothing() -> dict[str, str]:
 
 
 def require_allowed(where: str) -> None:
-    """Refuse a file that is there, or a module, that no word of this command names.
-
-    Raises:
-        AugmentationError: it may not run.
-    """
+    """Refuse a file that is there, or a module, that no word of this command names."""
     path = _resolved(where)
     if where.endswith(".py") and not path.is_file():
         return

@@ -68,11 +68,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def require_source(source: str | Path) -> None:
-    """Refuse a name that is no folder and cannot be a hub name, before the hub is asked.
-
-    Raises:
-        CannotLoad: there is no such folder, or it is a file.
-    """
+    """Refuse a name that is no folder and cannot be a hub name, before the hub is asked."""
     text, path = str(source), Path(os.path.expanduser(source))
     try:
         if path.is_dir():
@@ -91,11 +87,7 @@ def require_source(source: str | Path) -> None:
 
 
 def _require_hub(source: str | Path) -> None:
-    """Refuse a hub name at once where the hub does not answer: its library would try for minutes.
-
-    Raises:
-        CannotLoad: no answer, and the hub's cache on this machine has nothing of that name.
-    """
+    """Refuse a hub name at once where the hub does not answer: its library would try for minutes."""
     is_folder = os.path.isdir(os.path.expanduser(source))
     if not is_folder and not in_cache(str(source)) and (fault := hub_fault()):
         raise CannotLoad(f"there is no folder {source} here, and {fault}")
@@ -115,9 +107,6 @@ def require_weights(source: str | Path) -> None:
     """Refuse a folder whose weights, or those of its sentence-transformers modules, cannot be read.
 
     A hub's name is taken as it is.
-
-    Raises:
-        CannotLoad: weights are pickled without a safetensors file beside them, or such a file is damaged.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -1,6 +1,7 @@
 // augment._native: the compiled inner loops of text augmentation. It is optional: augment/core/compiled.py loads it if it was built.
 //
-// Everything here has a counterpart in Python that documents it and gives the same results; tests/augment/native compares the two.
+// All but Pieces has a counterpart in Python that documents it and gives the same results; tests/augment/native compares the two.
+// Without Pieces the tokenizer encodes whole texts.
 
 #include "columns.h"
 #include "draws.h"

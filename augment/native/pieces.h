@@ -1,5 +1,10 @@
-// Pieces: the compiled counterpart of augment/text/pieces.py, with the same rows. It also cuts tokens out of origins beyond ASCII,
-// and spells new pieces (speller.h) for which the Python class asks the tokenizer.
+// Pieces: rows of tokens put together from pieces between spaces, which are cut out of another text's tokens, spelled (speller.h),
+// or known from before; augment/text/encoder.py gives the others to the tokenizer.
+//
+// rows(texts, origins, ids, offsets, before) returns (rows, pieces at the beginning of texts, pieces inside): `[CLS] tokens [SEP]`
+// of N texts, as bytes of int32, and the pieces to `learn`. A row is None where pieces must be learned first; if it is still None
+// after that, the tokenizer must encode the text. origins: empty, or the text that each was made from, whose tokens are ids and
+// offsets. before: empty, or the rows of an earlier call; those that are not None are kept.
 
 #pragma once
 

@@ -34,8 +34,8 @@ _BEFORE_NOUN = _SHADES | word_set("in and or , the of")
     sample="She wore a red dress and black shoes. -> She wore a misty rose dress and teal shoes.",
 )
 def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace every colour by another of the 147 of CSS ("dark sea green"): ColorTransformation
-    (NL-Augmenter). Return None without a colour.
+    """Replace every colour by another of the 147 of CSS ("dark sea green"): ColorTransformation (NL-
+    Augmenter).
 
     As published: every colour name found as a substring ("tan" in "Stan"), all for the same colour in every
     sentence. Here: whole words, the longest name first, a colour drawn for each; names are left ("Red Sea",
@@ -48,7 +48,8 @@ def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
     i = 0
     while i < len(words):
         lower = words[i].lower()
-        for j in range(min(i + longest.get(lower, 0), len(words)) - 1, i - 1, -1):
+        last = min(i + longest[lower], len(words)) - 1 if lower in longest else -1
+        for j in range(last, i - 1, -1) if last >= i else ():
             old = sentence.span(i, j)
             name = old.lower()
             if name in known and _is_colour(sentence, i, j, known[name], words):

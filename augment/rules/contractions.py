@@ -34,7 +34,7 @@ _NOT = word_set("n't n’t not")
 @english("preserving", needs="parse", sample="I'm sure he doesn't know. -> I am sure he does not know.")
 def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Spell contractions out, or, where there are none, contract the forms that can be: ContractionExpansions
-    (CheckList, Ribeiro et al. 2020). Return None where neither can be done.
+    (CheckList, Ribeiro et al. 2020).
 
     As published: a map of 77 strings, the first fitting form. Here: by words and tags, so that "it's" is "it
     is" or "it has", "I'd" is "I would" or "I had" by the verb that follows, "John's" stays, and nothing is
@@ -48,8 +48,8 @@ def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
     "altering", needs="parse", sample="He does not live here and can't swim. -> He lives here and can swim."
 )
 def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Remove "not" and "n't" behind auxiliaries, and "do" with them: SentenceAuxiliaryNegationRemoval
-    (NL-Augmenter). Return None where there is none.
+    """Remove "not" and "n't" behind auxiliaries, and "do" with them: SentenceAuxiliaryNegationRemoval (NL-
+    Augmenter).
 
     As published: "does not" and "did not" stay, "can't" leaves "ca", "won't" leaves "wo". Here: all of them,
     and the verb takes the form that "do" had ("does not go": "goes"; "did not go": "went"); "not only" stays,

@@ -19,8 +19,8 @@ _NOT_ADVERB = word_set(
 
 @english("preserving", needs="parse", sample="He left because it was late. -> He left since it was late.")
 def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace one discourse marker by another of the same class of PDTB 2.0: DiscourseMarkerSubstitution
-    (NL-Augmenter; Pitler et al. 2008). Return None without a marker.
+    """Replace one discourse marker by another of the same class of PDTB 2.0: DiscourseMarkerSubstitution (NL-
+    Augmenter; Pitler et al. 2008).
 
     As published: looked up among the words of the split text, so markers of several words never match, and
     replaced where the string first occurs ("since" in "sincerely", in "since July" too). Here: whole markers,

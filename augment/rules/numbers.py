@@ -52,7 +52,7 @@ _BEFORE_YEARS = _MONTHS | word_set(
 )
 def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Write numbers as words: cardinals, ordinals, decimals, per cent, money, years and decades, days of a
-    month, times, ranges: NumericToWord (NL-Augmenter). Return None without a number.
+    month, times, ranges: NumericToWord (NL-Augmenter).
 
     Here by num2words, with years told from quantities by what stands around them ("in 1984", "1984 people").
     Parts of something else stay: "B-52", "3D", "1.2.3", URLs, numbers of more than 15 digits or with a

@@ -35,8 +35,8 @@ _CLOSING = tuple(".!?;:,\"'”’)]")
 
 @english("altering", needs="parse", sample="She saw the birds. -> The birds saw her.")
 def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Exchange the subject of the main clause and its first object: SentenceSubjectObjectSwitch
-    (NL-Augmenter). Return None where there are not both, or where the parser is wrong.
+    """Exchange the subject of the main clause and its first object: SentenceSubjectObjectSwitch (NL-
+    Augmenter).
 
     As published: the subtrees of the last *subj* before the root and the first *obj* behind it, objects of
     prepositions among them, exchanged as they are. Here: phrases of one run of words each, pronouns in their

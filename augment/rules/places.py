@@ -16,8 +16,8 @@ _CONTINENTS = dict.fromkeys(("Africa", "Asia", "Europe", "Oceania", "North Ameri
     "altering", needs="tags", sample="They moved from Paris to London. -> They moved from Nyon to Carlow."
 )
 def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace well-known, populous cities by small, little-known ones: CityNamesTransformation
-    (NL-Augmenter). Return None without such a city.
+    """Replace well-known, populous cities by small, little-known ones: CityNamesTransformation (NL-
+    Augmenter).
 
     As published: named entities that equal one of 252 cities, each for a random one of 617, seeded by
     Python's hash of the sentence, which differs in every process. Here: a gazetteer of 260 (GeoNames), no
@@ -39,7 +39,7 @@ def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
 )
 def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put a fact from GeoNames beside a country, city or continent: GeoNamesTransformation (NL-Augmenter
-    after Păiş 2019). Return None where none has its place.
+    after Păiş 2019).
 
     As published: capital, continent, inhabitants, neighbours, currency or ISO code; all outputs for all
     places. Here: one random fact for one random place, as an apposition between commas where the sentence
@@ -149,8 +149,8 @@ def _of_country(name: str) -> list[tuple[str, str]]:
 
 def _of_city(name: str) -> list[tuple[str, str]]:
     country, inhabitants = _cities()[name]
-    facts = [(f"a city in {_with_article(country)}", country)]
-    return [*facts, (f"a city of {int(inhabitants):,} inhabitants", "inhabitants")]
+    size = f"a city of {int(inhabitants):,} inhabitants"
+    return [(f"a city in {_with_article(country)}", country), (size, "inhabitants")]
 
 
 def _of_continent(name: str) -> list[tuple[str, str]]:

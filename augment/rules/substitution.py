@@ -44,7 +44,6 @@ _SENSES = 2  # of an antonym, as AugCSE's code reads them
 @_wordnet("altering", sample="Amanda's mother was very beautiful. -> Amanda's mother was very ugly.")
 def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace every adjective that has an antonym by it: SentenceAdjectivesAntonymsSwitch (NL-Augmenter).
-    Return None without one.
 
     As published: the first antonym, by alphabet, of the first lemma of the first sense, in the base form; so
     by `variant=code`, but for the form. Here: of the adjective's own lemma, where its sense is plain,
@@ -56,7 +55,7 @@ def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "s
 @_wordnet("altering", sample="He is a good and fast runner. -> He is a bad and fast runner.")
 def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace an odd number of adjectives and adverbs by their antonyms: AntonymSubstitute as AugCSE changed
-    it. Return None without one.
+    it.
 
     As published: all that have one, where their number is odd (NL-Augmenter: even, so that the meaning
     returns); else unchanged. Here: where it is even, one of them, drawn at random, is left. variant: as in
@@ -70,7 +69,7 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
 
 @_wordnet("altering", sample="She lost a spoon. -> She lost a container.")
 def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """Replace a noun by a broader term: ReplaceHypernyms (NL-Augmenter, CheckList). Return None without one.
+    """Replace a noun by a broader term: ReplaceHypernyms (NL-Augmenter, CheckList).
 
     As published: one random noun, all occurrences of its letters, by the first hypernym; so by
     `variant=code`, that noun alone. Here: of those with a plain sense and a common broader term.
@@ -93,7 +92,7 @@ def synonyms_wordnet(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense"
 ) -> str | None:
     """Replace each noun, verb, adjective and adverb by a synonym with probability `rate`: SynonymSubstitution
-    (NL-Augmenter; Wei and Zou 2019). Return None where no word changes.
+    (NL-Augmenter; Wei and Zou 2019).
 
     As published: a random sense's first lemma, adjectives looked up as satellites only, one fixed draw, the
     base form, underscores left in; `variant=code`: a random sense's first lemma, in the form of the word.
@@ -115,7 +114,7 @@ def wordnet_substitution(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense"
 ) -> str | None:
     """Replace ceil(rate * n) of n words by WordNet synonyms, at 5, 10 and 20%: VaSCL's WNet (through nlpaug;
-    Morris et al. 2020, Ren et al. 2019). Return None where no word changes.
+    Morris et al. 2020, Ren et al. 2019).
 
     The words are drawn from those that have any; n counts all words. As published, and by `variant=code`: any
     lemma of any sense. Here: as `synonyms_wordnet`, so that fewer words change where fewer have such a

@@ -21,7 +21,7 @@ from augment.text.word_forms import Edit, balanced, lower_first, repeats_more, u
 )
 def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put what follows the finite verb in front of its clause: YodaPerturbation (NL-Augmenter after
-    yevbar/Yoda-Script). Return None where no clause allows it.
+    yevbar/Yoda-Script).
 
     As published: of every piece of text between commas and conjunctions, re-joined from lower-cased tokens.
     Here: of the main clause and of those coordinated with it that have subjects of their own; what stands in

@@ -35,7 +35,7 @@ _sda = functools.partial(augmentation, needs="parse", languages="en zh")
     sample="He travelled widely in Europe. -> He, travelled widely in Europe.",
 )
 def pi(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
-    """Insert punctuation (SDA, section 4.1 and algorithm 1); return None where no mark has a place.
+    """Insert punctuation (SDA, section 4.1 and algorithm 1).
 
     paper: a comma before (behind, where it comes first) a subordinate clause; without one, double quotes
     around the subject or a comma behind it, evenly; without a subject, "!" at the end. code: a coin decides
@@ -86,8 +86,7 @@ def mv(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: st
     sample="He travelled widely in Europe. -> He did not travel widely in Europe.",
 )
 def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
-    """Negate a sentence, or take its negation away: SDA's negative sample (section 4.4). Return None where
-    neither can be done.
+    """Negate a sentence, or take its negation away: SDA's negative sample (section 4.4).
 
     paper: the main clause is negated, or, if it has a negative word (not, never, no, nobody, nothing), loses
     it; "no" before a sentence without a verb. code: the first of a negative word (it goes), an auxiliary and

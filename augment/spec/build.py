@@ -49,11 +49,7 @@ def build(
 
 
 def build_texts(spec: str) -> Pipeline:
-    """Build a pipeline for `Pipeline.texts` alone, without a tokenizer.
-
-    Raises:
-        AugmentationError: as `build`, except for what augmentations of tokens lack.
-    """
+    """Build a pipeline for `Pipeline.texts` alone, without a tokenizer."""
     specification = parse(spec)
     _require((step for step in specification.augmentations if step.is_text), spec)
     stages = tuple(
@@ -67,9 +63,6 @@ def require(specs: Iterable[str], load: bool = True) -> None:
     """Check that all that augmentations need is on this machine, the synonym table aside.
 
     load: load models and word vectors into this process; False: they must be named, and are not opened.
-
-    Raises:
-        AugmentationError: something is missing; one error lists what all augmentations lack.
     """
     specs = list(specs)
     _require((step for spec in specs for step in parse(spec).augmentations), ",".join(specs), load)

@@ -81,13 +81,13 @@ def agrees_with_nltk(source: WordNet, reader: Any, step: int) -> int:
             spelled = next(word for word in theirs[0].lemmas() if word.name().lower() == lemma)
             opposites = [word.name().replace("_", " ") for word in spelled.antonyms()]
             assert source.antonyms(lemma.replace("_", " "), pos, senses=1) == tuple(opposites), lemma
-            for relation in ("hypernyms", "hyponyms"):
+            for relation, symbol in (("hypernyms", "@"), ("hyponyms", "~")):
                 names = [
                     word.replace("_", " ")
                     for sense in getattr(theirs[0], relation)()
                     for word in sense.lemma_names()
                 ]
-                assert set(getattr(source, relation)(lemma, pos)) == set(names), lemma
+                assert set(source.related(lemma, pos, symbol)) == set(names), lemma
             compared += 1
     return compared
 
@@ -112,10 +112,11 @@ def test_every_lemma_of_an_index_is_found(source):
 
 def test_relations_of_known_words(source):
     assert source.antonyms("beautiful", "a") == ("ugly",) and source.antonyms("quickly", "r") == ("slowly",)
-    assert "container" in source.hypernyms("spoon") and "teaspoon" in source.hyponyms("spoon")
-    assert "large" in source.synonyms("big", "a") and "big" not in source.synonyms("big", "a")
+    assert "container" in source.related("spoon", "n", "@") and "teaspoon" in source.related(
+        "spoon", "n", "~"
+    )
     assert source.synsets("canine", "n")[0].pointers
-    assert "Lassie" not in source.hyponyms("dog")  # an instance is no narrower term
+    assert "Lassie" not in source.related("dog", "n", "~")  # an instance is no narrower term
 
 
 @pytest.mark.parametrize(
