@@ -240,11 +240,25 @@ def test_the_page_answers_and_shows_what_was_asked_as_text():
         server.shutdown()
 
 
-def test_connections_that_say_nothing_end(monkeypatch):
+def test_connections_that_say_nothing_are_few_and_end(tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "_SECONDS", 1.0)
+    before = threading.active_count()
+
+    def no_more(thread):
+        raise RuntimeError("no more threads")
+
     with server_of([], "corpus.txt", 3, 0) as server:
+        with monkeypatch.context() as limit:
+            limit.setattr(threading.Thread, "start", no_more)
+            for _ in range(40):
+                with pytest.raises(RuntimeError, match="no more threads"):
+                    server.process_request(None, ("127.0.0.1", 1))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with socket.create_connection(server.server_address, timeout=20) as silent:
-            silent.settimeout(20)
-            assert silent.recv(1) == b""
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/", timeout=20) as answer:
+            assert answer.status == 200
+        silent = [socket.create_connection(server.server_address, timeout=20) for _ in range(40)]
+        for connection in silent:
+            connection.settimeout(20)
+        assert [connection.recv(1) for connection in silent] == [b""] * 40  # all are closed
+        assert threading.active_count() <= before + 1 + serving._CONNECTIONS
         server.shutdown()

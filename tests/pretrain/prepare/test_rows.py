@@ -144,6 +144,26 @@ def test_a_tsv_file_has_no_quotes(tmp_path):
     assert [record.texts[0] for record in read(path)] == ['"Half a quote', 'It\'s "two"']
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_lines_may_end_in_carriage_returns_alone(at_home, suffix):
+    lines = [f"Line {number} of the text." for number in range(300)]
+    source = Source(source=str(put(at_home / f"a.txt{suffix}", "\r".join(lines))))
+    assert len(plan_tasks([source])) > 1
+    assert sorted(text.strip() for text in everything(source)) == sorted(lines)
+    rows = [{"text": line} for line in lines]
+    for name, text in {"a.jsonl": as_jsonl(rows), "a.csv": as_csv(rows, ("text",))}.items():
+        path = put(at_home / f"{name}{suffix}", text.replace("\r", "").replace("\n", "\r"))
+        assert sorted(everything(Source(source=str(path)))) == sorted(lines)
+
+
+def test_a_carriage_return_in_a_long_first_line_ends_no_line(tmp_path):
+    """Wherever the first read ends."""
+    lines = ["Some\r of \r these " + "long " * 80_000, "A second line."]
+    for name in ("a.txt", "a.txt.gz"):
+        found = everything(Source(source=str(put(tmp_path / name, "\n".join(lines))), layout="lines"))
+        assert [" ".join(text.split()) for text in found] == [" ".join(line.split()) for line in lines]
+
+
 def test_quotes_of_csv_may_be_escaped(tmp_path):
     path = put(tmp_path / "a.csv", 'text,n\n"He said \\"yes\\", and left.",1\n"A, b",2\n')
     assert everything(Source(source=str(path))) == ['He said "yes", and left.', "A, b"]
@@ -195,7 +215,7 @@ def test_it_does_not_matter_where_a_broken_line_stands(tmp_path, monkeypatch):
     faults = Faults()
     assert len(everything(Source(source=str(path)), faults)) == 88 and faults.counts["broken_records"] == 12
     put(path, '{"text": \n' * 40)
-    with pytest.raises(UserError, match=r"a\.jsonl, line 1: not JSON.*as something else: .*format: text"):
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: not JSON.*of the format that its name says"):
         everything(Source(source=str(path)))
 
 
