@@ -13,11 +13,13 @@ from pretrain.common.errors import UserError
 from pretrain.common.typed_values import parse_yaml
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return the mapping in a YAML file, over that of the file beside it which its key `extends` names.
 
-    Raises: UserError if the file is missing (naming the nearest beside it), is not YAML, or holds something
-    else.
+    extended_by: the files that have led to this one.
+
+    Raises: UserError if the file is missing (naming the nearest beside it), is not YAML, holds something
+    else, or extends a file that is missing or extends it.
     """
     if not path.is_file():
         siblings = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
@@ -41,7 +43,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise UserError(f"{path} must hold a mapping of keys to values, not {type(tree).__name__}")
     base = tree.pop("extends", None)
-    return tree if base is None else merged(read_yaml(path.parent / str(base)), tree)
+    if base is None:
+        return tree
+    extended = path.parent / str(base)
+    if not extended.is_file() or extended in (path, *extended_by):
+        why = "which extends this file" if extended.is_file() else "which is not there"
+        raise UserError(f"{path}: extends: {base}, {why}")
+    return merged(read_yaml(extended, (path, *extended_by)), tree)
 
 
 def merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

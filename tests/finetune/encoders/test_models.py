@@ -100,7 +100,7 @@ def test_the_pooler_that_a_checkpoint_brings(hugging_face, tmp_path):
     np.testing.assert_allclose(_sentence_transformer(model).encode(SENTENCES), expected, atol=1e-5)
     cls = open_model(tmp_path / "simcse", "cls")
     assert cls.head is None and np.abs(cls.encode(SENTENCES) - expected).max() > 0.1
-    with pytest.raises(UserError, match="has no weights of a pooler; choose one of cls, mean"):
+    with pytest.raises(UserError, match="has no weights of a pooler"):
         open_model(hugging_face, "pooler")
     with pytest.raises(UserError, match="runs padded only"):
         open_model(albert(tmp_path / "albert"), "pooler")

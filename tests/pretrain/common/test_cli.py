@@ -109,7 +109,7 @@ def test_a_disk_that_takes_no_file_is_one_message_that_names_the_file(call, tmp_
 
     code, _, error = call(str(tmp_path / "file"), function=writes)
     assert code == 2 and len(error.strip().splitlines()) == 1
-    assert f"error: {tmp_path / 'file'}: {os.strerror(kind)}. " in error and "same command again" in error
+    assert f"error: {tmp_path / 'file'}: {os.strerror(kind)}; " in error and "same command again" in error
     assert not list(tmp_path.iterdir())
 
 

@@ -8,6 +8,7 @@ import yaml
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import describe, find_recipe, load_config, to_yaml, validate_config
 from pretrain.config.run import Config
+from pretrain.config.validation import read_yaml
 
 RECIPES = sorted((Path(__file__).parents[3] / "configs").glob("clear_*.yaml"))
 
@@ -237,6 +238,16 @@ def test_recipes_and_sweeps_of_ours_are_found_by_name(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="no recipe clear_tabel3; did you mean clear_table3"):
         find_recipe(Path("clear_tabel3"))
     assert find_recipe(Path("configs")) == Path("configs")  # a folder's name is left to who reads it
+
+
+def test_a_recipe_may_extend_another_section_by_section(tmp_path):
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\ntrain: {lr: 0.5}\n")
+    (tmp_path / "b.yaml").write_text("train: {steps: 7, lr: 0.1}\n")
+    assert read_yaml(tmp_path / "a.yaml") == {"train": {"steps": 7, "lr": 0.5}}
+    for base, said in (("a.yaml", "b.yaml: extends: a.yaml, which extends this"), ("c.yaml", "is not there")):
+        (tmp_path / "b.yaml").write_text(f"extends: {base}\n")
+        with pytest.raises(UserError, match=said):
+            read_yaml(tmp_path / "a.yaml")
 
 
 def test_a_missing_recipe_names_the_nearest(tmp_path):

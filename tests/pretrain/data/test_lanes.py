@@ -135,7 +135,6 @@ def test_replacements_depend_on_epoch_and_chunk_only():
     [
         (25, 8, ["train.global_batch", "data.lanes", "24", "32"]),
         (400, 8, ["338 sequences", "train.global_batch", "prepare more text"]),
-        (0, 1, ["at least 1"]),
     ],
 )
 def test_batches_that_do_not_fit_are_refused(global_batch, count, words):

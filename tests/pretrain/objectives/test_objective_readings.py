@@ -78,8 +78,8 @@ def test_a_reading_is_the_table_and_a_number_that_is_set_is_taken_in_its_place(r
 @pytest.mark.parametrize(
     "settings, said",
     [
-        ({"reading": "smart-package", "radius": "0.1"}, "radius=0.1.*smart-package has none.*algorithm-1"),
-        ({"reading": "appendix-A", "step_size": "2"}, "step_size=2.*appendix-A has none.*in-batch"),
+        ({"reading": "smart-package", "radius": "0.1"}, "radius=0.1.*smart-package has none.*reading"),
+        ({"reading": "appendix-A", "step_size": "2"}, "step_size=2.*appendix-A has none.*reading"),
         ({"reading": "in-batch", "scope": "local"}, "in-batch compares.*all ranks"),
         ({"reading": "printed"}, "smart-package.*algorithm-1.*appendix-A.*in-batch"),
     ],

@@ -108,7 +108,7 @@ def test_schedules_of_the_terms():
         ({"name": "diffcse"}, "generator"),
         ({"name": "diffcse", "diffcse": {"generator": "/nowhere"}}, "/nowhere"),
         ({"name": "vascl", "vascl": {"neighbours": 32}}, "global_batch=32 is too small"),
-        ({"name": "simcse", "simcse": {"keep_head": True, "head": "none"}}, "simcse.head is none"),
+        ({"name": "simcse", "simcse": {"keep_head": True, "head": "none"}}, "needs head mlp"),
         ({"name": "absent.py:Mine"}, "there is no file"),
     ],
 )

@@ -260,7 +260,7 @@ def test_damaged_archives(tmp_path):
             plan_tasks([Source(source=str(tmp_path / "named.txt"))])
     whole = gzip.compress(random.Random(0).randbytes(5000).hex().encode())
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[:2000])
-    with pytest.raises(UserError, match=r"cut\.jsonl\.gz is cut short.*gzip -dc \S+ >\S+/part-cut\.jsonl$"):
+    with pytest.raises(UserError, match=r"cut\.jsonl\.gz is cut short or damaged"):
         everything(Source(source=str(tmp_path / "cut.jsonl.gz")))
     with pytest.raises(UserError, match="holds no corpus file"):
         (tmp_path / "folder").mkdir()

@@ -93,7 +93,7 @@ def test_what_is_recorded_is_true_of_the_model(tmp_path):
     ],
 )
 def test_a_size_that_a_checkpoint_does_not_have_is_refused(tmp_path, key, value, has):
-    with pytest.raises(UserError, match=rf"{tmp_path} has {key} {has}, not {value}\. Leave out model\.{key}"):
+    with pytest.raises(UserError, match=rf"{tmp_path} has model\.{key} {has}, not {value}\."):
         make_encoder(settings(saved(tmp_path), **{key: value}), FakeTokenizer())
 
 

@@ -108,7 +108,7 @@ def test_a_sum_has_the_figures_of_all_its_objectives(tiny_data, tmp_path):
     assert last["vascl_neighbourhood_gradient_share"] == 0.0  # it trains the head alone
     assert {"vascl_gradient_cosine", "vadvcse_adversarial_over_random"} <= last.keys()
     assert not [name for row in early for name in row if name.startswith("vascl") and name.endswith("share")]
-    (among_16,) = re.findall(r"NT-Xent gets down to (\S+) of ln 16", output)
+    (among_16,) = re.findall(r"lengths alone would give NT-Xent (\S+) \(chance: 2\.77", output)
     assert 0.3 < last["contrastive_length_only"] - float(among_16) < 0.75  # 31 candidates
     assert {row["contrastive_length_only"] for row in early} == {last["contrastive_length_only"]}
 
