@@ -1,5 +1,6 @@
 """Recipes as mappings: reading YAML files, and the type of the field at a dotted key."""
 
+import os
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,9 +47,10 @@ def read_yaml(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is None:
         return tree
     extended = path.parent / str(base)
-    if not extended.is_file() or extended in (path, *extended_by):
-        why = "which extends this file" if extended.is_file() else "which is not there"
-        raise UserError(f"{path}: extends: {base}, {why}")
+    if not isinstance(base, str) or not os.path.isfile(extended):
+        raise UserError(f"{path}: extends: {str(base)[:200]!r} is no file in this folder")
+    if any(os.path.samefile(extended, other) for other in (path, *extended_by)):
+        raise UserError(f"{path}: extends: {base}, which extends this file")
     return merged(read_yaml(extended, (path, *extended_by)), tree)
 
 

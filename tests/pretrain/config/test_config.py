@@ -244,7 +244,7 @@ def test_a_recipe_may_extend_another_section_by_section(tmp_path):
     (tmp_path / "a.yaml").write_text("extends: b.yaml\ntrain: {lr: 0.5}\n")
     (tmp_path / "b.yaml").write_text("train: {steps: 7, lr: 0.1}\n")
     assert read_yaml(tmp_path / "a.yaml") == {"train": {"steps": 7, "lr": 0.5}}
-    for base, said in (("a.yaml", "b.yaml: extends: a.yaml, which extends this"), ("c.yaml", "is not there")):
+    for base, said in (("a.yaml", "b.yaml: extends: a.yaml, which extends this"), ("c.yaml", "is no file")):
         (tmp_path / "b.yaml").write_text(f"extends: {base}\n")
         with pytest.raises(UserError, match=said):
             read_yaml(tmp_path / "a.yaml")
