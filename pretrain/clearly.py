@@ -16,7 +16,7 @@ COMMANDS = {
     "adapt": ("pretrain.adapt", "continue an encoder on your own text, and compare it with its start"),
     "inspect": ("pretrain.inspect", "a training batch as the model will see it, decoded"),
     "augment": ("augment", "what augmentations do to sentences"),
-    "plan": ("pretrain.plan", "memory, time and cost of a run, before it starts"),
+    "plan": ("pretrain.plan", "memory and time of a run, before it starts"),
     "mine": ("pretrain.mine", "hard negatives for labelled pairs, by an encoder: triples to train on"),
     "sweep": ("pretrain.sweep", "several runs and seeds, one table, with intervals"),
     "eval": ("finetune.evaluate", "an encoder by a suite of evaluations, within a budget of time"),

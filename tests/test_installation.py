@@ -32,6 +32,7 @@ DISTRIBUTION_OF = {
 DISTRIBUTION_OF["triton"] = "torch"  # its CUDA build brings it; without, the plain kernels run
 # Declared and never imported by us, and why.
 NOT_IMPORTED = {
+    "faiss-cpu": "sentence-transformers mines hard negatives with it",
     "ninja": "DeepSpeed builds its operations with it",
     "py-cpuinfo": "DeepSpeed builds its operations with it",
     "setuptools": "DeepSpeed builds its operations with it",

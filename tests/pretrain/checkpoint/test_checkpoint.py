@@ -108,7 +108,7 @@ def test_out_of_disk_is_said_on_every_rank_and_leaves_the_last_checkpoint(launch
         result = rank["out of disk"]
         assert (
             "No space left on device" in result["message"]
-            and "step-00000001, is untouched" in result["message"]
+            and "step-00000001 is untouched" in result["message"]
         )
         assert result["left"] == ["latest", "step-00000001"]
         assert result["good"] is True
@@ -119,7 +119,7 @@ def test_out_of_disk_in_the_background_is_said_on_every_rank_when_it_is_asked(la
     for rank in launches["second"]:
         told = rank["in the background"]
         assert told["failed"] is True and told["losses"] == 2
-        assert "No space left on device" in told["message 0"] and "step-00000001, is" in told["message 0"]
+        assert "No space left on device" in told["message 0"] and "step-00000001 is" in told["message 0"]
         assert told["left"] == ["latest", "step-00000001"]
         assert "message 1" not in told, "an error is told once"
         assert told["again"] == ["latest", "step-00000003"]
@@ -172,7 +172,7 @@ def test_real_write_failure_leaves_nothing_half(saved, background):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
         saver = Saver(engine)
-        with pytest.raises(store.CheckpointError, match=r"File too large.* step-00000003, is untouched"):
+        with pytest.raises(store.CheckpointError, match=r"File too large.* step-00000003 is untouched"):
             saver.save(saved, {"step": 9}, Retention(1), background)
             saver.wait()
 

@@ -130,16 +130,6 @@ def test_a_decoder_is_an_error():
         num_attention_heads=2,
         intermediate_size=32,
         is_decoder=True,
-        attn_implementation="packed",
     )
     with pytest.raises(UserError, match="is_decoder"):
         SentenceEncoder(BertForMaskedLM(config))
-
-
-def test_a_changed_attention_implementation_is_an_error():
-    """Another attention would mix the sequences of a row; it happens by sharing the config with another
-    model."""
-    encoder = make_encoder("bert")
-    AutoModel.from_config(encoder.lm.config, attn_implementation="eager")
-    with pytest.raises(RuntimeError, match="copy of the config"):
-        encoder.embed(random_ids(LENGTHS), LENGTHS)

@@ -144,11 +144,11 @@ def test_an_interrupted_shard_does_not_parse_again(tmp_path, parser, monkeypatch
     monkeypatch.setattr(annotate, "parse_texts", counting)
     members, calls = annotate.Annotator.members, []
 
-    def failing(self, *arguments):
+    def failing(self, *arguments, **named):
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return members(self, *arguments)
+        return members(self, *arguments, **named)
 
     monkeypatch.setattr(annotate.Annotator, "members", failing)
     with pytest.raises(BaseException):  # noqa: B017 - however the executor passes it on

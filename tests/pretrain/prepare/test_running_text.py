@@ -185,9 +185,7 @@ def test_copies_of_a_document_are_parted_and_sequences_are_full(tmp_path):
 @pytest.mark.parametrize("policy", ["truncate", "drop"])
 @pytest.mark.parametrize("unit", ["sequence", "document"])
 def test_running_text_cannot_be_asked_to_have_holes(unit, policy):
-    with pytest.raises(
-        ValueError, match=f"long_sentences: {policy} would take text out of the middle.*leave it at auto"
-    ):
+    with pytest.raises(ValueError, match=f"long_sentences: {policy} would cut documents.*leave it at auto"):
         config("text.txt", unit=unit, long_sentences=policy)
 
 
