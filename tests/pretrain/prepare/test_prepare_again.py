@@ -279,7 +279,7 @@ def test_logs_that_an_error_names_stay(tmp_path):
         raise UserError(f"Stage read: 1 of 1 tasks did not finish. Their logs: {work / 'logs' / 'read'}")
 
     with pytest.raises(UserError):
-        make_once(tmp_path / "out", ExecutorOptions(), lambda: None, plan)
+        make_once(tmp_path / "out", ExecutorOptions(executor="slurm"), lambda: None, plan)
     assert (tmp_path / "out" / ".work" / "logs" / "read").is_dir()
 
 
