@@ -151,7 +151,7 @@ def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_sho
         ("taken", "holds something else; choose another --out"),
         ("twice", "train.steps is given two values, train.steps='6' and steps='100': leave one of"),
         ("flag", "--data follows from --init, --text"),
-        ("benchmarks", "has no SentEval/STS/STSBenchmark; leave it out to train without STS"),
+        ("benchmarks", "has no SentEval/STS/STSBenchmark; leave it out"),
     ],
 )
 def test_what_cannot_be_adapted_is_one_error_before_anything_is_written(tmp_path, text, what, needle):
