@@ -117,7 +117,7 @@ def test_an_evaluation_that_the_sweep_does_not_have_is_said_before_any_run(tmp_p
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data, tmp_path):
     steps = 240  # none ends before the other is under way, also where one starts late
     write_tiny(tiny_data, tmp_path, steps, seeds=[1, 2, 3])
