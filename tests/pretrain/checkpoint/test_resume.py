@@ -112,8 +112,7 @@ def test_a_batch_that_grows_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_p
 def test_muon_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_path):
     run, again, other = (tmp_path / name for name in ("run", "again", "other"))
     flags = {"train__optimizer": "muon", "train__zero": 0, "checkpoint__keep": 9}
-    said = finish(start(command(tiny_data, run, **flags)))
-    assert "muon, scale match_rms_adamw, for 12 matrices of layers" in said
+    finish(start(command(tiny_data, run, **flags)))
     for copy in (again, other):
         copy_at_first_checkpoint(run, copy)
     finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))

@@ -137,7 +137,7 @@ def test_sets_that_do_not_go_together_are_refused(sets, tmp_path):
     ):
         with pytest.raises(UserError, match=says):
             validate_config({"data": settings}, "test")
-    with pytest.raises(UserError, match="all batches are of one size"):
+    with pytest.raises(UserError, match="all batches have one size"):
         validate_config({"data": {"sets": ["a"]}, "train": {"batch_warmup_steps": 5}}, "test")
 
 

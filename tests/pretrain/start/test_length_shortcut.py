@@ -83,7 +83,7 @@ def test_the_base_recipe_leaves_lengths_nothing_and_the_papers_is_a_flag_away(pa
     assert found.loss_among(8192) == found.loss
     assert found.loss_among(2 * 8192 - 1) == pytest.approx(found.loss + math.log(2), abs=0.01)
     assert str(found).startswith("the lengths of two views correlate at 0.9")
-    assert str(found).endswith("of ln 8,192 = 9.01 (2,560 sequences)")
+    assert str(found).endswith("(chance: 9.01; 2,560 sequences)")
 
 
 @pytest.mark.parametrize("recipe", ["clear_base.yaml", "clear_micro.yaml"])
