@@ -30,7 +30,6 @@ MAY = {
     ),
     "pretrain.watch.deadline": ("open write_bytes", "the same"),
     "pretrain.watch.heartbeat": ("os.open", "marks of life, each second"),
-    "pretrain.prepare.progress": ("write_text unlink", "marks of life, twice a second"),
     "pretrain.api": ("TemporaryDirectory write_text", "a recipe for the command that it starts"),
     "pretrain.sweep.runs": ("open", "the log of a command, as it comes"),
     "pretrain.common.processes": ("open", "the same"),
@@ -136,7 +135,6 @@ TRIED_BY = {
 }
 TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",
-    "pretrain.verify.seen": "one file, of either kind",
     "pretrain.telemetry.trackers": "one rename of each folder",
     "finetune.report.page": "each file is read by itself",
 }
