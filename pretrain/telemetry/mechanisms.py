@@ -138,20 +138,6 @@ def checks_of(row: Mapping[str, float]) -> Iterator[tuple[str, Check]]:
             yield name, check
 
 
-def inert_in(metrics: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return check -> its figures, for what is inert in one row of metrics.
-
-    >>> inert_in({"simcse_gradient_share": 1.0, "mine_gradient_share": 2e-5, "loss": {"simcse": 0.1}})
-    {'mine_gradient_share': ('mine_gradient_share',)}
-    """
-    row = dict(flatten(dict(metrics)))
-    return {
-        name: check.figures
-        for name, check in checks_of(row)
-        if check.inert(*(row[figure] for figure in check.figures))
-    }
-
-
 class InertTerms:
     """Warn of what is inert in the mean of several rows, once a run.
 

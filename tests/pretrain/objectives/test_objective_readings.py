@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from exactness_worker import VOCABULARY, WIDTH
+from inert_row import inert_in
 from objective_helpers import term_and_encoder
 
 from pretrain.common.errors import UserError
@@ -13,7 +14,6 @@ from pretrain.config.recipe import load_config
 from pretrain.config.terms import ADVERSARIAL_READINGS
 from pretrain.objectives import BatchContext
 from pretrain.objectives.base import Probe
-from pretrain.telemetry.mechanisms import inert_in
 
 N = 24
 IDENTITIES = torch.arange(N) % (N - 2)  # two texts are there twice
