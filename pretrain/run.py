@@ -140,8 +140,8 @@ class TrainingRun:
         self.encoder = starting_encoder(config, data.tokenizer)
         longest = self.encoder.max_positions
         prompts, use = prompt_tokens(data.tokenizer, config.data.prompts), data.export_interface(longest)
-        pooled = config.data.prompts_pooled
-        self.encoder.leave_out(unpooled_prompts(use, data.tokenizer) if pooled else prompts.values())
+        left_out = () if config.data.prompts_pooled else prompts.values()
+        self.encoder.leave_out([*left_out, *unpooled_prompts(use, data.tokenizer)])
         guide = guiding_encoder(config, data.tokenizer, data.train.max_length)
         self.objective = build_objective(config, self.encoder, data.tokenizer, data.labels, guide)
         self.objective.require_positions(min(longest, data.train.max_length))
