@@ -132,7 +132,6 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
     eval_data: folder of the benchmarks; "": none.
     """
     from pretrain.start.summary import LABELS
-    from pretrain.telemetry.intervals import interval_text
 
     summary = json.loads((out / "report" / "summary.json").read_text("utf-8"))
     manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
@@ -145,9 +144,8 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
         print(f"  {label:34}{before:>10}{adapted:>10.2f}   {difference}")
     sts = _sts(init, out, pooling, eval_data) if eval_data else {}
     for task, (first, last) in sts.items():
-        difference = interval_text(last.difference.mean, last.difference.low, last.difference.high)
         label = f"STS, {task} (Spearman x 100)"
-        print(f"  {label:34}{first.value:>10.2f}{last.value:>10.2f}   {difference}")
+        print(f"  {label:34}{first.value:>10.2f}{last.value:>10.2f}   {last.text}")
     if not sts:
         print("  similarity: not measured (--eval-data names a folder with SentEval/STS)")
     heldout = manifest["splits"]["heldout"]["sequences"]

@@ -11,7 +11,7 @@ from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
 from pretrain.config.named_data import NAMED_DATA, expand
-from pretrain.config.terms import Section, refuse
+from pretrain.config.terms import Section, refuse, without_former
 
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
@@ -179,10 +179,7 @@ class DataConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, value: Any) -> Any:
-        """Drop a key that earlier versions wrote into every config."""
-        if isinstance(value, dict) and value.get("new_words") == 0:
-            return {key: setting for key, setting in value.items() if key != "new_words"}
-        return value
+        return without_former(value, "new_words", 0)
 
     @field_validator("sources", mode="before")
     @classmethod

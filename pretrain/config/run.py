@@ -18,7 +18,7 @@ from pretrain.common.typed_values import NONE_IS_A_VALUE
 from pretrain.config.batch_sizes import BatchSizes
 from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
-from pretrain.config.terms import Section, refuse
+from pretrain.config.terms import Section, refuse, without_former
 
 
 class ModelConfig(Section):
@@ -60,10 +60,7 @@ class ModelConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, value: Any) -> Any:
-        """Drop a key that earlier versions wrote into every config."""
-        if isinstance(value, dict) and value.get("layer_code") == "own":
-            return {key: setting for key, setting in value.items() if key != "layer_code"}
-        return value
+        return without_former(value, "layer_code", "own")
 
     def architecture(self) -> dict[str, Any]:
         """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""

@@ -28,6 +28,13 @@ def refuse(holds: object, message: str) -> None:
         raise ValueError(message)
 
 
+def without_former(settings: Any, key: str, default: object) -> Any:
+    """Return settings as given, without a key that earlier versions wrote, if it has the default of then."""
+    if isinstance(settings, dict) and settings.get(key) == default:
+        return {name: value for name, value in settings.items() if name != key}
+    return settings
+
+
 class Term(Section):
     """A sentence-level loss: its weight, and when it begins."""
 

@@ -14,7 +14,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.objectives import unused
 from pretrain.config.run import DROPOUTS, SIZES, Config, TrainConfig
 from pretrain.config.terms import MaskedLanguageConfig
-from pretrain.config.validation import leaves
+from pretrain.config.validation import leaves, merged
 from pretrain.data.masking import Masking
 from pretrain.telemetry.run import Telemetry
 
@@ -83,7 +83,8 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
             f"train.steps={config.train.steps} is less than the {step} steps that {source} has done; name as "
             "many or more, or take the model as it is: python -m pretrain.export"
         )
-    before = _settings(_completed(state["config"], Config().model_dump(mode="json")))
+    # a key that the checkpoint is too old to have has its default
+    before = _settings(merged(Config().model_dump(mode="json"), state["config"]))
     now = _settings(config.model_dump(mode="json"))
     allowed = set(MAY_CHANGE) | set(config.objective.steadier) | _stable(config, step, before, source)
     if _masked_alike(config, state["config"], step):
@@ -174,10 +175,3 @@ def print_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry
 def _settings(tree: dict[str, Any]) -> dict[str, Any]:
     """Return dotted key -> value, without mappings that are empty: their keys are those of others."""
     return {key: value for key, value in leaves(tree) if value != {}}
-
-
-def _completed(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings, with the default of every key that they are too old to have."""
-    nested = [key for key, value in settings.items() if isinstance(value, dict)]
-    nested = [key for key in nested if isinstance(defaults.get(key), dict)]
-    return defaults | settings | {key: _completed(settings[key], defaults[key]) for key in nested}
