@@ -177,7 +177,8 @@ def test_cross_entropy_of_filled_up_logits(dtype, width):
     (0.7 * found).backward()
     assert torch.equal(leaf.grad, (0.7 * once.float()).to(dtype))  # the weight stays float32
     close(found, loss, torch.float32)
-    close(leaf.grad[:, :width], exact.grad, dtype)
+    # one rounding: Triton's interpreter cuts digits off where a GPU rounds to the nearest
+    close(once[:, :width], exact.grad / 0.7, dtype)
     assert not leaf.grad[:, width:].any() and not leaf.grad[labels == IGNORED].any()
 
 
