@@ -36,9 +36,8 @@ def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Spell contractions out, or, where there are none, contract the forms that can be: ContractionExpansions
     (CheckList, Ribeiro et al. 2020).
 
-    As published: a map of 77 strings, the first fitting form. Here: by words and tags, so that "it's" is "it
-    is" or "it has", "I'd" is "I would" or "I had" by the verb that follows, "John's" stays, and nothing is
-    contracted at the end of a clause ("Yes, it is."); "don't you know" becomes "do you not know".
+    Words and tags decide (as published: a map of 77 strings): "it's" is "it is" or "it has", "John's" stays,
+    "don't you know" becomes "do you not know", and no clause ends in a contraction ("Yes, it is.").
     """
     lower = [word.lower().replace("’", "'") for word in sentence.words]
     return rewrite(sentence, _expansions(sentence, lower)) or rewrite(sentence, _short_forms(sentence, lower))
@@ -51,9 +50,8 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
     """Remove "not" and "n't" behind auxiliaries, and "do" with them: SentenceAuxiliaryNegationRemoval (NL-
     Augmenter).
 
-    As published: "does not" and "did not" stay, "can't" leaves "ca", "won't" leaves "wo". Here: all of them,
-    and the verb takes the form that "do" had ("does not go": "goes"; "did not go": "went"); "not only" stays,
-    as it negates nothing.
+    The verb takes the form that "do" had ("did not go": "went"); "not only" stays, as it negates nothing. As
+    published, "does not" stays and "can't" leaves "ca".
     """
     words = [word.lower().replace("’", "'") for word in sentence.words]
     if not any(word == "not" or word == "n't" for word in words):

@@ -38,10 +38,8 @@ def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace words and names of one gender by those of the other: GenderSwap (NL-Augmenter after Lu et al.
     2020).
 
-    As published: pairs from a list, and a random name of the other gender for a given name. Here: "her" is
-    "his" or "him", and "his" is "her" or "hers", by tag; a name becomes the same new name wherever it stands,
-    and no name becomes one that the sentence has; family names, places, "Martin Luther King" and "Man Ray"
-    stay.
+    "her" is "his" or "him", and "his" is "her" or "hers", by tag. A given name becomes the same new name
+    wherever it stands, and none that the sentence has; family names, places, "Martin Luther King" stay.
     """
     tags = sentence.tags
     words = sentence.words

@@ -24,28 +24,6 @@ from augment.core.vocabulary import Vocabulary
 from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """Count how much of a text has a synonym; CLEAR, section 3.3: "roughly 40% tokens" of its corpus."""
-
-    tokens: int  # without special tokens
-    covered_tokens: int  # in words that have a synonym
-    words: int
-    covered_words: int
-
-    @property
-    def share(self) -> float:
-        """Return the share of tokens with at least one synonym, 0 to 1."""
-        return self.covered_tokens / max(self.tokens, 1)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.share:.1%} of {self.tokens:,} tokens are in a word with a synonym "
-            f"({self.covered_words / max(self.words, 1):.1%} of {self.words:,} words); CLEAR had about 40% "
-            "of tokens"
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class SynonymTable:
     """Hold E entries (a word in one form), each with its synonyms in that form, as token ids.
@@ -163,12 +141,13 @@ class SynonymTable:
         chosen = ((draws >> np.uint64(32)) * counts.astype(np.uint64)) >> np.uint64(32)
         return first + chosen.view(np.int64)
 
-    def coverage(self, batch: Ragged) -> Coverage:
-        """Return what share of a batch has a synonym."""
+    def coverage(self, batch: Ragged) -> float:
+        """Return the share of a batch's tokens, special ones aside, that are in a word with a synonym.
+
+        CLEAR, section 3.3, says "roughly 40% tokens" of its corpus.
+        """
         _, lengths, _ = self.match(batch.ids)
-        special = self.vocabulary.special[batch.ids]
-        words = int((self.vocabulary.word_starts(batch.ids) & ~special).sum())
-        return Coverage(int((~special).sum()), int(lengths.sum()), words, len(lengths))
+        return int(lengths.sum()) / max(1, int((~self.vocabulary.special[batch.ids]).sum()))
 
     def _look_up(self, codes: np.ndarray) -> np.ndarray:
         """Return the entry of each hash, or -1: uint64[K] -> int32[K]."""

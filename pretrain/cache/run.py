@@ -54,11 +54,17 @@ def cache(
         open_pipelines(readers["train"], made.columns, synonyms)  # fails now, by name, not in a task
 
     def find() -> dict | None:
-        return _finished(out, made)
+        if not (out / MANIFEST).is_file():
+            return None
+        manifest = read_manifest(out)
+        _refuse_other(out, manifest.get("cache") or {}, made)
+        return manifest
 
     def plan(work: Path) -> list[Job]:
         tasks = _tasks(readers, copies)
-        _write_plan(CachePlan(data=str(data.resolve()), synonyms=synonyms, made=made, tasks=tasks), work)
+        if CachePlan.exists(work):
+            _refuse_other(out, CachePlan.read(work).made.model_dump(), made)
+        CachePlan(data=str(data.resolve()), synonyms=synonyms, made=made, tasks=tasks).write(work)
         sizes = [task.sequences for task in tasks]
         return [
             Job(AugmentShard.stage, "augment", sizes, [AugmentShard(work)]),
@@ -66,18 +72,6 @@ def cache(
         ]
 
     return make_once(out, options, find, plan, progress)
-
-
-def _finished(out: Path, made: Contents) -> dict | None:
-    """Return the manifest of a folder that holds this cache; None where nothing is finished.
-
-    Raises: UserError for a folder that holds anything else.
-    """
-    if not (out / MANIFEST).is_file():
-        return None
-    manifest = read_manifest(out)
-    _refuse_other(out, manifest.get("cache") or {}, made)
-    return manifest
 
 
 def _contents(
@@ -142,13 +136,6 @@ def _tasks(readers: dict[str, ShardReader], copies: int) -> list[ShardTask]:
     return tasks
 
 
-def _write_plan(plan: CachePlan, work: Path) -> None:
-    """Write the plan before any task starts; refuse the plan of another unfinished cache."""
-    if CachePlan.exists(work):
-        _refuse_other(work.parent, CachePlan.read(work).made.model_dump(), plan.made)
-    plan.write(work)
-
-
 _MEANING = {
     "rules": "the digest of the augmentations' code and word lists",
     "resources": "the sha256 of what augmentations read",
@@ -156,6 +143,7 @@ _MEANING = {
 
 
 def _refuse_other(out: Path, existing: dict[str, Any], made: Contents) -> None:
+    """Refuse a folder whose cache, finished or not, is another one."""
     for key, value in made.model_dump().items():
         before, meaning = existing.get(key), _MEANING.get(key, key)
         if before == value:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.data.lanes import AnyLanes
+from pretrain.data.lanes import Lanes
 from pretrain.data.shards import DamagedShard, ShardReader
 
 _MOST_CHECKED = 100  # recorded chunks that are read at a start, to say which have been repaired
@@ -38,7 +38,7 @@ def known_damaged(rows: Iterable[dict[str, Any]]) -> dict[int, str]:
 def replay(
     chunk: np.ndarray,
     index: np.ndarray,
-    lanes: AnyLanes,
+    lanes: Lanes,
     steps: tuple[int, int],
     served: tuple[int, int],
     rows: Iterable[dict[str, Any]],
@@ -56,7 +56,7 @@ def replay(
     shape = (stop - first, served[1] - served[0], -1)
     chunks, indices = chunk.reshape(shape), index.reshape(shape)
     drawn, drawn_index = chunks.copy(), indices.copy()
-    epochs = np.asarray(lanes.epoch_of(np.arange(first, stop)))
+    epochs = lanes.epochs_of(np.arange(first, stop))
     for row in sorted(rows, key=lambda row: row["step"]):
         begin = max(row["step"] - first, 0)
         there = np.flatnonzero(epochs[begin:] == row["epoch"]) + begin

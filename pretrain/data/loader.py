@@ -19,7 +19,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, label_names
 from pretrain.data.damage import substitution_key
-from pretrain.data.lanes import AnyLanes, Lanes, MixedLanes
+from pretrain.data.lanes import Lanes, MixedLanes
 from pretrain.data.processes import WorkerProcesses
 from pretrain.data.shards import SeveralSets, ShardReader
 from pretrain.data.worker import BlockMaker
@@ -238,7 +238,7 @@ class _BlockItems:
         return (steps + lanes for steps in self.steps() for lanes in self.groups)
 
 
-def lanes_of(reader: ShardReader, settings: LoaderSettings) -> AnyLanes:
+def lanes_of(reader: ShardReader, settings: LoaderSettings) -> Lanes:
     """Return the order of a split's data."""
     order = settings.seed, settings.global_batch, settings.lanes
     if isinstance(reader, SeveralSets):

@@ -19,7 +19,7 @@ from pretrain.common.errors import UserError
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, View, ViewSpec, label_names
 from pretrain.data.chunk_cache import ChunkCache
 from pretrain.data.damage import known_damaged, replay
-from pretrain.data.lanes import AnyLanes
+from pretrain.data.lanes import Lanes
 from pretrain.data.masking import mask_tokens
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import DamagedShard, ShardReader
@@ -53,7 +53,7 @@ class BlockMaker:
     def __init__(
         self,
         reader: ShardReader,
-        lanes: AnyLanes,
+        lanes: Lanes,
         spec: BatchSpec,
         skip_damaged: bool,
         recorded: Sequence[dict],
@@ -85,7 +85,7 @@ class BlockMaker:
         original, ids = self._cache.gather(places), self._cache.numbers(places)
         self._check_lengths(original, ids)
         steps = np.arange(first_step, stop_step)
-        epochs = np.repeat(self.lanes.epoch_of(steps), len(original) // len(steps))
+        epochs = np.repeat(self.lanes.epochs_of(steps), len(original) // len(steps))
         rates = np.repeat(masking.rate_at(steps), len(original) // len(steps))
         masked = [
             mask_tokens(
@@ -204,7 +204,7 @@ class BlockMaker:
         for number in sorted(needed & self._damaged.keys()):
             for row in np.flatnonzero((drawn == number).any(axis=(1, 2))):
                 step = first_step + int(row)
-                epoch = int(self.lanes.epoch_of(step))
+                epoch = self.lanes.epoch_of(step)
                 replacement, passed = self._replacement(epoch, number, needed)
                 hit = drawn[row] == number
                 chunks[row][hit] = replacement

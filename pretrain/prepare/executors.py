@@ -1,5 +1,10 @@
-"""Run the stages of a preparation as datatrove pipelines: in processes here, or as Slurm job arrays."""
+"""Run the stages of a preparation as datatrove pipelines: in processes here, or as Slurm job arrays.
 
+Progress is shown by the files that datatrove leaves for finished tasks, since the tasks may run here or on
+other nodes of a cluster, or may have finished before a kill.
+"""
+
+import contextlib
 import copy
 import multiprocessing
 import os
@@ -7,20 +12,25 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from datatrove.pipeline.base import PipelineStep
+from loguru import logger
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
 
 from pretrain.common.errors import UserError
 from pretrain.common.processes import die_with, python_path
 from pretrain.common.typed_values import faults
-from pretrain.prepare.progress import Stage
 
 
 class ExecutorOptions(BaseModel):
@@ -62,14 +72,66 @@ class ExecutorOptions(BaseModel):
 
 
 @dataclass(frozen=True)
-class Job(Stage):
-    """One stage: a run of a pipeline of steps for each task."""
+class Job:
+    """One stage: a pipeline of steps that runs once for each task.
 
+    title: shown before its progress bar. sizes: units of work of each task, estimated if need be.
+    """
+
+    name: str
+    title: str
+    sizes: list[int]
     steps: list[PipelineStep]
 
     @property
     def tasks(self) -> int:
         return len(self.sizes)
+
+
+_LINE_SECONDS = 30.0  # between two lines of progress where no terminal shows bars
+
+
+@contextlib.contextmanager
+def show_progress(work: Path, jobs: Sequence[Job], enabled: bool = True) -> Iterator[None]:
+    """Show a progress bar for each stage, or print a line every half minute where there is no terminal."""
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())  # whatever FORCE_COLOR says
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+    stop = threading.Event()
+    with Progress(*columns, console=console, disable=not enabled) as progress:
+        bars = [progress.add_task(job.title, total=max(1, sum(job.sizes)), start=False) for job in jobs]
+
+        def update() -> None:
+            for job, bar in zip(jobs, bars):
+                finished = (work / "logs" / job.name / "completions").glob("*")
+                if done := sum(job.sizes[int(path.name)] for path in finished):
+                    progress.start_task(bar)
+                    progress.update(bar, completed=done)
+
+        def watch() -> None:
+            last = time.monotonic()
+            while not stop.wait(0.25):
+                update()
+                started = [task for task in progress.tasks if task.started]
+                if console.is_terminal or not started or time.monotonic() - last < _LINE_SECONDS:
+                    continue
+                last, task = time.monotonic(), started[-1]
+                left = (
+                    "" if task.time_remaining is None else f", {timedelta(seconds=task.time_remaining)} left"
+                )
+                taken = timedelta(seconds=round(task.elapsed or 0))
+                line = f"{task.description}: {task.percentage:.0f}%, {taken}{left}"
+                print(line, file=sys.stderr, flush=True)
+
+        thread = threading.Thread(target=watch, daemon=True)
+        if enabled:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            if enabled:
+                thread.join()
+                update()
 
 
 def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> int | None:
@@ -80,11 +142,15 @@ def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> int | Non
     """
     if options.executor == "slurm":
         return 0 if _run_slurm(jobs, work, options) else None
-    return max(_run_here(job, work, options.parallel) for job in jobs)
+    logger.disable("datatrove")  # progress is shown, and errors arrive as exceptions
+    try:
+        return max(_run_here(job, work, options.parallel) for job in jobs)
+    finally:
+        logger.enable("datatrove")
 
 
 def _run_here(job: Job, work: Path, workers: int) -> int:
-    """Run the tasks of a stage that are not finished, so many at a time; the first error ends them all.
+    """Run the tasks of a stage that are not finished, `workers` at a time; the first error ends them all.
 
     Returns: bytes of the largest process.
     """
@@ -115,7 +181,8 @@ def _run_here(job: Job, work: Path, workers: int) -> int:
 
 
 def _start_worker() -> None:
-    die_with(os.getppid())  # the server ends with the preparation; a worker alone would wait for ever
+    logger.disable("datatrove")
+    die_with(os.getppid())  # the server ends with the preparation; a worker alone would wait forever
 
 
 def _run_task(executor: Any, rank: int) -> int:
@@ -125,16 +192,6 @@ def _run_task(executor: Any, rank: int) -> int:
 
 _NEVER_STARTS = {"PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"}
 """Reasons by which a job waits that no waiting ends (squeue(1))."""
-
-
-def _check_complete(executor: Any, job: Job, work: Path) -> None:
-    missing = executor.get_incomplete_ranks(skip_completed=True)
-    if missing:
-        raise UserError(
-            f"Stage {job.name}: {len(missing)} of {job.tasks} tasks did not finish (the first is "
-            f"{missing[0]}). Their logs: {work / 'logs' / job.name}. Run the same command again: finished "
-            "tasks are not redone."
-        )
 
 
 def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
@@ -160,7 +217,7 @@ def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
             mem_per_cpu_gb=options.memory_gb,
             job_name=f"prepare-{job.name}",
             logging_dir=str(work / "logs" / job.name),
-            # what waits for a job that has failed or was cancelled would stay in the queue for ever
+            # what waits for a job that has failed or was cancelled would stay in the queue forever
             sbatch_args={"kill-on-invalid-dep": "yes"}
             | ({"account": options.account} if options.account else {}),
             # datatrove's handler requeues $SLURM_JOB_ID, which for one of the tasks is the whole array
@@ -178,14 +235,19 @@ def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
         return False
     ids = [executor.job_id for executor in executors if executor.job_id not in (None, -1)]
     try:
-        while incomplete := [e for e in executors if e.get_incomplete_ranks(skip_completed=True)]:
-            if not _alive(ids):
-                time.sleep(5)  # completion files may lag behind the queue on a network file system
-                for executor, job in zip(executors, jobs):
-                    if executor in incomplete:
-                        _check_complete(executor, job, work)
-                break
-            time.sleep(3)
+        while any(executor.get_incomplete_ranks(skip_completed=True) for executor in executors):
+            if _alive(ids):
+                time.sleep(3)
+                continue
+            time.sleep(5)  # completion files may lag behind the queue on a network file system
+            for executor, job in zip(executors, jobs):
+                if missing := executor.get_incomplete_ranks(skip_completed=True):
+                    raise UserError(
+                        f"Stage {job.name}: {len(missing)} of {job.tasks} tasks did not finish (the first is "
+                        f"{missing[0]}). Their logs: {work / 'logs' / job.name}. Run the same command again: "
+                        "finished tasks are not redone."
+                    )
+            break
     except (KeyboardInterrupt, SystemExit):
         print(f"the jobs go on without it; to end them: scancel {' '.join(ids)}", file=sys.stderr)
         raise

@@ -12,8 +12,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.manifest import MANIFEST, read_manifest
 from pretrain.data.shard_writer import raise_if_disk_full, write_manifest
-from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs
-from pretrain.prepare.progress import Display, quiet_tasks
+from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs, show_progress
 
 
 def make_once(
@@ -51,8 +50,7 @@ def make_once(
         make_folder(work)
         try:
             jobs = plan(work)
-            quiet = contextlib.nullcontext() if options.executor == "slurm" else quiet_tasks()
-            with quiet, Display(work, jobs, enabled=progress):
+            with show_progress(work, jobs, progress):
                 try:
                     largest = run_jobs(jobs, work, options)
                 except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks

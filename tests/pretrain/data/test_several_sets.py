@@ -61,7 +61,7 @@ def test_cuts_into_blocks_and_lanes_change_nothing():
         for part, expected in zip(mixed().draw_steps(first, stop, lane, end), whole):
             assert np.array_equal(part, expected[first:stop, lane:end].ravel())
     steps = np.arange(13, 29)
-    assert mixed().epoch_of(steps).tolist() == [mixed().epoch_of(step) for step in steps.tolist()]
+    assert mixed().epochs_of(steps).tolist() == [mixed().epoch_of(step) for step in steps.tolist()]
 
 
 def pairs(count: int, seed: int) -> Ragged:
