@@ -295,16 +295,14 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Save as a Hugging Face folder, whole or not at all. Raises: UserError when the disk is full."""
     import uuid
 
-    from pretrain.data.shard_writer import raise_if_disk_full
+    from pretrain.data.shard_writer import naming_full_disk
 
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
-        with library_errors():
-            tokenizer.save_pretrained(partial)
-        put_in_place(partial, folder)
-    except OSError as error:
-        raise_if_disk_full(error, folder)
-        raise
+        with naming_full_disk(folder):
+            with library_errors():
+                tokenizer.save_pretrained(partial)
+            put_in_place(partial, folder)
     finally:
         discard(partial)
 

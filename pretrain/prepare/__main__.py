@@ -5,8 +5,8 @@
     python -m pretrain.prepare --source nli_for_simcse.csv --unit record --max_length 32 --out data/nli
     python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm
 
-Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, one
-run of 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
+Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, two
+times 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
 0.8 GB. Measured: 0.39 GB for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The
 tokenizer's sample is bounded by `tokenizer_megabytes`. Until the work is done, the disk holds the cleaned
 text once more, and of units sequence and document 4 bytes a token too.

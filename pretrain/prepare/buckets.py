@@ -16,8 +16,8 @@ import numpy as np
 import xxhash
 
 from augment.core.keys import mix
-from pretrain.common.files import abandon, discard, make_folder, open_partial, rename_durably, sync
-from pretrain.data.shard_writer import raise_if_disk_full
+from pretrain.common.files import make_folder
+from pretrain.data.shard_writer import write_atomically
 
 RUN_BYTES = 32 << 20  # text buffered before a run is written: bounds the memory of a reading task
 TEXT_RECORD = np.dtype([("key", "<u8"), ("bytes", "<u4"), ("source", "<u2"), ("heldout", "<u2")])
@@ -90,24 +90,10 @@ class RunWriter:
         sizes = records["bytes"].astype(np.int64)[order] if self._texts else np.zeros(len(order), np.int64)
         text_bounds = np.concatenate([[0], np.cumsum(sizes)])[bounds]
         path = self.folder / f"{self.prefix}-{self._runs:04d}.run"
-        try:
-            make_folder(self.folder)
-            partial, stream = open_partial(path)
-            try:
-                stream.write(np.concatenate([bounds, text_bounds]).astype("<i8").tobytes())
-                stream.write(records[order].tobytes())
-                if self._texts:
-                    stream.writelines(map(self._texts.__getitem__, order.tolist()))
-                sync(stream)
-                rename_durably(partial, path)
-            except OSError:
-                discard(partial)
-                raise
-            finally:
-                abandon(stream)
-        except OSError as error:
-            raise_if_disk_full(error, path)
-            raise
+        header = np.concatenate([bounds, text_bounds]).astype("<i8").tobytes()
+        make_folder(self.folder)
+        texts = map(self._texts.__getitem__, order.tolist()) if self._texts else ()
+        write_atomically(path, b"".join((header, records[order].tobytes(), *texts)))
         self._records, self._texts, self._size = [], [], 0
         self._runs += 1
 

@@ -11,7 +11,7 @@ from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.manifest import MANIFEST, read_manifest
-from pretrain.data.shard_writer import raise_if_disk_full, write_manifest
+from pretrain.data.shard_writer import naming_full_disk, write_manifest
 from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs, show_progress
 
 
@@ -50,12 +50,9 @@ def make_once(
         make_folder(work)
         try:
             jobs = plan(work)
-            with show_progress(work, jobs, progress):
-                try:
-                    largest = run_jobs(jobs, work, options)
-                except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks
-                    raise_if_disk_full(error, work)
-                    raise
+            # of a file that datatrove keeps too: its logs, its completion marks
+            with show_progress(work, jobs, progress), naming_full_disk(work):
+                largest = run_jobs(jobs, work, options)
         except (UserError, AugmentationError):
             ended = itertools.chain(work.glob("logs/*/completions/*"), work.glob("counts/**/*.json"))
             if options.executor == "local" and not any(ended):
@@ -67,9 +64,9 @@ def make_once(
 def make_folder(folder: Path) -> None:
     """Make a folder for output. Raises: UserError if that cannot be."""
     try:
-        files.make_folder(folder)
+        with naming_full_disk(folder):
+            files.make_folder(folder)
     except OSError as error:
-        raise_if_disk_full(error, folder)
         raise UserError(f"--out {folder} cannot be made: {error.strerror}. Choose another folder.") from error
 
 

@@ -31,7 +31,7 @@ from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.executors import ExecutorOptions, Job
 from pretrain.prepare.output import make_folder, make_once
 from pretrain.prepare.sources.planning import RECIPE, plan_tasks
-from pretrain.prepare.tasks import Task
+from pretrain.prepare.sources.readers import Task
 from pretrain.prepare.work_folder import Plan
 
 _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
@@ -237,10 +237,9 @@ def _jobs(plan: Plan, work: Path) -> list[Job]:
         jobs.append(Job(step.stage, title, sizes, [*before, step]))
 
     if config.dedup == "minhash":
-        from pretrain.prepare.stages.near_duplicates import minhash_filter, minhash_jobs
-
-        jobs += minhash_jobs(read.ReadSource(work), work, len(sizes))
-        reading.insert(1, minhash_filter(work))
+        found, left_out = _minhash(read.ReadSource(work), work, len(sizes))
+        jobs += found
+        reading.insert(1, left_out)
     add("read, clean, split", reading[-1], sizes, reading[:-1])
     if config.heldout:
         add("held-out text", read.EnsureSplits(work, list(reading)), [1])
@@ -260,3 +259,33 @@ def _jobs(plan: Plan, work: Path) -> list[Job]:
         add("write shards" if config.annotate is None else "parse, write shards", building, bucket_sizes)
     add("manifest", merge.Merge(work), [1])
     return jobs
+
+
+def _minhash(reader: Any, work: Path, tasks: int) -> tuple[list[Job], Any]:
+    """Return the stages that find near-duplicate documents, and the step that leaves all but one of them out.
+
+    reader: gives the documents in the order in which that step will see them again. By datatrove's MinHash,
+    with FineWeb's settings: 5-grams, 14 x 8 hashes, about 72% similarity.
+    """
+    from datatrove.pipeline.dedup.minhash import (
+        MinhashConfig,
+        MinhashDedupBuckets,
+        MinhashDedupCluster,
+        MinhashDedupFilter,
+        MinhashDedupSignature,
+    )
+    from datatrove.utils.hashing import HashConfig
+
+    # datatrove 0.10 hands its xxhash a str, which xxhash 4 refuses; sha1 works with every version.
+    config = MinhashConfig(hash_config=HashConfig(precision=64, hash_fc="sha1"))
+    folder = work / "minhash"
+    signatures, pairs, remove = (str(folder / name) for name in ("signatures", "pairs", "remove"))
+    sign = [reader, MinhashDedupSignature(signatures, config)]
+    match = [MinhashDedupBuckets(signatures, pairs, config=config)]
+    cluster = [MinhashDedupCluster(pairs, remove, config)]
+    jobs = [
+        Job("signatures", "near-duplicate signatures", [1] * tasks, sign),
+        Job("pairs", "near-duplicate pairs", [1] * config.num_buckets, match),
+        Job("clusters", "near-duplicate clusters", [1], cluster),
+    ]
+    return jobs, MinhashDedupFilter(remove)

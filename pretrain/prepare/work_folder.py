@@ -1,20 +1,5 @@
 """The files that the stages of a preparation leave for each other in its work folder, one type for each.
 
-    plan.json                    Plan             what is made; written before any task starts
-    decision.json                Decision         the document that is held out, or is not, by decision
-    counts/reader/RANK.json      DocumentCounts   reading, per task
-    counts/faults/RANK.json      UnreadRows
-    counts/hashes/RANK.json      HashRange
-    counts/read/RANK.json        SentenceCounts   cleaning, splitting and scattering, per task
-    counts/pairs/RANK.json       Pairs            unit sentence, per task
-    counts/found/RANK.json       TaskColumns      unit record
-    counts/columns/00000.json    Columns          unit record
-    counts/resolve/RANK.json     ResolveCounts    units sequence and document, per bucket
-    drops/RANK.drop              `write_dropped`  units sequence and document, per bucket
-    counts/tokenizer/00000.json  TokenizerSize
-    counts/build/RANK.json       BuiltShards      per bucket
-    counts/shuffle/RANK.json     ShuffledShards   units sequence and document, per bucket
-
 Beside these: run files in texts, signatures and sequences (`pretrain.prepare.buckets`), the tokenizer,
 parses, and what datatrove keeps (logs, minhash). A change of names or keys makes unfinished preparations
 unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
@@ -33,7 +18,7 @@ from pretrain.common.files import make_folder
 from pretrain.config.data import DataConfig
 from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.buckets import text_key
-from pretrain.prepare.tasks import Task
+from pretrain.prepare.sources.readers import Task
 
 MOST_PAIRS = 10_000
 

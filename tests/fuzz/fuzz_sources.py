@@ -15,8 +15,8 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.readers import Task
 from pretrain.prepare.sources.records import Record, records
-from pretrain.prepare.tasks import Task
 
 _COMPRESS = {
     "": bytes,

@@ -13,8 +13,8 @@ from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
+from pretrain.prepare.sources.readers import Task
 from pretrain.prepare.sources.rows import Broken, about_first_line, is_unicode, json_rows, table_rows
-from pretrain.prepare.tasks import Task
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 MOST_NAMED = 5  # of a task's broken rows

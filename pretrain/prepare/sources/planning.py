@@ -19,8 +19,7 @@ from pretrain.common.typed_values import nearest
 from pretrain.config.data import Source
 from pretrain.config.named_data import NAMED_DATA
 from pretrain.data.manifest import MANIFEST, PAIRS
-from pretrain.prepare.sources.readers import COMPRESSIONS, detect_layout, is_array, read_head
-from pretrain.prepare.tasks import Task
+from pretrain.prepare.sources.readers import COMPRESSIONS, Task, detect_layout, is_array, read_head
 from pretrain.prepare.wrapping import margin
 
 # beside prepared data: the config that a training gave to the preparation that it started

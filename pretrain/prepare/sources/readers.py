@@ -17,11 +17,11 @@ import os
 import shlex
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pretrain.common.errors import UserError, not_utf8
-from pretrain.prepare.tasks import Task
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 PASSAGE_CHARACTERS = 32768
@@ -31,6 +31,26 @@ _PROBE_BYTES = 1 << 20
 
 Stream = io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
 """A file that is read as bytes, decompressed."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of a source that one task reads: stripe `stripe` of `stripes` of `place`.
+
+    kind: text | jsonl | csv | tsv | parquet | disk | hub | embedded. size: text bytes, estimated. layout: of
+    text: lines | paragraphs | passages; of jsonl: lines | array. longest: bytes of a line, or characters of a
+    row's text. width: the column at which the lines of a text file are wrapped, 0 where they are not.
+    """
+
+    source: int
+    kind: str
+    place: str
+    stripe: int
+    stripes: int
+    size: int
+    layout: str = "lines"
+    longest: int = 8_000_000
+    width: int = 0
 
 
 def open_file(path: str | Path) -> Stream:

@@ -19,8 +19,8 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.data.batch import NEGATIVE, column_of
 from pretrain.prepare.sources import readers
+from pretrain.prepare.sources.readers import Task
 from pretrain.prepare.sources.rows import Broken, Row, about_first_line, is_unicode, json_rows, table_rows
-from pretrain.prepare.tasks import Task
 
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"

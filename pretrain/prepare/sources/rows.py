@@ -19,13 +19,13 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.readers import (
     Stream,
+    Task,
     naming_damage,
     numbered_documents,
     open_file,
     too_long,
     where,
 )
-from pretrain.prepare.tasks import Task
 
 _BATCH = 256
 _PROBE = 1 << 20

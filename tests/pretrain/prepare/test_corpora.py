@@ -17,9 +17,8 @@ from pretrain.config.data import DataConfig, Source
 from pretrain.prepare.sources import embedded
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.readers import detect_layout, read_head
+from pretrain.prepare.sources.readers import Task, detect_layout, read_head
 from pretrain.prepare.sources.records import records
-from pretrain.prepare.tasks import Task
 
 
 def everything(source: Source, faults: Faults | None = None) -> list[str]:
