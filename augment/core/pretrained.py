@@ -68,7 +68,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def require_source(source: str | Path) -> None:
-    """Refuse a name that is no folder and cannot be a hub name, before the hub is asked."""
+    """Refuse a name that is no folder and cannot be a hub name, before a request to the hub."""
     text, path = str(source), Path(os.path.expanduser(source))
     try:
         if path.is_dir():

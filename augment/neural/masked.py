@@ -2,7 +2,7 @@
 
 Any masked language model with a fast tokenizer will do, an export of this project too. The functions take all
 sentences that chose them at once; the result for a sentence does not depend on the others
-(`augment.neural.models.passes`).
+(`augment.neural.models.padded_batches`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 
 from augment.core.entry import Parameter, augcse
-from augment.neural.models import Loaded, Pass, load_masked_lm, on_device, passes, require_named
+from augment.neural.models import (
+    Loaded,
+    PaddedBatch,
+    load_masked_lm,
+    on_device,
+    padded_batches,
+    require_named,
+)
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import indefinite_article, upper_first
@@ -224,7 +231,7 @@ def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None
             if token == tokenizer.mask_token_id and stop == ends[i]:
                 places.setdefault(i, place)
     seen = list(places)
-    for batch in passes(loaded, [encoded["input_ids"][i] for i in seen], longest):
+    for batch in padded_batches(loaded, [encoded["input_ids"][i] for i in seen], longest):
         ours = [seen[number] for number in batch.numbers]
         logits = _at_masks(loaded.model, batch, [places[seen[row]] for row in batch.rows])[: len(ours)]
         mask = tokenizer.mask_token
@@ -239,7 +246,7 @@ def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None
                 works[i].edits.append((*spots[i], new + " " * works[i].inserts))
 
 
-def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
+def _at_masks(model: Any, batch: PaddedBatch, places: Sequence[int]) -> Any:
     """Return the scores of all words at one place of every row: float32[R, V]."""
     import torch
 

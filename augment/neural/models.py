@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
         return _ROWS_OF_CPU if self.device.type == "cpu" else _ROWS
 
 
-class Pass(NamedTuple):
+class PaddedBatch(NamedTuple):
     """Hold sequences that run together.
 
     numbers: int[n], which sequences. rows: the numbers of all R rows, n of them and repetitions of the first.
@@ -49,7 +49,7 @@ class Pass(NamedTuple):
     mask: Any
 
 
-def passes(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> Iterator[Pass]:
+def padded_batches(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> Iterator[PaddedBatch]:
     """Batch sequences of token ids (none longer than `longest`) by length, padded at the right.
 
     The scores of a sequence must not depend on the others: a matrix product of another shape may sum in
@@ -73,7 +73,7 @@ def passes(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> 
                 sequence = sequences[number]
                 ids[row, : len(sequence)] = torch.tensor(sequence)
                 mask[row, : len(sequence)] = 1
-            yield Pass(numbers, rows, ids.to(loaded.device), mask.to(loaded.device))
+            yield PaddedBatch(numbers, rows, ids.to(loaded.device), mask.to(loaded.device))
 
 
 def require_named(given: str, name: str, parameter: str, variable: str, what: str, example: str) -> str:

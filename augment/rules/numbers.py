@@ -76,7 +76,7 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _tag_at(sentence: ParsedSentence, start: int) -> str:
-    """Return the tag of the word that begins at a character, "" where none does."""
+    """Return the tag of the word that begins at a character, "" if none does."""
     i = bisect_left(sentence.starts, start)
     return sentence.tags[i] if i < len(sentence) and sentence.starts[i] == start else ""
 

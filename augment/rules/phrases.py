@@ -182,7 +182,7 @@ def _has_comma(text: str) -> bool:
 
 
 def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit] | None:
-    """Return edits that make finite verbs agree with a new subject; None where one cannot."""
+    """Return edits that make finite verbs agree with a new subject; None if one cannot."""
     person, plural = person_of(sentence, new_subject)
     edits = []
     heads = [root]

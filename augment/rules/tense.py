@@ -136,7 +136,7 @@ def _tense_of(sentence: ParsedSentence, finite: int) -> str | None:
 
 
 def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
-    """Return edits that put a clause into a tense; None where the sentence cannot be."""
+    """Return edits that put a clause into a tense; None if the sentence cannot be."""
     word = sentence.word(finite)
     lower = word.lower()
     start, end = sentence.starts[finite], sentence.ends[finite]

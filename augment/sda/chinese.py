@@ -3,7 +3,7 @@
 A verb is negated by 不, an event (了, 过, 正在, a date, 后来) by 没有. 曾 becomes 未曾, 已 还没, 有 没有, and 为 不是;
 a degree (很) gets 不是. The negation stands behind the subject, times, and adverbs of the sentence (也, 仍),
 and before all that it must reach: modal verbs, 被, 把, prepositional phrases, adverbs of manner and of scope
-(只, 共). Each function returns edits, or None where the rule does not apply.
+(只, 共). Each function returns edits, or None if the rule does not apply.
 """
 
 from collections.abc import Callable
@@ -122,7 +122,7 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
 
 
 def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
-    """Return edits that negate the verb, or take its negation away; None where no word can."""
+    """Return edits that negate the verb, or take its negation away; None if no word can."""
     one = _Verb(sentence, verb)
     change = next(change for condition, change in _RULES if condition(one))
     edits = change and change(one)

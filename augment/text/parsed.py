@@ -1,6 +1,6 @@
 """Hold sentences with their words, tags, lemmas and dependencies, parsed once and read by every rule.
 
-Rules see one set of relations, that of Universal Dependencies (UD), whichever labels the parser writes.
+Rules see one set of relations, Universal Dependencies (UD), whichever labels the parser writes.
 spaCy's English pipelines write ClearNLP's. These differ in names (`dobj`, `nsubjpass`) and in the head of a
 clause with a copula ("She is tall": UD's root is `tall` with the child `is`, ClearNLP's is `is`). `relation`
 and `verb` hide the two differences.
@@ -161,7 +161,7 @@ class ParsedSentence(_Sentence):
 
     @property
     def root(self) -> int:
-        """Return the root of the (first) sentence; -1 where there is no word."""
+        """Return the root of the (first) sentence; -1 if there is no word."""
         for i, head in enumerate(self.heads):
             if i == head:
                 return i
@@ -204,7 +204,7 @@ class ParsedSentence(_Sentence):
 
 
 class Parses(Protocol):
-    """Read parsed sentences by number: from a list, or from what decodes each as it is asked for."""
+    """Read parsed sentences by number: from a list, or from what decodes each when it is read."""
 
     def __len__(self) -> int: ...
 

@@ -61,7 +61,7 @@ class Contents(BaseModel):
 
     @property
     def labelled_view(self) -> ViewSpec | None:
-        """Return the view whose augmentations are the labels; None where there are no labels."""
+        """Return the view whose augmentations are the labels; None if there are no labels."""
         spec = self.columns.get(LABELLED)
         return None if spec is None else ViewSpec(LABELLED, spec, labelled=True)
 

@@ -178,7 +178,7 @@ def _check_words(
 
 
 class Sentences:
-    """The parses of n records, one column of each, decoded as they are asked for.
+    """The parses of n records, one column of each, each decoded when it is read.
 
     annotations: of the chunks, by number; chunk, row: int64[n], the chunk of each and its row there.
     """

@@ -82,7 +82,7 @@ def describe_substitution(row: dict[str, Any]) -> str:
 def describe_record(
     reader: ShardReader, rows: Sequence[dict[str, Any]], verb: str = "replaced"
 ) -> str | None:
-    """Describe the chunks that a run's record names as damaged; None where it names none.
+    """Describe the chunks that a run's record names as damaged; None if it names none.
 
     Reads up to 100 of them, to name those that have been repaired. verb: what the run does with them.
     """

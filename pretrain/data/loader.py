@@ -21,7 +21,7 @@ from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, label_
 from pretrain.data.damage import substitution_key
 from pretrain.data.lanes import Lanes, MixedLanes
 from pretrain.data.processes import WorkerProcesses
-from pretrain.data.shards import SeveralSets, ShardReader
+from pretrain.data.shards import MixedShardReader, ShardReader
 from pretrain.data.worker import BlockMaker
 
 # A block is this many sequences where a step of a worker's lanes has fewer (below some 2,000 the fixed cost
@@ -131,7 +131,7 @@ class Loader:
         UserError: lanes, batch and world size do not fit; two views are labelled; an augmentation works on
             text, and the data has none; the corpus is smaller than a batch; its longest sequence is longer
             than max_length. Raised by a worker, it arrives here as it was.
-        AugmentationError: a specification is wrong, or that of a labelled view no list of alternatives.
+        AugmentationError: a specification is wrong, or a labelled view's is no list of alternatives.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class _BlockItems:
 def lanes_of(reader: ShardReader, settings: LoaderSettings) -> Lanes:
     """Return the order of a split's data."""
     order = settings.seed, settings.global_batch, settings.lanes
-    if isinstance(reader, SeveralSets):
+    if isinstance(reader, MixedShardReader):
         return MixedLanes([part.chunk_sizes for part in reader.parts], reader.shares, *order)
     return Lanes(reader.chunk_sizes, *order, settings.start_batch, settings.growth_steps)
 

@@ -3,7 +3,7 @@
 Each worker has a pipe of its own to the training process, and nothing is shared: no queue, no lock. One that
 dies, even in the middle of a block, closes its pipe, and the training process reads that end instead of
 waiting for the rest. torch's DataLoader sends all blocks through one queue, learns of a death by SIGCHLD, and
-waits for ever where that signal comes just before it begins to read.
+waits forever where that signal comes just before it begins to read.
 """
 
 import atexit

@@ -99,7 +99,7 @@ class RunWriter:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFile:
     """A run file, whose index is read on demand: all indices are tasks x K numbers."""
 
     path: Path
@@ -131,9 +131,9 @@ class Run:
         )
 
 
-def open_runs(folder: Path, buckets: int, dtype: np.dtype) -> list[Run]:
+def open_runs(folder: Path, buckets: int, dtype: np.dtype) -> list[RunFile]:
     """Return the runs of a folder in the order of their names, which is the order of the reading tasks."""
-    return [Run(path, dtype, buckets) for path in sorted(folder.glob("*.run"))]
+    return [RunFile(path, dtype, buckets) for path in sorted(folder.glob("*.run"))]
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Texts:
         return [str(view[a : a + n], "utf-8") for a, n in zip(starts, sizes)]
 
 
-def load_texts(runs: list[Run], bucket: int, part: int = 0, parts: int = 1) -> Texts:
+def load_texts(runs: list[RunFile], bucket: int, part: int = 0, parts: int = 1) -> Texts:
     """Return the texts of a bucket whose mixed key falls into part `part` of `parts`, by run.
 
     Reading a bucket that outgrew its bound in several parts costs one more scan of it per part, and keeps

@@ -31,8 +31,8 @@ from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.executors import ExecutorOptions, Job
 from pretrain.prepare.output import make_folder, make_once
 from pretrain.prepare.sources.planning import RECIPE, plan_tasks
-from pretrain.prepare.sources.readers import Task
-from pretrain.prepare.work_folder import Plan
+from pretrain.prepare.sources.readers import ReadTask
+from pretrain.prepare.work_folder import PreparationPlan
 
 _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
 _MOST_BUCKETS = 1024  # the index of a run file grows with it; beyond, a bucket is read in several parts
@@ -127,7 +127,7 @@ def _refuse_others_folders(out: Path) -> None:
         )
 
 
-def _refuse_own_output(config: DataConfig, tasks: list[Task], out: Path) -> None:
+def _refuse_own_output(config: DataConfig, tasks: list[ReadTask], out: Path) -> None:
     """Refuse to read what is to be removed."""
     places = {task.place for task in tasks if task.kind not in ("hub", "embedded")} | {config.tokenizer or ""}
     made = [(out / name).resolve() for name in (*_OUTPUTS, ".work")]
@@ -164,9 +164,9 @@ def _flat(config: dict) -> dict[str, Any]:
     return flat | {key: value for key, value in config.items() if key != "sources"}
 
 
-def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
+def _plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> PreparationPlan:
     """Return the plan of an unfinished preparation, or make one and write it before any task starts."""
-    if Plan.exists(work):
+    if PreparationPlan.exists(work):
         try:
             return _unfinished_plan(config, tasks, work)
         except UserError:
@@ -179,7 +179,7 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
         from pretrain.data.annotate import describe_parser
 
         annotation = describe_parser(config.annotate)
-    plan = Plan(
+    plan = PreparationPlan(
         preparation=PREPARATION,
         config=config,
         tasks=tasks,
@@ -191,11 +191,11 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
     return plan
 
 
-def _unfinished_plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
+def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> PreparationPlan:
     out = work.parent
-    plan: Plan | None
+    plan: PreparationPlan | None
     try:
-        plan = Plan.read(work)
+        plan = PreparationPlan.read(work)
     except ValidationError:
         plan = None
     if plan is None or plan.preparation != PREPARATION:
@@ -214,14 +214,14 @@ def _unfinished_plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
     return plan
 
 
-def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
+def _bucket_count(tasks: list[ReadTask], config: DataConfig) -> int:
     """Return K: enough for 16 tasks at a time where the text is worth it, more for memory."""
     size = sum(task.size for task in tasks)
     bucket = min(max(size / 16, _SMALL_BUCKET), config.bucket_megabytes * 1e6)
     return min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS)
 
 
-def _jobs(plan: Plan, work: Path) -> list[Job]:
+def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:
     from pretrain.prepare.stages import build, merge, read, records, running_text, tokenizer
 
     config, sizes, count = plan.config, [task.size for task in plan.tasks], plan.buckets

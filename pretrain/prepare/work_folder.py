@@ -18,7 +18,7 @@ from pretrain.common.files import make_folder
 from pretrain.config.data import DataConfig
 from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.buckets import text_key
-from pretrain.prepare.sources.readers import Task
+from pretrain.prepare.sources.readers import ReadTask
 
 MOST_PAIRS = 10_000
 
@@ -51,14 +51,14 @@ class WorkFile(BaseModel):
         return {rank: cls.read(work, rank) for rank in sorted(int(path.stem) for path in paths)}
 
 
-class Plan(WorkFile):
+class PreparationPlan(WorkFile):
     """What is made. described: the sources, in words. annotation: of the parser."""
 
     place: ClassVar[str] = "plan.json"
 
     preparation: int = 1
     config: DataConfig
-    tasks: list[Task]
+    tasks: list[ReadTask]
     buckets: int
     described: str
     annotation: dict[str, str] | None = None

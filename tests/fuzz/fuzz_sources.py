@@ -15,7 +15,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.readers import Task
+from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.records import Record, records
 
 _COMPRESS = {
@@ -137,8 +137,8 @@ class Sources(Target):
             assert sorted(map(repr, together)) == sorted(map(repr, found)), "stripes give other documents"
         return "accepted"
 
-    def _read(self, task: Task, stripe: int, stripes: int, source: Source, as_records: bool) -> list[Any]:
-        share = Task(task.source, task.kind, task.place, stripe, stripes, task.size, task.layout)
+    def _read(self, task: ReadTask, stripe: int, stripes: int, source: Source, as_records: bool) -> list[Any]:
+        share = ReadTask(task.source, task.kind, task.place, stripe, stripes, task.size, task.layout)
         found: list[Any] = []
         if as_records:
             found += records(share, source)

@@ -19,7 +19,7 @@ from pretrain.common.typed_values import nearest
 from pretrain.config.data import Source
 from pretrain.config.named_data import NAMED_DATA
 from pretrain.data.manifest import MANIFEST, PAIRS
-from pretrain.prepare.sources.readers import COMPRESSIONS, Task, detect_layout, is_array, read_head
+from pretrain.prepare.sources.readers import COMPRESSIONS, ReadTask, detect_layout, is_array, read_head
 from pretrain.prepare.wrapping import margin
 
 # beside prepared data: the config that a training gave to the preparation that it started
@@ -32,14 +32,14 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
 
 
-def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
+def plan_tasks(sources: list[Source], records: bool = False) -> list[ReadTask]:
     """Return the reading tasks of a mixture, in an order fixed by the sources.
 
     records: read records (`pretrain.prepare.sources.records`), not documents.
 
     Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
     """
-    tasks: list[Task] = []
+    tasks: list[ReadTask] = []
     for number, source in enumerate(sources):
         longest = int(source.line_megabytes * 1e6)
         tasks += [replace(task, longest=longest) for task in _plan_source(number, source, records)]
@@ -61,7 +61,7 @@ def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
     return tasks
 
 
-def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
+def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
     name = source.source
     if name == "embedded":
         from pretrain.prepare.sources.embedded import python_files
@@ -183,7 +183,7 @@ def _of_preparation(file: Path) -> bool:
     return (home / ".work").is_dir() or ((home / MANIFEST).is_file() and (home / "tokenizer").is_dir())
 
 
-def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[Task]:
+def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[ReadTask]:
     kind = source.format if source.format != "auto" else _kind_of(file.name)
     if kind is None:
         raise UserError(
@@ -268,7 +268,7 @@ def _in_cache(name: str) -> bool:
     return (Path(HF_DATASETS_CACHE) / folder).is_dir()
 
 
-def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
+def _plan_hub(number: int, source: Source, name: str) -> list[ReadTask]:
     import datasets
 
     try:
@@ -303,6 +303,8 @@ def _striped(
     limit: int = 4096,
     layout: str = "lines",
     stripes: int | None = None,
-) -> list[Task]:
+) -> list[ReadTask]:
     stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
-    return [Task(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)]
+    return [
+        ReadTask(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)
+    ]

@@ -18,8 +18,8 @@ from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.readers import (
+    ReadTask,
     Stream,
-    Task,
     naming_damage,
     numbered_documents,
     open_file,
@@ -57,7 +57,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
+def json_rows(task: ReadTask) -> Iterator[tuple[int, Row | Broken]]:
     """Yield (position, object) of every line of a jsonl file, or of every member of a JSON array."""
     if task.layout == "array":
         yield from _array_rows(task)
@@ -77,7 +77,7 @@ def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
         yield position, row
 
 
-def _array_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
+def _array_rows(task: ReadTask) -> Iterator[tuple[int, Row | Broken]]:
     """Yield (line, member) of an array of objects, or of objects that are written over several lines each."""
     decode = json.JSONDecoder().raw_decode
     with naming_damage(task.place), open_file(task.place) as stream:
@@ -118,7 +118,7 @@ def _array_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
             raise UserError(f"source {where(task, line)}: {fault}.")
 
 
-def about_first_line(task: Task, fields: Sequence[str]) -> str:
+def about_first_line(task: ReadTask, fields: Sequence[str]) -> str:
     """Say in an error what the first line of a csv or tsv file should be, where it names no wanted column.
 
     Returns: a sentence with a blank behind it; for other formats nothing.
@@ -132,7 +132,7 @@ def about_first_line(task: Task, fields: Sequence[str]) -> str:
     return f"The first line of a {task.kind} file names its columns. "
 
 
-def table_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+def table_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
     """Yield (position, fields) of the task's rows of a table or dataset, of the columns chosen.
 
     Raises: UserError, naming file and row or rows, for data that is damaged or not what its name says.
@@ -157,7 +157,7 @@ def table_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int
         yield position, row
 
 
-def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+def _csv_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
     csv.field_size_limit(task.longest)
     with naming_damage(task.place), open_file(task.place) as stream:
         rows = _numbered_rows(task, stream)
@@ -175,7 +175,7 @@ def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
                 yield position, {field: row[number] for number, field in chosen}
 
 
-def _numbered_rows(task: Task, stream: Stream) -> Iterator[tuple[int, list[str]]]:
+def _numbered_rows(task: ReadTask, stream: Stream) -> Iterator[tuple[int, list[str]]]:
     """Yield rows that are not blank, each with the number of its first line from 0.
 
     A quoted field may hold line breaks.
@@ -222,7 +222,7 @@ def _has_escaped_quotes(place: str) -> bool:
     return False
 
 
-def _parquet_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+def _parquet_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
     import pyarrow
     import pyarrow.parquet
 
@@ -258,7 +258,7 @@ def _arrow_rows(batch: Any, position: int) -> Iterator[tuple[int, Row | Broken]]
     yield from enumerate(rows, position)
 
 
-def _dataset_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+def _dataset_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
     position = 0
     try:
         dataset = _open_dataset(task, source)
@@ -284,7 +284,7 @@ def _dataset_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[
         ) from error
 
 
-def _open_dataset(task: Task, source: Source) -> Any:
+def _open_dataset(task: ReadTask, source: Source) -> Any:
     import datasets
 
     if task.kind == "hub":

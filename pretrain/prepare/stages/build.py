@@ -81,7 +81,7 @@ def choose(records: np.ndarray, config: DataConfig, counts: Counter[str]) -> Cho
 _BATCH = 8192  # texts
 
 
-class TextEncoder:
+class CorpusTokenizer:
     """The tokenizer of a work folder.
 
     cls_id, sep_id: its special tokens. spelled: how many special tokens were in texts, and were read as text.
@@ -182,7 +182,7 @@ class Pack(PlannedStep):
 
     def packed(self, bucket: int, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
         """Yield the sequences of a bucket, split by split, in as many parts as the bound on memory asks."""
-        encoder = TextEncoder(self.work)
+        encoder = CorpusTokenizer(self.work)
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         parts = self.parts_of(runs, bucket)
         for part in range(parts):
@@ -190,7 +190,7 @@ class Pack(PlannedStep):
         counts["special_tokens_read_as_text"] += encoder.spelled
 
     def _pack(
-        self, texts: bk.Texts, bucket: int, encoder: TextEncoder, counts: Counter[str]
+        self, texts: bk.Texts, bucket: int, encoder: CorpusTokenizer, counts: Counter[str]
     ) -> Iterator[tuple[str, Packed]]:
         config = self.config
         chosen = choose(texts.records, config, counts)
@@ -228,7 +228,7 @@ class Pack(PlannedStep):
                 yield split, one_per_document(*arguments, counts)
 
     def _encode_documents(
-        self, texts: bk.Texts, rows: np.ndarray, bucket: int, encoder: TextEncoder
+        self, texts: bk.Texts, rows: np.ndarray, bucket: int, encoder: CorpusTokenizer
     ) -> tuple[Ragged, np.ndarray, np.ndarray]:
         """Encode the S sentences of documents as T running texts, without those that `Resolve` listed.
 
@@ -281,7 +281,7 @@ class Build(Pack):
 
 
 def _encode_sentences(
-    texts: bk.Texts, rows: np.ndarray, encoder: TextEncoder
+    texts: bk.Texts, rows: np.ndarray, encoder: CorpusTokenizer
 ) -> tuple[Ragged, np.ndarray, np.ndarray]:
     """Encode texts that are a sentence each; returns as `Pack._encode_documents`."""
     # decoded in slices: a Python string costs 50 bytes over its text
