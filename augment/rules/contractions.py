@@ -9,12 +9,9 @@ from augment.text.word_forms import Edit, like, overlap, rewrite, upper_first, w
 
 # Auxiliaries that "not" contracts with, and those that lose their negation (NL-Augmenter's list).
 _CONTRACTED = {
-    "are": "aren't", "can": "can't", "could": "couldn't", "did": "didn't", "do": "don't", "does": "doesn't",
-    "had": "hadn't",
-    "has": "hasn't", "have": "haven't", "is": "isn't", "must": "mustn't", "should": "shouldn't",
-    "was": "wasn't",
-    "were": "weren't", "will": "won't", "would": "wouldn't", "might": "mightn't", "need": "needn't",
-}  # fmt: skip
+    word: f"{word}n't"
+    for word in word_set("are could did do does had has have is must should was were would might need")
+} | {"can": "can't", "will": "won't"}
 _IRREGULAR = {"ca": "can", "wo": "will", "sha": "shall"}
 _NEGATED = word_set("am are can could had has have is may might must shall should was were will would")
 _DO = word_set("do does did")

@@ -56,7 +56,10 @@ class CacheFlags(BaseModel):
 def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
-        return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
+        return (
+            f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the same "
+            "command again: it submits what has failed, or else checks the result and removes the work folder"
+        )
     lines = [f"{out}: columns {', '.join(manifest['columns'])}; {manifest.get('labels', 0)} labels"]
     for split, part in manifest["splits"].items():
         size = (

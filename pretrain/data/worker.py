@@ -169,7 +169,8 @@ class BlockMaker:
                     raise
         substitutions: list[dict] = []
         if self._damaged and not needed.isdisjoint(self._damaged):
-            substitutions = self._replace(chunk, index, needed, first_step, stop_step, lane_start, lane_stop)
+            steps, lanes = (first_step, stop_step), (lane_start, lane_stop)
+            substitutions = self._replace(chunk, index, needed, steps, lanes)
         return self._cache.places(chunk, index), substitutions
 
     def _load(self, chunk: int, needed: set[int]) -> None:
@@ -186,10 +187,8 @@ class BlockMaker:
         chunk: np.ndarray,
         index: np.ndarray,
         needed: set[int],
-        first_step: int,
-        stop_step: int,
-        lane_start: int,
-        lane_stop: int,
+        steps: tuple[int, int],
+        lanes: tuple[int, int],
     ) -> list[dict]:
         """Point draws from damaged chunks, in place, at others; return the substitutions.
 
@@ -197,6 +196,7 @@ class BlockMaker:
         index modulo its size. That depends on the order of the data and on which chunks are good, not on who
         reads.
         """
+        (first_step, stop_step), (lane_start, lane_stop) = steps, lanes
         shape = (stop_step - first_step, lane_stop - lane_start, -1)
         drawn = chunk.reshape(shape).copy()
         chunks, indices = chunk.reshape(shape), index.reshape(shape)

@@ -3,7 +3,7 @@
     python -m pretrain.prepare --source embedded --out data/embedded
     python -m pretrain.prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --out data/mine
     python -m pretrain.prepare --source nli_for_simcse.csv --unit record --max_length 32 --out data/nli
-    python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm
+    python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm --partition P
 
 Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, two
 times 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
@@ -100,7 +100,10 @@ def _recipe(path: Path) -> dict[str, Any]:
 def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
-        return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
+        return (
+            f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the same "
+            "command again: it submits what has failed, or else checks the result and removes the work folder"
+        )
     lines = [
         f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary "
         f"{manifest['vocabulary_size']}{_folded(out / manifest['tokenizer'])}"

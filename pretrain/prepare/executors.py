@@ -45,14 +45,11 @@ class ExecutorOptions(BaseModel):
     workers: int | None = Field(
         None, ge=1, description="tasks at a time; none: the cores of this machine, or 64 on Slurm"
     )
-    partition: str | None = Field(None, description="Slurm partition; none: the cluster's default")
+    partition: str | None = Field(None, description="Slurm partition; --executor slurm needs it")
     time: str = Field("24:00:00", description="Slurm time limit of a task")
     account: str | None = Field(None, description="Slurm account")
     qos: str | None = Field(None, description="Slurm quality of service")
     memory_gb: int = Field(4, ge=1, description="memory of a task on Slurm")
-    wait: bool = Field(
-        True, description="Slurm: wait for the jobs and show progress; false: submit and leave"
-    )
 
     @classmethod
     def checked(cls, **options: Any) -> Self:
@@ -137,11 +134,11 @@ def show_progress(work: Path, jobs: Sequence[Job], enabled: bool = True) -> Iter
 def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> int | None:
     """Run the stages one after another; skip what was finished before a kill (datatrove's completion files).
 
-    Returns: bytes of the largest process (0 on Slurm); None: submitted to Slurm, and not waited for.
-    Raises: UserError from a task, or naming the logs when a task failed on the cluster.
+    Returns: bytes of the largest process; None: submitted to Slurm, and not waited for.
+    Raises: UserError from a task.
     """
     if options.executor == "slurm":
-        return 0 if _run_slurm(jobs, work, options) else None
+        return _submit(jobs, work, options)
     logger.disable("datatrove")  # progress is shown, and errors arrive as exceptions
     try:
         return max(_run_here(job, work, options.parallel) for job in jobs)
@@ -190,11 +187,8 @@ def _run_task(executor: Any, rank: int) -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kB on Linux
 
 
-_NEVER_STARTS = {"PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"}
-"""Reasons by which a job waits that no waiting ends (squeue(1))."""
-
-
-def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
+def _submit(jobs: list[Job], work: Path, options: ExecutorOptions) -> None:
+    """Submit the stages to Slurm, a job array each, of which each waits for the one before."""
     from datatrove.executor import SlurmPipelineExecutor
 
     if shutil.which("sbatch") is None:
@@ -202,17 +196,17 @@ def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
             "--executor slurm: there is no sbatch here; is this a node of a Slurm cluster? Use --executor "
             "local here."
         )
+    if options.partition is None:
+        raise UserError("--executor slurm needs --partition NAME; sinfo -o '%P %l' lists them.")
     os.environ["PYTHONPATH"] = python_path()  # sbatch exports the environment to the tasks
-    partition = options.partition or _default_partition()
-    previous: Any = None
-    executors = []
+    last: Any = None
     for job in jobs:
-        previous = SlurmPipelineExecutor(
+        last = SlurmPipelineExecutor(
             job.steps,
             tasks=job.tasks,
             workers=options.parallel,
             time=options.time,
-            partition=partition,
+            partition=options.partition,
             qos=options.qos or "",
             mem_per_cpu_gb=options.memory_gb,
             job_name=f"prepare-{job.name}",
@@ -222,68 +216,11 @@ def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
             | ({"account": options.account} if options.account else {}),
             # datatrove's handler requeues $SLURM_JOB_ID, which for one of the tasks is the whole array
             requeue_signals=None,
-            depends=previous,
+            depends=last,
         )
-        executors.append(previous)
     try:
-        previous.run()  # submits what it depends on first
+        last.run()  # submits what it depends on first
     except subprocess.CalledProcessError as error:
         raise UserError(
             f"sbatch refused the job (exit {error.returncode}); see its message above."
         ) from error
-    if not options.wait:
-        return False
-    ids = [executor.job_id for executor in executors if executor.job_id not in (None, -1)]
-    try:
-        while any(executor.get_incomplete_ranks(skip_completed=True) for executor in executors):
-            if _alive(ids):
-                time.sleep(3)
-                continue
-            time.sleep(5)  # completion files may lag behind the queue on a network file system
-            for executor, job in zip(executors, jobs):
-                if missing := executor.get_incomplete_ranks(skip_completed=True):
-                    raise UserError(
-                        f"Stage {job.name}: {len(missing)} of {job.tasks} tasks did not finish (the first is "
-                        f"{missing[0]}). Their logs: {work / 'logs' / job.name}. Run the same command again: "
-                        "finished tasks are not redone."
-                    )
-            break
-    except (KeyboardInterrupt, SystemExit):
-        print(f"the jobs go on without it; to end them: scancel {' '.join(ids)}", file=sys.stderr)
-        raise
-    return True
-
-
-def _default_partition() -> str:
-    try:
-        names = subprocess.check_output(["sinfo", "-h", "-o", "%P"], text=True).split()
-    except (FileNotFoundError, subprocess.CalledProcessError) as error:
-        raise UserError(
-            "--executor slurm: sinfo does not name the default partition; give --partition."
-        ) from error
-    default = [name[:-1] for name in names if name.endswith("*")]
-    if not default:
-        raise UserError(
-            f"--executor slurm: the cluster has no default partition; give --partition ({', '.join(names)})."
-        )
-    return default[0]
-
-
-def _alive(ids: list[str]) -> bool:
-    """Return whether any job still runs or may yet run; it may where the controller does not answer.
-
-    Raises: UserError where Slurm will start none of them with what was asked for; they are cancelled.
-    """
-    command = ["squeue", "-h", "-j", ",".join(ids), "-o", "%T|%r"]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    if answer.returncode:  # one job alone that has left the controller's memory is an error to squeue
-        return "Invalid job id" not in answer.stderr
-    reasons = [line.partition("|")[2] for line in answer.stdout.splitlines()]
-    if never := [reason for reason in reasons if reason in _NEVER_STARTS]:
-        subprocess.run(["scancel", *ids])
-        raise UserError(
-            f"Slurm will not start the jobs ({never[0]}), which are cancelled now. Give the same command "
-            "with a --time, --partition, --memory_gb, --account or --qos that the cluster takes; "
-            "sinfo -o '%P %l' lists the partitions and their longest times."
-        )
-    return any(reason != "DependencyNeverSatisfied" for reason in reasons)
