@@ -57,8 +57,8 @@ def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
         return (
-            f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the same "
-            "command again: it submits what has failed, or else checks the result and removes the work folder"
+            f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the "
+            "same command again: it submits what has failed, or else removes the work folder"
         )
     lines = [f"{out}: columns {', '.join(manifest['columns'])}; {manifest.get('labels', 0)} labels"]
     for split, part in manifest["splits"].items():

@@ -3,7 +3,7 @@
     python -m pretrain.prepare --source embedded --out data/embedded
     python -m pretrain.prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --out data/mine
     python -m pretrain.prepare --source nli_for_simcse.csv --unit record --max_length 32 --out data/nli
-    python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm --partition P
+    python -m pretrain.prepare --config data_wikipedia_bookcorpus --out DIR --executor slurm --partition P
 
 Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, two
 times 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
@@ -101,8 +101,8 @@ def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
         return (
-            f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the same "
-            "command again: it submits what has failed, or else checks the result and removes the work folder"
+            f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the "
+            "same command again: it submits what has failed, or else removes the work folder"
         )
     lines = [
         f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary "

@@ -1,8 +1,4 @@
-"""Run the stages of a preparation as datatrove pipelines: in processes here, or as Slurm job arrays.
-
-Progress is shown by the files that datatrove leaves for finished tasks, since the tasks may run here or on
-other nodes of a cluster, or may have finished before a kill.
-"""
+"""Run the stages of a preparation as datatrove pipelines: in processes here, or as Slurm job arrays."""
 
 import contextlib
 import copy
@@ -12,9 +8,8 @@ import resource
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -88,50 +83,34 @@ class Job:
 _LINE_SECONDS = 30.0  # between two lines of progress where no terminal shows bars
 
 
+Advance = Callable[[Job, int], None]
+"""Add finished work of a job to what is shown."""
+
+
 @contextlib.contextmanager
-def show_progress(work: Path, jobs: Sequence[Job], enabled: bool = True) -> Iterator[None]:
-    """Show a progress bar for each stage, or print a line every half minute where there is no terminal."""
+def show_progress(jobs: Sequence[Job], enabled: bool = True) -> Iterator[Advance]:
+    """Show a progress bar for each stage, or print a line every half minute if there is no terminal."""
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())  # whatever FORCE_COLOR says
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())
-    stop = threading.Event()
+    printed = time.monotonic()
     with Progress(*columns, console=console, disable=not enabled) as progress:
-        bars = [progress.add_task(job.title, total=max(1, sum(job.sizes)), start=False) for job in jobs]
+        bars = {
+            job.name: progress.add_task(job.title, total=max(1, sum(job.sizes)), start=False) for job in jobs
+        }
 
-        def update() -> None:
-            for job, bar in zip(jobs, bars):
-                finished = (work / "logs" / job.name / "completions").glob("*")
-                if done := sum(job.sizes[int(path.name)] for path in finished):
-                    progress.start_task(bar)
-                    progress.update(bar, completed=done)
-
-        def watch() -> None:
-            last = time.monotonic()
-            while not stop.wait(0.25):
-                update()
-                started = [task for task in progress.tasks if task.started]
-                if console.is_terminal or not started or time.monotonic() - last < _LINE_SECONDS:
-                    continue
-                last, task = time.monotonic(), started[-1]
-                left = (
-                    "" if task.time_remaining is None else f", {timedelta(seconds=task.time_remaining)} left"
-                )
+        def advance(job: Job, size: int) -> None:
+            nonlocal printed
+            progress.start_task(bars[job.name])
+            progress.advance(bars[job.name], size)
+            if enabled and not console.is_terminal and time.monotonic() - printed >= _LINE_SECONDS:
+                printed, task = time.monotonic(), progress.tasks[bars[job.name]]
                 taken = timedelta(seconds=round(task.elapsed or 0))
-                line = f"{task.description}: {task.percentage:.0f}%, {taken}{left}"
-                print(line, file=sys.stderr, flush=True)
+                print(f"{job.title}: {task.percentage:.0f}%, {taken}", file=sys.stderr, flush=True)
 
-        thread = threading.Thread(target=watch, daemon=True)
-        if enabled:
-            thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            if enabled:
-                thread.join()
-                update()
+        yield advance
 
 
-def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> int | None:
+def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions, progress: bool = True) -> int | None:
     """Run the stages one after another; skip what was finished before a kill (datatrove's completion files).
 
     Returns: bytes of the largest process; None: submitted to Slurm, and not waited for.
@@ -141,12 +120,13 @@ def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> int | Non
         return _submit(jobs, work, options)
     logger.disable("datatrove")  # progress is shown, and errors arrive as exceptions
     try:
-        return max(_run_here(job, work, options.parallel) for job in jobs)
+        with show_progress(jobs, progress) as advance:
+            return max(_run_here(job, work, options.parallel, advance) for job in jobs)
     finally:
         logger.enable("datatrove")
 
 
-def _run_here(job: Job, work: Path, workers: int) -> int:
+def _run_here(job: Job, work: Path, workers: int, advance: Advance) -> int:
     """Run the tasks of a stage that are not finished, `workers` at a time; the first error ends them all.
 
     Returns: bytes of the largest process.
@@ -155,16 +135,25 @@ def _run_here(job: Job, work: Path, workers: int) -> int:
 
     executor = LocalPipelineExecutor(job.steps, job.tasks, logging_dir=str(work / "logs" / job.name))
     ranks = executor.get_incomplete_ranks()
+    if finished := sum(job.sizes) - sum(job.sizes[rank] for rank in ranks):
+        advance(job, finished)
+    largest = 0
     if workers == 1 or len(ranks) < 2:
-        return max((_run_task(copy.deepcopy(executor), rank) for rank in ranks), default=0)
+        for rank in ranks:
+            largest = max(largest, _run_task(copy.deepcopy(executor), rank))
+            advance(job, job.sizes[rank])
+        return largest
     # Imported once, in the server that workers are forked from: webdataset brings torch, a second and 200
     # MB, which each worker of each stage would pay again.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pretrain.prepare.stages.build", "webdataset"])
     with ProcessPoolExecutor(min(workers, len(ranks)), context, _start_worker) as pool:
         try:
-            tasks = as_completed([pool.submit(_run_task, executor, rank) for rank in ranks])
-            return max(task.result() for task in tasks)
+            tasks = {pool.submit(_run_task, executor, rank): rank for rank in ranks}
+            for task in as_completed(tasks):
+                largest = max(largest, task.result())
+                advance(job, job.sizes[tasks[task]])
+            return largest
         except BrokenProcessPool:
             raise UserError(
                 f"A process of stage {job.name} was killed, most likely because memory ran out. Use fewer "

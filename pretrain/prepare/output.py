@@ -12,7 +12,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.manifest import MANIFEST, read_manifest
 from pretrain.data.shard_writer import naming_full_disk, write_manifest
-from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs, show_progress
+from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs
 
 
 def make_once(
@@ -50,9 +50,8 @@ def make_once(
         make_folder(work)
         try:
             jobs = plan(work)
-            # of a file that datatrove keeps too: its logs, its completion marks
-            with show_progress(work, jobs, progress), naming_full_disk(work):
-                largest = run_jobs(jobs, work, options)
+            with naming_full_disk(work):  # of a file that datatrove keeps: its logs, its completion marks
+                largest = run_jobs(jobs, work, options, progress)
         except (UserError, AugmentationError):
             ended = itertools.chain(work.glob("logs/*/completions/*"), work.glob("counts/**/*.json"))
             if options.executor == "local" and not any(ended):
