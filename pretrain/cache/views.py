@@ -10,17 +10,13 @@ take their columns as they are.
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from augment.core.errors import AugmentationError
-from augment.spec.build import require
 from augment.spec.grammar import from_environment, loads_models, needs_synonyms, needs_text, parse
 from augment.spec.resources import resource_hash, resources, rules_digest
-from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 from pretrain.cache.augmenting import COLUMNS, LABELLED
-from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.processes import run_module
 from pretrain.config.run import Config
@@ -147,31 +143,3 @@ def trains_on(config: Config) -> Config:
     views = {"anchor": config.augment.of_role("anchor"), **dict.fromkeys(columns, "none")}
     data = config.data.model_copy(update={"folder": cache_folder(config, columns), "cache": 0})
     return config.model_copy(update={"data": data, "augment": config.augment.model_copy(update=views)})
-
-
-def require_resources(specs: Iterable[str], synonyms: Path | str | None) -> None:
-    """Look, without data, for what specifications need: WordNet, synonym table, models, word vectors.
-
-    Models are named before any is loaded; then each is loaded once, in a process of its own, as training has
-    no use for them.
-
-    Raises:
-        AugmentationError: something is missing; all that is, but for the table of synonyms, is one error.
-        UserError: a model cannot be loaded; that process has said why.
-    """
-    specs = list(dict.fromkeys(specs))
-    require(specs, load=False)
-    if any(map(needs_synonyms, specs)):
-        read_synonyms(synonyms or find_synonyms())
-    with_models = [spec for spec in specs if loads_models(spec)]
-    if with_models:
-        run_module("pretrain.cache.views", with_models, f"Loading the models of {' and '.join(with_models)}")
-
-
-def _load(*specs: str) -> None:
-    """Load the models of specifications."""
-    require(specs)
-
-
-if __name__ == "__main__":
-    cli.run(_load)

@@ -117,7 +117,8 @@ def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions, progress: bo
     Raises: UserError from a task.
     """
     if options.executor == "slurm":
-        return _submit(jobs, work, options)
+        _submit(jobs, work, options)
+        return None
     logger.disable("datatrove")  # progress is shown, and errors arrive as exceptions
     try:
         with show_progress(jobs, progress) as advance:

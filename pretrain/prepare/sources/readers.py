@@ -63,7 +63,7 @@ def open_file(path: str | Path) -> Stream:
     unpackers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
     if unpack := unpackers.get(Path(name).suffix):
         return unpack(name, "rb")
-    return open(name, "rb", 1 << 18)
+    return io.BufferedReader(io.FileIO(name), 1 << 18)
 
 
 def _is_compressed(path: str) -> bool:
