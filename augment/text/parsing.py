@@ -1,19 +1,17 @@
-"""Parse sentences with a spaCy pipeline, in one process or several, and check their script."""
+"""Parse sentences with a spaCy pipeline, and check their script."""
 
 import functools
 import os
 import unicodedata
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import chain, islice
 from typing import Any
 
 from augment.core.errors import AugmentationError
 from augment.text.parsed import ParsedSentence
 
 _NOT_READ = ["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"]
-_BATCH_CHARACTERS = 1 << 18  # parsed at a time: some 50,000 words
+_BATCH, _BATCH_CHARACTERS = 256, 1 << 18  # texts parsed at a time, and their characters
 # First words of the Unicode names of a script's letters. Other languages are not checked.
 _LATIN = ("en", "de", "fr", "es", "it", "nl", "pt", "da", "nb", "sv", "fi", "pl", "ro", "ca", "hr")
 _SCRIPTS = {
@@ -29,35 +27,21 @@ _FEWEST = 4  # letters below which nothing is decided
 _LEAST = 0.3  # least share of the letters; a Chinese letter counts as a Latin word of 4
 
 
-def parse_texts(
-    texts: Iterable[str], model: str, batch_size: int = 256, processes: int = 1, any_script: bool = False
-) -> Iterator[ParsedSentence]:
+def parse_texts(texts: Iterable[str], model: str, any_script: bool = False) -> Iterator[ParsedSentence]:
     """Parse texts, in order.
 
-    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this process. any_script:
-    take texts in another script than the pipeline's language too. Memory does not grow with the number of
-    texts: the strings of a batch are freed with it (spaCy's `memory_zone`), and at most two batches a process
-    are ahead of the reader.
+    model: an installed spaCy pipeline or the folder of one. any_script: take texts in another script than the
+    pipeline's language too. Memory does not grow with the number of texts: the strings of a batch are freed
+    with it (spaCy's `memory_zone`).
     """
-    parser = load_parser(model)  # fails here, not in a worker
-    batches = _batches(texts, batch_size)
-    if not any_script:
-        first = next(batches, [])
-        check_language(first, parser.lang, model)
-        batches = chain([first] if first else [], batches)
-    if processes == 1:
-        for batch in batches:
-            yield from _parse_batch(model, batch)
-        return
-    import multiprocessing
-
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        ahead: deque[Any] = deque(
-            pool.submit(_parse_batch, model, batch) for batch in islice(batches, 2 * processes)
-        )
-        while ahead:
-            yield from ahead.popleft().result()
-            ahead.extend(pool.submit(_parse_batch, model, batch) for batch in islice(batches, 1))
+    parser = load_parser(model)
+    for number, batch in enumerate(_batches(texts)):
+        if not number and not any_script:
+            check_language(batch, parser.lang, model)
+        with parser.memory_zone():
+            docs = parser.pipe(batch, batch_size=len(batch))
+            sentences = [_sentence(doc, parser.lang) for doc in docs]
+        yield from sentences
 
 
 @functools.lru_cache(maxsize=2)
@@ -105,24 +89,18 @@ def find_parser(name: str = "") -> str:
     )
 
 
-def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yield batches of `size` texts, or of fewer long ones: a parser's memory grows with the characters."""
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield batches of `_BATCH` texts, or of fewer long ones: a parser's memory grows with the characters."""
     batch: list[str] = []
     characters = 0
     for text in texts:
         batch.append(text)
         characters += len(text)
-        if len(batch) == size or characters >= _BATCH_CHARACTERS:
+        if len(batch) == _BATCH or characters >= _BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-def _parse_batch(model: str, texts: Sequence[str]) -> list[ParsedSentence]:
-    parser = load_parser(model)
-    with parser.memory_zone():
-        return [_sentence(doc, parser.lang) for doc in parser.pipe(texts, batch_size=len(texts))]
 
 
 def _sentence(doc: Any, language: str) -> ParsedSentence:

@@ -35,8 +35,6 @@ class SynonymTable:
     tokens: int32[]; token_offsets: int64[S + 1]; sequence s is tokens[token_offsets[s]:token_offsets[s + 1]].
     single: int32[vocabulary.size], the entry of a word of one token, or -1.
     hashes (uint64, rising), entries (int32): those of longer words.
-    unmatched: words of the source without any form: the tokenizer lacks a token, or splits the word in two
-        ("well-known").
     """
 
     source: str
@@ -50,7 +48,6 @@ class SynonymTable:
     hashes: np.ndarray
     entries: np.ndarray
     longest: int
-    unmatched: int
 
     def __len__(self) -> int:
         return len(self.head_offsets) - 1
@@ -98,7 +95,6 @@ class SynonymTable:
         first[has_any[np.unique(codes[heads[has_any]], return_index=True)[1]]] = True
         good &= first[owners]
         entries = np.flatnonzero(first)
-        unmatched = len(synonyms) - len(np.unique(entries % len(synonyms)))
         if not len(entries):
             raise AugmentationError(f"synonym table {source}: this tokenizer can write none of its words")
         head_batch, neighbour_batch = batch.take(heads[entries]), batch.take(targets[good])
@@ -114,7 +110,6 @@ class SynonymTable:
             offsets_of(np.bincount(owners[good], minlength=len(heads))[entries]),
             neighbour_batch.ids, neighbour_batch.offsets, single, hashes[order],
             several[order].astype(np.int32), int(lengths.max()),
-            unmatched,
         )  # fmt: skip
 
     def match(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -110,10 +110,8 @@ class RunFile:
         """Return where a bucket begins, in records (kind 0) or text bytes (1); `bucket` = K: the total."""
         return int(np.fromfile(self.path, "<i8", 1, offset=8 * (kind * (self.buckets + 1) + bucket))[0])
 
-    def text_bytes(self, bucket: int | None = None) -> int:
-        """Return the bytes of text in one bucket, or in all."""
-        if bucket is None:
-            return self._bound(1, self.buckets)
+    def text_bytes(self, bucket: int) -> int:
+        """Return the bytes of text in a bucket."""
         return self._bound(1, bucket + 1) - self._bound(1, bucket)
 
     def records(self, bucket: int, until: int | None = None) -> np.ndarray:
