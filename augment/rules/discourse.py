@@ -115,16 +115,12 @@ def _is_coordinate(sentence: ParsedSentence, words: list[str], i: int, j: int) -
     )
 
 
-def _is_anywhere(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
-    return j + 1 == len(words) or words[j + 1] not in ("of", "to")
-
-
 _IS_PLACE = {
     "opening": _is_opening,
     "adverb": _is_adverb,
     "clause": _is_clause,
     "coordinate": _is_coordinate,
-    "anywhere": _is_anywhere,
+    "anywhere": lambda sentence, words, i, j: words[j + 1 : j + 2] not in (["of"], ["to"]),
 }
 
 

@@ -125,7 +125,9 @@ class SynonymTable:
         if self.longest > 1:
             longer = np.flatnonzero((lengths > 1) & (lengths <= self.longest))
             codes = _hash_words(ids, starts.take(longer), lengths.take(longer))
-            entries[longer] = self._look_up(codes)
+            places = np.minimum(np.searchsorted(self.hashes, codes), len(self.hashes) - 1)
+            known = self.hashes.take(places) == codes
+            entries[longer] = np.where(known, self.entries.take(places), np.int32(-1))
         found = np.flatnonzero(entries >= 0)
         return starts.take(found), lengths.take(found), entries.take(found).astype(np.int64)
 
@@ -143,11 +145,6 @@ class SynonymTable:
         """
         _, lengths, _ = self.match(batch.ids)
         return int(lengths.sum()) / max(1, int((~self.vocabulary.special[batch.ids]).sum()))
-
-    def _look_up(self, codes: np.ndarray) -> np.ndarray:
-        """Return the entry of each hash, or -1: uint64[K] -> int32[K]."""
-        places = np.minimum(np.searchsorted(self.hashes, codes), len(self.hashes) - 1)
-        return np.where(self.hashes.take(places) == codes, self.entries.take(places), np.int32(-1))
 
 
 def _forms(tokenizer: Any) -> list:

@@ -182,17 +182,15 @@ class MergeCache(_CacheStep):
                 **made.model_dump(),
                 "parser": source.get("annotation"),
                 "rates": {
-                    column: {name: _rate(outcomes) for name, outcomes in of_column.items()}
+                    column: {
+                        name: {**found, "rate": round(found["changed"] / max(1, found["drawn"]), 6)}
+                        for name, found in of_column.items()
+                    }
                     for column, of_column in counts.items()
                 },
             },
         }
         write_manifest(self.out, manifest)
-
-
-def _rate(outcomes: dict[str, int]) -> dict[str, float | int]:
-    """Return an augmentation's counts and its rate of change, a share of the sentences that drew it."""
-    return {**outcomes, "rate": round(outcomes["changed"] / max(1, outcomes["drawn"]), 6)}
 
 
 def cache(

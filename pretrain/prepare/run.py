@@ -69,7 +69,9 @@ def prepare(
         tasks = plan_tasks(config.sources, records=config.unit == "record")
         if overwrite:
             _refuse_own_output(config, tasks, out)
-            _clear(out)
+            remove_durably(out / MANIFEST)  # first: from here on the folder does not pass for finished
+            for path in [*(out / name for name in (*_OUTPUTS, PAIRS)), *work.iterdir()]:
+                discard(path)
         return _jobs(_plan(config, tasks, work), work)
 
     return make_once(out, execution, find, plan, progress)
@@ -107,13 +109,6 @@ def _finished(out: Path, wanted: dict) -> dict | None:
     if warning := outdated(out, manifest):
         print(f"WARNING: {warning}", file=sys.stderr, flush=True)
     return manifest
-
-
-def _clear(out: Path) -> None:
-    """Remove what a preparation made, and nothing else."""
-    remove_durably(out / MANIFEST)  # first: from here on the folder does not pass for finished
-    for path in [*(out / name for name in (*_OUTPUTS, PAIRS)), *(out / ".work").iterdir()]:
-        discard(path)
 
 
 def _refuse_others_folders(out: Path) -> None:

@@ -206,16 +206,13 @@ def write_dropped(work: Path, rank: int, dropped: np.ndarray) -> None:
 def read_dropped(work: Path, first_key: int, end_key: int) -> dict[int, set[int]]:
     """Return the indices of the sentences that leave the documents of keys first_key, ..., end_key - 1."""
     indices: dict[int, set[int]] = {}
-    for keys, path in _drop_files(work):
+    for path in sorted((work / _DROPS).glob("*.drop")):
+        if not (count := path.stat().st_size // 12):
+            continue
+        keys = np.memmap(path, "<u8", "r", shape=(count,))
         start = int(np.searchsorted(keys, np.uint64(first_key)))
         stop = len(keys) if end_key >> 64 else int(np.searchsorted(keys, np.uint64(end_key)))
         index = np.fromfile(path, "<u4", stop - start, offset=8 * len(keys) + 4 * start)
         for key, number in zip(keys[start:stop].tolist(), index.tolist()):
             indices.setdefault(key, set()).add(number)
     return indices
-
-
-def _drop_files(work: Path) -> Iterator[tuple[np.ndarray, Path]]:
-    for path in sorted((work / _DROPS).glob("*.drop")):
-        if count := path.stat().st_size // 12:
-            yield np.memmap(path, "<u8", "r", shape=(count,)), path

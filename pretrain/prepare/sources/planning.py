@@ -82,7 +82,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
             "or folder. (Data that is prepared already can be read from there: --data.remote.)"
         )
     path = Path(name).expanduser()
-    if _is_saved_dataset(path):
+    if any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):  # of `save_to_disk`
         size = sum(f.stat().st_size for f in path.rglob("*.arrow"))
         if not size:
             raise _empty(path)
@@ -114,10 +114,6 @@ def _empty(path: Path | str) -> UserError:
     return UserError(
         f"source {path} is empty: there is no text to prepare. Check the path, or download it again."
     )
-
-
-def _is_saved_dataset(path: Path) -> bool:
-    return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
 
 
 def _kind_of(name: str) -> str | None:
