@@ -18,7 +18,7 @@ import numpy as np
 
 from augment.core.entry import Parameter, augcse
 from augment.neural.models import (
-    Loaded,
+    LoadedModel,
     PaddedBatch,
     load_masked_lm,
     on_device,
@@ -219,7 +219,7 @@ def _words_of(source: str) -> _Words:
     return _Words(texts, behind_space, elsewhere, chinese, takes_an, by_word, cased)
 
 
-def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None:
+def _fill(loaded: LoadedModel, words: _Words, works: list[_Work], top_k: int) -> None:
     """Fill the next spot of every sentence."""
     tokenizer, longest = loaded.tokenizer, _longest(loaded)
     spots = [work.spots.pop() for work in works]
@@ -303,7 +303,7 @@ def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str
     return upper_first(new) if old[:1].isupper() and (first or (old != "I" and not words.cased)) else new
 
 
-def _longest(loaded: Loaded) -> int:
+def _longest(loaded: LoadedModel) -> int:
     """Return how many tokens a model takes; RoBERTa uses the first two positions for none."""
     positions = getattr(loaded.model.config, "max_position_embeddings", 512)
     return min(loaded.tokenizer.model_max_length, positions - 2)

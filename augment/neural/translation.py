@@ -17,7 +17,7 @@ import numpy as np
 
 from augment.core.entry import Parameter, augcse
 from augment.core.errors import AugmentationError
-from augment.neural.models import Loaded, load_seq2seq, on_device, padded_batches, require_named
+from augment.neural.models import LoadedModel, load_seq2seq, on_device, padded_batches, require_named
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
@@ -196,7 +196,7 @@ def _first(candidates: list[list[str]]) -> list[str]:
 
 
 def _generate(
-    loaded: Loaded,
+    loaded: LoadedModel,
     texts: Sequence[str],
     draws: Sequence[Draws],
     search: Search,

@@ -22,9 +22,9 @@ from pretrain.data.damage import describe_record
 from pretrain.data.loader import Loader, LoaderSettings, Position, require_negatives
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
 from pretrain.data.masking import Masking
-from pretrain.data.pipelines import build_for, synonyms_for
 from pretrain.data.shards import MixedShardReader, ShardReader
 from pretrain.data.tokenizer import DEL, load_tokenizer, prompt_tokens, tokenizer_hash, without_del
+from pretrain.data.worker import build_for, synonyms_for
 from pretrain.export.folder import interface_of
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import own_tokenizer

@@ -21,9 +21,9 @@ from pretrain.data.damage import replay
 from pretrain.data.lanes import Lanes
 from pretrain.data.loader import Loader, LoaderSettings, Position, lanes_of
 from pretrain.data.masking import Masking
-from pretrain.data.pipelines import synonyms_for
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 from pretrain.data.tokenizer import load_tokenizer, prompt_tokens
+from pretrain.data.worker import synonyms_for
 from pretrain.ledger.hashes import COLUMNS, sequence_words, sum_words
 from pretrain.objectives import view_specs
 from pretrain.start.data import open_train

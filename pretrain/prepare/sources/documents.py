@@ -14,7 +14,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
 from pretrain.prepare.sources.readers import ReadTask
-from pretrain.prepare.sources.rows import Broken, about_first_line, is_unicode, json_rows, table_rows
+from pretrain.prepare.sources.rows import BrokenRow, about_first_line, is_unicode, json_rows, table_rows
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 MOST_NAMED = 5  # of a task's broken rows
@@ -86,9 +86,9 @@ def _field_texts(task: ReadTask, source: Source, faults: Faults) -> Iterator[tup
     broken = 0
     good = False
     for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
-        text = None if isinstance(row, Broken) else row.get(key)
+        text = None if isinstance(row, BrokenRow) else row.get(key)
         remedy = "Is the file whole, of the format that its name says (or `format:`), and UTF-8?"
-        if isinstance(row, Broken):
+        if isinstance(row, BrokenRow):
             why = row.why
         elif key not in row:
             why = f"no field {key!r} (its fields: {', '.join(map(str, row))[:200] or 'none'})"

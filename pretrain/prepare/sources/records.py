@@ -20,7 +20,7 @@ from pretrain.config.data import Source
 from pretrain.data.batch import NEGATIVE, column_of
 from pretrain.prepare.sources import readers
 from pretrain.prepare.sources.readers import ReadTask
-from pretrain.prepare.sources.rows import Broken, Row, about_first_line, is_unicode, json_rows, table_rows
+from pretrain.prepare.sources.rows import BrokenRow, Row, about_first_line, is_unicode, json_rows, table_rows
 
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"
@@ -171,8 +171,8 @@ def _table_rows(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[str,
         yield position, record
 
 
-def _whole(task: ReadTask, position: int, row: Row | Broken) -> Row:
-    if isinstance(row, Broken):
+def _whole(task: ReadTask, position: int, row: Row | BrokenRow) -> Row:
+    if isinstance(row, BrokenRow):
         raise _fault(task, position, row.why)
     return row
 

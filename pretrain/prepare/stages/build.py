@@ -28,7 +28,7 @@ from pretrain.prepare.work_folder import BuiltShards, TokenizerSize, read_droppe
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenTexts:
     """The R texts of a bucket that stay, sorted by key.
 
     rows: int64[R], into the bucket's texts. records: TEXT_RECORD[R]. copies: int64[R], how often an epoch
@@ -52,7 +52,7 @@ class Chosen:
             yield split, shuffled[self.records["heldout"][shuffled] == number]
 
 
-def choose(records: np.ndarray, config: DataConfig, counts: Counter[str]) -> Chosen:
+def choose(records: np.ndarray, config: DataConfig, counts: Counter[str]) -> ChosenTexts:
     """Drop the duplicates among a bucket's texts, of which held-out ones stay, and weigh the rest.
 
     records: TEXT_RECORD[n]. counts: what is dropped and repeated is added.
@@ -75,7 +75,7 @@ def choose(records: np.ndarray, config: DataConfig, counts: Counter[str]) -> Cho
     counts[f"{unit}_left_out_by_weight"] += int((keep & (copies == 0)).sum())
     counts[f"{unit}_repeated_by_weight"] += int((copies[keep] - 1).clip(0).sum())
     keep &= copies > 0
-    return Chosen(order[keep], records[keep], copies[keep], place[keep])
+    return ChosenTexts(order[keep], records[keep], copies[keep], place[keep])
 
 
 _BATCH = 8192  # texts
