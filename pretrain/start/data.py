@@ -13,6 +13,7 @@ from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import writes_del
 from augment.tokens.synonyms import SynonymTable
 from pretrain.cache import views as cached_views
+from pretrain.cache.resources import require_resources
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.data import DataConfig
@@ -209,9 +210,7 @@ def find_data(config: Config) -> None:
     # What cannot be made, and what is missing for it, fails here and not after hours of preparation.
     made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
     if not made:
-        cached_views.require_resources(
-            [view.augmentation for view in view_specs(config)], config.augment.synonyms
-        )
+        require_resources([view.augmentation for view in view_specs(config)], config.augment.synonyms)
     if config.data.sets:
         for one in config.data.sets:
             if not (one.folder / MANIFEST).is_file():
