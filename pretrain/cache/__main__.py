@@ -17,7 +17,6 @@ The same bytes come out with any number of workers, and after any number of kill
 A task holds one chunk (64 thousand tokens) and its parse.
 """
 
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +25,7 @@ from pydantic import BaseModel, Field
 from pretrain.cache.run import cache
 from pretrain.common import cli
 from pretrain.prepare.executors import ExecutorOptions
+from pretrain.prepare.output import run_figures, submitted
 
 
 class CacheFlags(BaseModel):
@@ -56,10 +56,7 @@ class CacheFlags(BaseModel):
 def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
-        return (
-            f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the "
-            "same command again: it submits what has failed, or else removes the work folder"
-        )
+        return submitted(out)
     lines = [f"{out}: columns {', '.join(manifest['columns'])}; {manifest.get('labels', 0)} labels"]
     for split, part in manifest["splits"].items():
         size = (
@@ -75,35 +72,25 @@ def summary(manifest: dict, out: Path) -> str:
                 f"  {column:10s} {name:34s} {outcomes['drawn']:>10,} {outcomes['rate']:>9.2%} "
                 f"{outcomes['not_applicable'] / max(1, outcomes['drawn']):>15.2%}"
             )
-    if run := manifest.get("run"):
-        lines.append(
-            f"  {run['seconds']} s with {run['workers']} workers, largest task "
-            f"{run['peak_task_bytes'] / 1e6:.0f} MB"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *run_figures(manifest)])
 
 
-def main(*, flags: CacheFlags, where: ExecutorOptions) -> int:
+def main(*, flags: CacheFlags, where: ExecutorOptions) -> None:
     """Augment prepared data once, into records to train on."""
     meant = {"augmented": flags.aug, "positive": flags.positive, "negative": flags.negative}
     columns = {column: spec for column, spec in meant.items() if spec is not None}
-    try:
-        manifest = cache(
-            flags.data,
-            flags.out,
-            columns,
-            flags.seed,
-            flags.resample,
-            flags.synonyms,
-            flags.unchanged,
-            flags.progress,
-            **where.model_dump(),
-        )
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to resume", file=sys.stderr)
-        return 130
+    manifest = cache(
+        flags.data,
+        flags.out,
+        columns,
+        flags.seed,
+        flags.resample,
+        flags.synonyms,
+        flags.unchanged,
+        flags.progress,
+        **where.model_dump(),
+    )
     print(summary(manifest, flags.out))
-    return 0
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
 from pretrain.data.tokenizer import MOST_ACCENTED, folds
 from pretrain.prepare.executors import ExecutorOptions
+from pretrain.prepare.output import run_figures, submitted
 
 
 class PrepareFlags(BaseModel):
@@ -41,7 +42,7 @@ class PrepareFlags(BaseModel):
     progress: bool = Field(True, description="show progress bars")
 
 
-def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
+def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> None:
     """Turn raw text into a tokenizer and shuffled, de-duplicated shards."""
     from pretrain.prepare.run import prepare
 
@@ -54,15 +55,10 @@ def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
     if "sources" not in tree:
         print("no --source: this prepares 'embedded', the documentation of installed Python packages")
     signal.signal(signal.SIGTERM, _terminate)
-    try:
-        manifest = prepare(
-            config, flags.out, **where.model_dump(), overwrite=flags.overwrite, progress=flags.progress
-        )
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to resume", file=sys.stderr)
-        return 130
+    manifest = prepare(
+        config, flags.out, **where.model_dump(), overwrite=flags.overwrite, progress=flags.progress
+    )
     print(summary(manifest, flags.out))
-    return 0
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -100,10 +96,7 @@ def _recipe(path: Path) -> dict[str, Any]:
 def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
-        return (
-            f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the "
-            "same command again: it submits what has failed, or else removes the work folder"
-        )
+        return submitted(out)
     lines = [
         f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary "
         f"{manifest['vocabulary_size']}{_folded(out / manifest['tokenizer'])}"
@@ -132,10 +125,7 @@ def summary(manifest: dict, out: Path) -> str:
     counts = manifest.get("counts", {})
     lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in counts.items() if count]
     lines += [f"  not read: {fault}" for fault in manifest.get("faults", [])]
-    if run := manifest.get("run"):
-        peak = run["peak_task_bytes"] / 1e6
-        lines.append(f"  {run['seconds']} s with {run['workers']} workers, largest task {peak:.0f} MB")
-    return "\n".join(lines)
+    return "\n".join([*lines, *run_figures(manifest)])
 
 
 FIRST = ("out", "source", "config", "unit", "max_length", "vocabulary", "annotate", "executor", "workers")

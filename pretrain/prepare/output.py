@@ -85,3 +85,20 @@ def _finish(out: Path, work: Path, began: float, options: ExecutorOptions, large
     write_manifest(out, manifest)
     files.discard(work)
     return manifest
+
+
+def submitted(out: Path) -> str:
+    """Return what to print when the stages have been submitted to Slurm."""
+    return (
+        f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the same "
+        "command again: it submits what has failed, or else removes the work folder"
+    )
+
+
+def run_figures(manifest: dict) -> list[str]:
+    """Return the line that says what making the folder took, if this is known."""
+    run = manifest.get("run")
+    if run is None:
+        return []
+    peak = run["peak_task_bytes"] / 1e6
+    return [f"  {run['seconds']} s with {run['workers']} workers, largest task {peak:.0f} MB"]
