@@ -39,7 +39,6 @@ class LoaderSettings:
     global_batch, lanes: B and L, see `pretrain.data.lanes`.
     workers: processes; 0 makes the batches in this one.
     damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
-    prefetch: blocks that each worker makes ahead.
     start_batch, growth_steps: of a batch that grows to B at first.
     """
 
@@ -48,7 +47,6 @@ class LoaderSettings:
     lanes: int
     workers: int = 0
     damaged: str = "refuse"
-    prefetch: int = 2
     start_batch: int | None = None
     growth_steps: int = 0
 
@@ -205,7 +203,7 @@ class Loader:
 
     def _iterate_workers(self) -> Generator[RankBatch, None, None]:
         settings = self.settings
-        processes = WorkerProcesses(self.maker, self.items, settings.workers, settings.prefetch)
+        processes = WorkerProcesses(self.maker, self.items, settings.workers)
         try:
             for batch in self._batches(processes):
                 yield batch
