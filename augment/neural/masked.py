@@ -189,7 +189,7 @@ def _words_of(source: str) -> _Words:
     """Read which tokens of a model are whole words.
 
     In WordPiece these are tokens without "##". In byte-level BPE and SentencePiece they are tokens that bring
-    their space and, where there is no space, tokens that also exist with one.
+    their space and, if there is no space, tokens that also exist with one.
     """
     model, tokenizer = load_masked_lm(source)
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), model.config.vocab_size))))

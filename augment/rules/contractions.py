@@ -30,7 +30,7 @@ _NOT = word_set("n't n’t not")
 
 @english("preserving", needs="parse", sample="I'm sure he doesn't know. -> I am sure he does not know.")
 def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Spell contractions out, or, where there are none, contract the forms that can be: ContractionExpansions
+    """Spell contractions out, or, if there are none, contract the forms that can be: ContractionExpansions
     (CheckList, Ribeiro et al. 2020).
 
     Words and tags decide (as published: a map of 77 strings): "it's" is "it is" or "it has", "John's" stays,

@@ -101,7 +101,7 @@ def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
         return True
     if lower in _RANKS:
         return _before_name(sentence, i) and sentence.word(i + 1) not in ("Island", "Street", "Cup", "Edward")
-    # A capital in the middle is a name's; at the start of the sentence, where no name goes on behind it, it
+    # A capital in the middle is a name's; at the start of the sentence, if no name goes on behind it, it
     # is not.
     return i == 0 and sentence.tags[i] not in ("NNP", "NNPS")
 

@@ -21,7 +21,7 @@ word_spans: Callable[[str], list[tuple[int, int]]] = native.word_spans
 
 The full stop belongs to "U.S.", and to "Mr." and "J." inside a text."""
 cut: Callable[[str, list[tuple[int, int]]], str] = native.cut
-"""Return the text without rising spans and the space before each, or, where there is none, behind it."""
+"""Return the text without rising spans and the space before each, or, if there is none, behind it."""
 _ENCLOSING = re.compile(r"[\"“”()\[\]]")  # inside a word, as in PG("d","K"): stays where it is
 _MOST_DELETED = 30  # nlpaug's aug_max as AugCSE set it
 _STRAY = re.compile(r"([,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart: the first stays

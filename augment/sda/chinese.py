@@ -51,7 +51,7 @@ _PREFIXES = {
 
 
 def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """Return `entries.neg`'s edits: the main verb negated or affirmed; a phrase where there is no verb."""
+    """Return `entries.neg`'s edits: the main verb negated or affirmed; a phrase if there is no verb."""
     if not len(sentence):
         return None
     verb = main_verb(sentence)

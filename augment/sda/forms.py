@@ -114,7 +114,7 @@ def _asks_what_is(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
-    """Return edits that deny a subject which says how many; [] where none can, None if it does not say."""
+    """Return edits that deny a subject which says how many; [] if none can, None if it does not say."""
     if clause.subject is None or clause.subject > clause.finite or clause.inverted:
         return None
     first = sentence.subtree(clause.subject)[0]

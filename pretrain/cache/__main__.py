@@ -7,7 +7,7 @@
 
 --aug writes AugCSE's records (text, augmented, label): one augmentation a sentence, drawn evenly from the set
 and fixed by the seed; the last label, "none", where the sentence came out as it was, white space and quotes
-aside. --positive and --negative write SDA's (text, positive, negative). A column is empty where nothing has
+aside. --positive and --negative write SDA's (text, positive, negative). A column is empty if nothing has
 changed: its view is then the sentence itself, and a negative is absent. Such records stay, as in both papers;
 --unchanged drop leaves them out, as the option of AugCSE's code that its runs with negatives take (its
 published runs do not). Splits, their order and the tokenizer are those of the data; the cache holds tokens,

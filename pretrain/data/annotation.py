@@ -132,7 +132,7 @@ def _characters(texts: bytes, ends: np.ndarray) -> np.ndarray:
         raise ValueError("the ends of the texts do not rise")
     if texts.isascii():
         return np.diff(ends)
-    texts.decode()  # a ValueError where it is no UTF-8
+    texts.decode()  # a ValueError if it is no UTF-8
     first = (np.frombuffer(texts, "u1") & 0xC0) != 0x80  # the first byte of a character
     if not first[ends[ends < len(texts)]].all():
         raise ValueError("a text ends inside a character")

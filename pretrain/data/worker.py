@@ -181,7 +181,7 @@ class BlockMaker:
         """Return what a view is made of, as (sequences, columns, there).
 
         columns: int64[n], the column that each sequence is from. there: bool[n], of a column of negatives,
-        where there is one; else None.
+        if there is one; else None.
         """
         columns = self.reader.columns
         name = spec.role if spec.role in columns else spec.column
@@ -345,7 +345,7 @@ def clip(view: Ragged, max_length: int | None) -> Ragged:
     """Cut sequences longer than max_length, and end them with their own last token ([SEP]).
 
     Augmentations that lengthen (`subs`, `repeat`) may pass what the model takes. int32 ids as they came; the
-    same object where nothing is too long.
+    same object if nothing is too long.
     """
     lengths = view.lengths
     if max_length is None or len(view) == 0 or int(lengths.max()) <= max_length:

@@ -34,7 +34,7 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def margin(text: str) -> int:
-    """Return the column at which the lines of a text are wrapped, 0 where they are not.
+    """Return the column at which the lines of a text are wrapped, 0 if they are not.
 
     text: whole lines; paragraphs are separated by blank lines.
     """

@@ -39,7 +39,7 @@ class ReadTask:
 
     kind: text | jsonl | csv | tsv | parquet | disk | hub | embedded. size: text bytes, estimated. layout: of
     text: lines | paragraphs | passages; of jsonl: lines | array. longest: bytes of a line, or characters of a
-    row's text. width: the column at which the lines of a text file are wrapped, 0 where they are not.
+    row's text. width: the column at which the lines of a text file are wrapped, 0 if they are not.
     """
 
     source: int

@@ -68,7 +68,7 @@ class MakeTokenizer(PlannedStep):
     def sample(self) -> Iterator[str]:
         """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs.
 
-        Raises: UserError where there is no text at all.
+        Raises: UserError if there is no text at all.
         """
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         weights = np.array([source.weight for source in self.config.sources])
