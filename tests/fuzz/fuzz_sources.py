@@ -16,7 +16,7 @@ from pretrain.config.data import Source
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
-from pretrain.prepare.sources.records import Record, records
+from pretrain.prepare.sources.records import TextRecord, records
 
 _COMPRESS = {
     "": bytes,
@@ -143,7 +143,7 @@ class Sources(Target):
         if as_records:
             found += records(share, source)
             for record in found:
-                assert isinstance(record, Record) and record.texts[0] and len(record.texts) == 4
+                assert isinstance(record, TextRecord) and record.texts[0] and len(record.texts) == 4
                 "".join(record.texts).encode()
                 assert record.label is None or 0 <= record.label < 2**31
             return found
