@@ -105,7 +105,9 @@ def show_progress(jobs: Sequence[Job], enabled: bool = True) -> Iterator[Advance
             if enabled and not console.is_terminal and time.monotonic() - printed >= _LINE_SECONDS:
                 printed, task = time.monotonic(), progress.tasks[bars[job.name]]
                 taken = timedelta(seconds=round(task.elapsed or 0))
-                print(f"{job.title}: {task.percentage:.0f}%, {taken}", file=sys.stderr, flush=True)
+                left = timedelta(seconds=task.time_remaining or 0)
+                line = f"{job.title}: {task.percentage:.0f}%, {taken}, {left} left"
+                print(line, file=sys.stderr, flush=True)
 
         yield advance
 
