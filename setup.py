@@ -33,8 +33,7 @@ setup(
         "pretrain.recipes": ["*.yaml"],
         "pretrain.recipes.sweeps": ["*.yaml"],
     },
-    # Optional: without a C++ compiler or nanobind text augmentations run in Python, with the same results
-    # (augment/core/compiled.py).
+    # The loops of text augmentation are required: they need a C++17 compiler, and nanobind (pyproject.toml).
     ext_modules=[
         Extension(
             "augment._native",
@@ -43,9 +42,8 @@ setup(
             include_dirs=nanobind_folders(),
             # nanobind asks for the last two, and its debug information would be most of the file
             extra_compile_args=["-O2", "-std=c++17", "-g0", "-fvisibility=hidden", "-fno-strict-aliasing"],
-            optional=True,
         ),
-        # Optional too: without a compiler the layers compute in plain torch, with the same results but for
+        # Optional: without OpenMP the layers compute in plain torch, with the same results but for
         # rounding (pretrain/model/kernels/compiled.py). A second extension, since augment imports without
         # torch, and this one runs on the threads of torch's OpenMP library, so that it links with none.
         Extension(

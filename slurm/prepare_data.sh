@@ -7,7 +7,7 @@
 # All cores of the node work; what is finished is not redone after preemption or the time limit. For a corpus that wants
 # many nodes, call the preparation itself on a login node: it submits one job array per stage through datatrove.
 #
-#   python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm --workers 64
+#   python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm --workers 64 --partition NAME
 #
 # A Hugging Face dataset is read over the network; where compute nodes have none, download it on a login node first and
 # name its folder as the source.

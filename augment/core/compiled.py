@@ -1,26 +1,13 @@
-"""Load the compiled inner loops of text augmentation (the folder native), where they were built.
-
-`make install` builds them where it finds a C++17 compiler with 128-bit integers (GCC, Clang), and
-`pip install -e .` where nanobind is installed too. Without them `native` is None, and Python gives the same
-results, slower (docs/augmentations.md).
-"""
+"""Load the compiled inner loops of text augmentation (the folder native), which every installation builds."""
 
 import importlib
-import os
 from typing import Any
 
-INTERFACE = 12  # of the sources in native: a module compiled from other sources is not used
-VARIABLE = "CLEAR_COMPILED"  # 0 turns it off, to compare
+INTERFACE = 12  # of the sources in native: a module compiled from other sources is refused
 
-
-def _load() -> Any:
-    if os.environ.get(VARIABLE) == "0":
-        return None
-    try:
-        module = importlib.import_module("augment._native")
-    except ImportError:
-        return None
-    return module if module.INTERFACE == INTERFACE else None
-
-
-native: Any = _load()
+try:
+    native: Any = importlib.import_module("augment._native")
+except ImportError as error:
+    raise ImportError("augment/native is not compiled: run `make install`, or `pip install -e .`") from error
+if native.INTERFACE != INTERFACE:
+    raise ImportError("augment/native has changed since it was compiled: run `make install` again")

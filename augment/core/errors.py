@@ -33,7 +33,7 @@ def shortened(text: str, most: int = 200) -> str:
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that a misspelt one most likely stands for; None where none is like it.
+    """Return the name that a misspelt one most likely stands for; None if none is like it.
 
     Case, `-` and `_` are ignored.
 

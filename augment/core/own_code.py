@@ -67,7 +67,7 @@ def require_allowed(where: str) -> None:
 
 
 def load(name: str) -> Any:
-    """Return what FILE.py:NAME or package.module:NAME names, None where there is none.
+    """Return what FILE.py:NAME or package.module:NAME names, None if there is none.
 
     A process imports a file once.
 

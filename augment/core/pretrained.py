@@ -28,7 +28,10 @@ def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
         CannotLoad: nothing has that name, it cannot be read, or the hub does not answer.
     """
     require_source(source)
-    _require_hub(source)
+    # at once: without an answer the hub's library would try for minutes
+    is_folder = os.path.isdir(os.path.expanduser(source))
+    if not is_folder and not in_cache(str(source)) and (fault := hub_fault()):
+        raise CannotLoad(f"there is no folder {source} here, and {fault}")
     try:
         return kind.from_pretrained(os.path.expanduser(source), trust_remote_code=False, **options)
     # transformers, tokenizers and the hub raise different errors for the same few causes
@@ -68,7 +71,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def require_source(source: str | Path) -> None:
-    """Refuse a name that is no folder and cannot be a hub name, before the hub is asked."""
+    """Refuse a name that is no folder and cannot be a hub name, before a request to the hub."""
     text, path = str(source), Path(os.path.expanduser(source))
     try:
         if path.is_dir():
@@ -84,13 +87,6 @@ def require_source(source: str | Path) -> None:
         return
     near = nearest_name(path.name, _names_beside(path))
     raise CannotLoad(f"there is no folder {text}" + (f"; did you mean {path.parent / near}?" if near else ""))
-
-
-def _require_hub(source: str | Path) -> None:
-    """Refuse a hub name at once where the hub does not answer: its library would try for minutes."""
-    is_folder = os.path.isdir(os.path.expanduser(source))
-    if not is_folder and not in_cache(str(source)) and (fault := hub_fault()):
-        raise CannotLoad(f"there is no folder {source} here, and {fault}")
 
 
 def has_tokenizer(source: str | Path) -> bool:

@@ -86,7 +86,6 @@ def draw_spans(
     rate: float,
     room: np.ndarray,
     multiple: int = 1,
-    stream: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw `count` rising spans without overlap in each sequence: (starts, lengths), int64[N, count] both.
 
@@ -101,7 +100,7 @@ def draw_spans(
     `room` allows. Spans that a sequence does not have come first, with start -1 and length 0. Each span falls
     independently into any of the places between (and around) the tokens that no span takes.
     """
-    bits = bits_per_sequence(keys, count + 1, stream)
+    bits = bits_per_sequence(keys, count + 1)
     length = sizes * rate
     used = np.full(len(sizes), count, dtype=np.int64)
     short = length < 1

@@ -1,4 +1,4 @@
-"""Bound how long a call may take that cannot be told to end, as one to a network or a file system."""
+"""Bound how long a call may take that cannot be interrupted, such as one to a network or a file system."""
 
 import sys
 import threading

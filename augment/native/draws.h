@@ -1,4 +1,4 @@
-// Draws: the compiled counterpart of augment/text/draws.py.
+// Draws, as augment/text/draws.py describes them.
 
 #pragma once
 
@@ -55,6 +55,8 @@ class Draws {
         return nb::steal(found);
     }
 
+    // 64 bits serve several draws, until the rest of them could tell at most 2**32 cases apart. A fraction that has chosen one of n
+    // items is multiplied by n: what remains is its place within that item's share.
     nb::list sample(nb::handle items, Py_ssize_t k) {
         nb::list pool(items);
         const Py_ssize_t size = static_cast<Py_ssize_t>(pool.size());

@@ -1,7 +1,5 @@
-// augment._native: the compiled inner loops of text augmentation. It is optional: augment/core/compiled.py loads it if it was built.
-//
-// All but Pieces has a counterpart in Python that documents it and gives the same results; tests/augment/native compares the two.
-// Without Pieces the tokenizer encodes whole texts.
+// augment._native: the compiled inner loops of text augmentation, loaded by augment/core/compiled.py. tests/augment/native compares
+// them with counterparts in Python.
 
 #include "columns.h"
 #include "draws.h"

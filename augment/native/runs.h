@@ -1,4 +1,4 @@
-// Words between white space: the counterparts of `word_spans` and `cut` in augment/rules/word_order.py.
+// Words between white space: `word_spans` and `cut` of augment/rules/word_order.py.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Sentence: the fields of ParsedSentence and the methods that rules call most, the counterpart of SentenceInPython in
-// augment/text/parsed.py.
+// Sentence: the fields of ParsedSentence and the methods that rules call most, as augment/text/parsed.py describes
+// them.
 //
 // It is a type of Python's C API, not one of nanobind's: ParsedSentence, a dataclass, sets the fields and calls no constructor, and
 // rules read them more often than they call anything.

@@ -1,5 +1,4 @@
-// Loops over the letters of a text: the compiled counterparts of functions in augment/rules/letters.py and
-// augment/text/word_forms.py.
+// Loops over the letters of a text: for augment/rules/letters.py and augment/text/word_forms.py.
 
 #pragma once
 

@@ -2,7 +2,7 @@
 
 Any masked language model with a fast tokenizer will do, an export of this project too. The functions take all
 sentences that chose them at once; the result for a sentence does not depend on the others
-(`augment.neural.models.passes`).
+(`augment.neural.models.padded_batches`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 
 from augment.core.entry import Parameter, augcse
-from augment.neural.models import Loaded, Pass, load_masked_lm, on_device, passes, require_named
+from augment.neural.models import (
+    LoadedModel,
+    PaddedBatch,
+    load_masked_lm,
+    on_device,
+    padded_batches,
+    require_named,
+)
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import indefinite_article, upper_first
@@ -182,7 +189,7 @@ def _words_of(source: str) -> _Words:
     """Read which tokens of a model are whole words.
 
     In WordPiece these are tokens without "##". In byte-level BPE and SentencePiece they are tokens that bring
-    their space and, where there is no space, tokens that also exist with one.
+    their space and, if there is no space, tokens that also exist with one.
     """
     model, tokenizer = load_masked_lm(source)
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), model.config.vocab_size))))
@@ -212,7 +219,7 @@ def _words_of(source: str) -> _Words:
     return _Words(texts, behind_space, elsewhere, chinese, takes_an, by_word, cased)
 
 
-def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None:
+def _fill(loaded: LoadedModel, words: _Words, works: list[_Work], top_k: int) -> None:
     """Fill the next spot of every sentence."""
     tokenizer, longest = loaded.tokenizer, _longest(loaded)
     spots = [work.spots.pop() for work in works]
@@ -224,7 +231,7 @@ def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None
             if token == tokenizer.mask_token_id and stop == ends[i]:
                 places.setdefault(i, place)
     seen = list(places)
-    for batch in passes(loaded, [encoded["input_ids"][i] for i in seen], longest):
+    for batch in padded_batches(loaded, [encoded["input_ids"][i] for i in seen], longest):
         ours = [seen[number] for number in batch.numbers]
         logits = _at_masks(loaded.model, batch, [places[seen[row]] for row in batch.rows])[: len(ours)]
         mask = tokenizer.mask_token
@@ -239,7 +246,7 @@ def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None
                 works[i].edits.append((*spots[i], new + " " * works[i].inserts))
 
 
-def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
+def _at_masks(model: Any, batch: PaddedBatch, places: Sequence[int]) -> Any:
     """Return the scores of all words at one place of every row: float32[R, V]."""
     import torch
 
@@ -296,7 +303,7 @@ def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str
     return upper_first(new) if old[:1].isupper() and (first or (old != "I" and not words.cased)) else new
 
 
-def _longest(loaded: Loaded) -> int:
+def _longest(loaded: LoadedModel) -> int:
     """Return how many tokens a model takes; RoBERTa uses the first two positions for none."""
     positions = getattr(loaded.model.config, "max_position_embeddings", 512)
     return min(loaded.tokenizer.model_max_length, positions - 2)

@@ -20,7 +20,7 @@ _WIDTH = 16  # tokens; the width of a pass is a multiple of it
 _ROWS_OF_CPU, _ROWS = 8, 64  # sequences a pass: enough to fill two cores, and a GPU
 
 
-class Loaded(NamedTuple):
+class LoadedModel(NamedTuple):
     """Hold a model in evaluation mode, float32, and its tokenizer."""
 
     model: Any
@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
         return _ROWS_OF_CPU if self.device.type == "cpu" else _ROWS
 
 
-class Pass(NamedTuple):
+class PaddedBatch(NamedTuple):
     """Hold sequences that run together.
 
     numbers: int[n], which sequences. rows: the numbers of all R rows, n of them and repetitions of the first.
@@ -49,7 +49,9 @@ class Pass(NamedTuple):
     mask: Any
 
 
-def passes(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> Iterator[Pass]:
+def padded_batches(
+    loaded: LoadedModel, sequences: Sequence[Sequence[int]], longest: int
+) -> Iterator[PaddedBatch]:
     """Batch sequences of token ids (none longer than `longest`) by length, padded at the right.
 
     The scores of a sequence must not depend on the others: a matrix product of another shape may sum in
@@ -73,7 +75,7 @@ def passes(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> 
                 sequence = sequences[number]
                 ids[row, : len(sequence)] = torch.tensor(sequence)
                 mask[row, : len(sequence)] = 1
-            yield Pass(numbers, rows, ids.to(loaded.device), mask.to(loaded.device))
+            yield PaddedBatch(numbers, rows, ids.to(loaded.device), mask.to(loaded.device))
 
 
 def require_named(given: str, name: str, parameter: str, variable: str, what: str, example: str) -> str:
@@ -91,7 +93,7 @@ def require_named(given: str, name: str, parameter: str, variable: str, what: st
 
 
 @functools.lru_cache(maxsize=4)
-def load_masked_lm(source: str) -> Loaded:
+def load_masked_lm(source: str) -> LoadedModel:
     """Load a masked language model with its fast tokenizer, on the CPU until `on_device` moves it."""
     transformers = _transformers()
     loaded, missing = _load(source, transformers.AutoModelForMaskedLM, "a masked language model")
@@ -106,7 +108,7 @@ def load_masked_lm(source: str) -> Loaded:
 
 
 @functools.lru_cache(maxsize=8)
-def load_seq2seq(source: str) -> Loaded:
+def load_seq2seq(source: str) -> LoadedModel:
     """Load an encoder-decoder with its tokenizer, on the CPU until `on_device` moves it."""
     loaded, missing = _load(source, _transformers().AutoModelForSeq2SeqLM, "an encoder-decoder")
     if missing:
@@ -116,7 +118,7 @@ def load_seq2seq(source: str) -> Loaded:
     return loaded
 
 
-def _load(source: str, kind: Any, what: str) -> tuple[Loaded, list[str]]:
+def _load(source: str, kind: Any, what: str) -> tuple[LoadedModel, list[str]]:
     import torch
 
     try:
@@ -134,7 +136,7 @@ def _load(source: str, kind: Any, what: str) -> tuple[Loaded, list[str]]:
         raise AugmentationError(f"the model {source!r} has no tokenizer (tokenizer.json) beside it")
     if tokenizer.pad_token_id is None:
         raise AugmentationError(f"the tokenizer of {source!r} has no padding token")
-    return Loaded(model.eval(), tokenizer), sorted(report["missing_keys"])
+    return LoadedModel(model.eval(), tokenizer), sorted(report["missing_keys"])
 
 
 def _transformers() -> Any:
@@ -146,7 +148,7 @@ def _transformers() -> Any:
     return transformers
 
 
-def on_device(loaded: Loaded) -> Loaded:
+def on_device(loaded: LoadedModel) -> LoadedModel:
     """Move a model to $CLEAR_AUGMENT_DEVICE, else to the first CUDA device, else leave it on the CPU."""
     import torch
 

@@ -1,8 +1,8 @@
 """Rewrite sentences with encoder-decoder models: back-translation, paraphrase, a formal style.
 
 The functions take all sentences that chose them at once; the result for a sentence does not depend on the
-others (`augment.neural.models.passes`). Draws belong to the sentence. Beam search draws only among its
-results. Sampling adds each sentence's own Gumbel noise to the model's log-probabilities and takes the largest
+others (`models.padded_batches`). Draws belong to the sentence. Beam search draws only among its results.
+Sampling adds each sentence's own Gumbel noise to the model's log-probabilities and takes the largest
 sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A* sampling", section 2).
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from augment.core.entry import Parameter, augcse
 from augment.core.errors import AugmentationError
-from augment.neural.models import Loaded, load_seq2seq, on_device, passes, require_named
+from augment.neural.models import LoadedModel, load_seq2seq, on_device, padded_batches, require_named
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
@@ -114,7 +114,7 @@ def back_translation(
 ) -> list[str | None]:
     """Translate into another language and back with two models: BackTranslation (AugCSE, A.2).
 
-    AugCSE uses English to German. None where it comes back the same, spaces, quotes and capitals aside.
+    AugCSE uses English to German. None if it comes back the same, spaces, quotes and capitals aside.
     search: the fields of `Search`.
 
     With pick="diverse" it is DiverseParaphrase (A.2): the result that shares the fewest runs of one to three
@@ -153,7 +153,7 @@ def multilingual_back_translation(
     """Translate into a language and back with one model of many (M2M100): AugCSE, A.2.
 
     source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of
-    mBART). None where it comes back the same.
+    mBART). None if it comes back the same.
     """
     loaded = on_device(load_seq2seq(model))
     chosen = Search(**search)
@@ -196,7 +196,7 @@ def _first(candidates: list[list[str]]) -> list[str]:
 
 
 def _generate(
-    loaded: Loaded,
+    loaded: LoadedModel,
     texts: Sequence[str],
     draws: Sequence[Draws],
     search: Search,
@@ -218,7 +218,7 @@ def _generate(
     ids = [tokenizer(text).input_ids if text else [] for text in texts]
     results: list[list[str]] = [[] for _ in texts]
     fitting = [i for i, row in enumerate(ids) if 0 < len(row) <= longest]
-    for batch in passes(loaded, [ids[i] for i in fitting], longest):
+    for batch in padded_batches(loaded, [ids[i] for i in fitting], longest):
         if search.top_p:
             own = [seeds[fitting[row]] for row in batch.rows]
             options["logits_processor"] = sampling_steps(search.top_p, own)

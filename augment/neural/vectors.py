@@ -71,7 +71,8 @@ def random_word_embedding(
     if inserts:  # only behind a space: the first word keeps its capital, a quote its first word
         spots = [(start, start) for start, _ in spots if start and text[start - 1] == " "]
     else:
-        spots = [(start, end) for start, end in spots if _can_change(vectors, text[start:end].lower())]
+        found = [(start, end, text[start:end].lower()) for start, end in spots]
+        spots = [(a, b) for a, b, word in found if word in vectors.rows and word not in _FUNCTION_WORDS]
     count = ceil(rate * sum(any(map(str.isalnum, word)) for word in sentence.words))
     edits = []
     for start, end in draws.sample(spots, count):
@@ -169,7 +170,3 @@ def _entries(lines: TextIO, path: str) -> Iterator[tuple[int, tuple[str, list[st
         if size < 1 or len(fields) <= size:
             raise AugmentationError(f"{path}, line {number}: a word and {max(size, 1)} numbers are needed")
         yield number, (" ".join(fields[:-size]), fields[-size:])
-
-
-def _can_change(vectors: WordVectors, word: str) -> bool:
-    return word in vectors.rows and word not in _FUNCTION_WORDS

@@ -43,7 +43,7 @@ _PRONOUNS = word_set("itself himself herself themselves myself yourself ourselve
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WordPlace:
     """Hold what a word's place in its sentence wants of a word.
 
     uses: "c" or "m" of nouns, "g" of adjectives, "" for any. place: "a" in front of a noun, "p" behind a
@@ -84,8 +84,8 @@ def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
     return any(kind in _PARTICLES or _base(kind) in _FIXED for kind in relations)
 
 
-def place_of(sentence: ParsedSentence, i: int, part: str, relation: str) -> Place | None:
-    """Return what the place of word i asks of a word in its place; None where no other word may stand."""
+def place_of(sentence: ParsedSentence, i: int, part: str, relation: str) -> WordPlace | None:
+    """Return what the place of word i asks of a word in its place; None if no other word may stand."""
     if is_part_of_a_name(sentence, i):
         return None
     if part == "n":
@@ -122,7 +122,7 @@ def is_collocated(sentence: ParsedSentence, i: int) -> bool:
     return False
 
 
-def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | None:
+def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> WordPlace | None:
     plural = sentence.tags[i] == "NNS"
     if sentence.relation(i) == "compound" or sentence.relation(i) in _MEASURES:
         return None
@@ -148,18 +148,18 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
     if not plural and not determined:
         head = sentence.heads[i]
         if sentence.relation(i) == "conj" and sentence.has_dependent(head, "det"):
-            return Place()
+            return WordPlace()
         if sentence.relation(i) in ("dep", "root", "ROOT"):
             cased = sentence.has_dependent(i, "case")
             # no clause around it; but no "for device" where it is "for guitar"
-            return Place(uses="m" if cased and relation == "hypernyms" else "")
+            return WordPlace(uses="m" if cased and relation == "hypernyms" else "")
         if uses(_lemma(sentence, i), "n") == "c":
             return None  # "at home", "by car", headlines
-        return Place(uses="m")
-    return Place(uses=wanted)
+        return WordPlace(uses="m")
+    return WordPlace(uses=wanted)
 
 
-def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
+def _place_of_verb(sentence: ParsedSentence, i: int) -> WordPlace | None:
     if sentence.relation(i) in ("amod", "compound", "advmod", "nsubj", "obl", "nmod"):
         return None
     frame, kinds = "none", {}
@@ -185,10 +185,10 @@ def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
         frame = "object"
     elif sentence.relation(i) == "acl:relcl" or (sentence.tags[i] == "VBN" and "aux" not in kinds):
         return None  # what it lacks may be its object
-    return Place(frame=frame)
+    return WordPlace(frame=frame)
 
 
-def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place | None:
+def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> WordPlace | None:
     relation, head = sentence.relation(i), sentence.heads[i]
     if _base(relation) in _NOT_ADJECTIVAL or (relation == "amod" and head < i):
         return None
@@ -213,17 +213,17 @@ def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place 
             graded = True
     if relation == "amod" and head > i and sentence.lower(head) in ("one", "ones"):
         return None
-    return Place("g" if graded else "", {"amod": "a", "dep": ""}.get(relation, "p"))
+    return WordPlace("g" if graded else "", {"amod": "a", "dep": ""}.get(relation, "p"))
 
 
-def _place_of_adverb(sentence: ParsedSentence, i: int) -> Place | None:
+def _place_of_adverb(sentence: ParsedSentence, i: int) -> WordPlace | None:
     before = sentence.lower(i - 1)
     after = sentence.lower(i + 1)
     if before in ("as", "so", "too", "how", "more", "most", "less", "than") or after in ("as", "than", "of"):
         return None
     if sentence.has_dependent(i, "obl", "prep", "fixed", "advcl", "ccomp", "case"):
         return None
-    return Place(uses="g" if sentence.tags[i] in ("RBR", "RBS") else "")
+    return WordPlace(uses="g" if sentence.tags[i] in ("RBR", "RBS") else "")
 
 
 def _lemma(sentence: ParsedSentence, i: int) -> str:

@@ -28,7 +28,7 @@ _ABBREVIATIONS = named_words("clause_forms.abbreviations")
 
 
 def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
-    """Return the first and last word of the phrase of word i; None where its words are not one run."""
+    """Return the first and last word of the phrase of word i; None if its words are not one run."""
     first, last = sentence.subtree(i)
     size, waiting = 0, [i]
     while waiting and size <= len(sentence):  # no end otherwise, where heads make a circle
@@ -39,7 +39,7 @@ def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
 
 
 def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
-    """Return the character spans of a text's sentences; none where one does not end as a sentence does."""
+    """Return the character spans of a text's sentences; none if one does not end as a sentence does."""
     bounds: list[list[int]] = []
     current = None
     for i in range(len(sentence)):

@@ -33,11 +33,8 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Return a sentence's triples of subject, verb and object, "!" in front of a negated verb: Summarization
     (NL-Augmenter; Zhang et al. 2021).
 
-    As published: heads of phrases, one word each, "Stillwater !is film", joined by commas; often empty. Here:
-    names whole; of the main clause, those coordinated with it and clauses in them, each verb with its subject
-    (that of the clause that it is coordinated with, where it has none); "is" with its predicate for parses
-    that hang the copula there; verbs without an object with what a preposition brings. None where there is no
-    triple, and where it is the whole sentence.
+    Unlike the published rule, it writes names whole, shares a subject among coordinated verbs, and takes what
+    a preposition brings if a verb has no object. None if there is no triple, or if it is the whole sentence.
     """
     triples: list[str] = []
     for head, pos in enumerate(sentence.pos):
@@ -71,10 +68,9 @@ def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
     FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its repeated
     patterns).
 
-    As published: the words of the subject re-joined, a verb drawn with a fixed seed (always the same), a
-    pronoun by lists of names. Here: a verb in the sentence's tense; a pronoun that is known: a personal
-    pronoun's own, "he" or "she" by word lists, "they" for plural people, "it" for groups of people. None for
-    other subjects, questions, and where the sentence does not start with its subject.
+    The verb takes the sentence's tense. The pronoun is a personal pronoun's own, "he" or "she" by word lists,
+    "they" for plural people, "it" for groups of people. None for other subjects, for questions, and for
+    sentences that do not start with their subject.
     """
     root = sentence.root
     if root < 0:

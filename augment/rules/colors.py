@@ -37,10 +37,9 @@ def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace every colour by another of the 147 of CSS ("dark sea green"): ColorTransformation (NL-
     Augmenter).
 
-    As published: every colour name found as a substring ("tan" in "Stan"), all for the same colour in every
-    sentence. Here: whole words, the longest name first, a colour drawn for each; names are left ("Red Sea",
-    "Mr Brown", "green tea", "black voters"), and words that are things more often than colours ("orange",
-    "wheat", "snow") only count as adjectives.
+    Whole words, the longest name first, a colour drawn for each (as published: substrings, one colour). Names
+    stay ("Red Sea", "Mr Brown", "green tea", "black voters"); words that are things more often than colours
+    ("orange", "wheat", "snow") only count as adjectives.
     """
     words = sentence.words
     known, longest = _known()

@@ -9,12 +9,9 @@ from augment.text.word_forms import Edit, like, overlap, rewrite, upper_first, w
 
 # Auxiliaries that "not" contracts with, and those that lose their negation (NL-Augmenter's list).
 _CONTRACTED = {
-    "are": "aren't", "can": "can't", "could": "couldn't", "did": "didn't", "do": "don't", "does": "doesn't",
-    "had": "hadn't",
-    "has": "hasn't", "have": "haven't", "is": "isn't", "must": "mustn't", "should": "shouldn't",
-    "was": "wasn't",
-    "were": "weren't", "will": "won't", "would": "wouldn't", "might": "mightn't", "need": "needn't",
-}  # fmt: skip
+    word: f"{word}n't"
+    for word in word_set("are could did do does had has have is must should was were would might need")
+} | {"can": "can't", "will": "won't"}
 _IRREGULAR = {"ca": "can", "wo": "will", "sha": "shall"}
 _NEGATED = word_set("am are can could had has have is may might must shall should was were will would")
 _DO = word_set("do does did")
@@ -33,12 +30,11 @@ _NOT = word_set("n't n’t not")
 
 @english("preserving", needs="parse", sample="I'm sure he doesn't know. -> I am sure he does not know.")
 def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Spell contractions out, or, where there are none, contract the forms that can be: ContractionExpansions
+    """Spell contractions out, or, if there are none, contract the forms that can be: ContractionExpansions
     (CheckList, Ribeiro et al. 2020).
 
-    As published: a map of 77 strings, the first fitting form. Here: by words and tags, so that "it's" is "it
-    is" or "it has", "I'd" is "I would" or "I had" by the verb that follows, "John's" stays, and nothing is
-    contracted at the end of a clause ("Yes, it is."); "don't you know" becomes "do you not know".
+    Words and tags decide (as published: a map of 77 strings): "it's" is "it is" or "it has", "John's" stays,
+    "don't you know" becomes "do you not know", and no clause ends in a contraction ("Yes, it is.").
     """
     lower = [word.lower().replace("’", "'") for word in sentence.words]
     return rewrite(sentence, _expansions(sentence, lower)) or rewrite(sentence, _short_forms(sentence, lower))
@@ -51,9 +47,8 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
     """Remove "not" and "n't" behind auxiliaries, and "do" with them: SentenceAuxiliaryNegationRemoval (NL-
     Augmenter).
 
-    As published: "does not" and "did not" stay, "can't" leaves "ca", "won't" leaves "wo". Here: all of them,
-    and the verb takes the form that "do" had ("does not go": "goes"; "did not go": "went"); "not only" stays,
-    as it negates nothing.
+    The verb takes the form that "do" had ("did not go": "went"); "not only" stays, as it negates nothing. As
+    published, "does not" stays and "can't" leaves "ca".
     """
     words = [word.lower().replace("’", "'") for word in sentence.words]
     if not any(word == "not" or word == "n't" for word in words):

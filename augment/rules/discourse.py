@@ -22,10 +22,9 @@ def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace one discourse marker by another of the same class of PDTB 2.0: DiscourseMarkerSubstitution (NL-
     Augmenter; Pitler et al. 2008).
 
-    As published: looked up among the words of the split text, so markers of several words never match, and
-    replaced where the string first occurs ("since" in "sincerely", in "since July" too). Here: whole markers,
-    of several words too, each where it does that work: in front of a comma, of a verb, or of a clause
-    (`word_lists/discourse_markers.tsv`); a random one of them, by a random other one.
+    One random marker, of several words too, that stands in front of a comma, a verb or a clause
+    (`word_lists/discourse_markers.tsv`), by a random other one. As published: the first occurrence of the
+    string, in "sincerely" and "since July" too.
     """
     words = [word.lower() for word in sentence.words]
     starting = _markers()
@@ -116,16 +115,12 @@ def _is_coordinate(sentence: ParsedSentence, words: list[str], i: int, j: int) -
     )
 
 
-def _is_anywhere(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
-    return j + 1 == len(words) or words[j + 1] not in ("of", "to")
-
-
 _IS_PLACE = {
     "opening": _is_opening,
     "adverb": _is_adverb,
     "clause": _is_clause,
     "coordinate": _is_coordinate,
-    "anywhere": _is_anywhere,
+    "anywhere": lambda sentence, words, i, j: words[j + 1 : j + 2] not in (["of"], ["to"]),
 }
 
 

@@ -38,10 +38,8 @@ def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace words and names of one gender by those of the other: GenderSwap (NL-Augmenter after Lu et al.
     2020).
 
-    As published: pairs from a list, and a random name of the other gender for a given name. Here: "her" is
-    "his" or "him", and "his" is "her" or "hers", by tag; a name becomes the same new name wherever it stands,
-    and no name becomes one that the sentence has; family names, places, "Martin Luther King" and "Man Ray"
-    stay.
+    "her" is "his" or "him", and "his" is "her" or "hers", by tag. A given name becomes the same new name
+    wherever it stands, and none that the sentence has; family names, places, "Martin Luther King" stay.
     """
     tags = sentence.tags
     words = sentence.words
@@ -103,7 +101,7 @@ def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
         return True
     if lower in _RANKS:
         return _before_name(sentence, i) and sentence.word(i + 1) not in ("Island", "Street", "Cup", "Edward")
-    # A capital in the middle is a name's; at the start of the sentence, where no name goes on behind it, it
+    # A capital in the middle is a name's; at the start of the sentence, if no name goes on behind it, it
     # is not.
     return i == 0 and sentence.tags[i] not in ("NNP", "NNPS")
 

@@ -45,8 +45,7 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put the consonants that a word starts with behind it, and "ay"; "way" behind a vowel: PigLatin (NL-
     Augmenter, filtered out by AugCSE).
 
-    As published: of the lower-cased text, hyphens removed. Here: case and punctuation stay; words with
-    digits, URLs and addresses stay.
+    Case and punctuation stay (as published: lower case, no hyphens); so do words with digits, and URLs.
     """
     text = sentence.text
     parts = _parts(text)
@@ -65,33 +64,14 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
     """Replace letters by others that look like them: VisualAttackLetter (Eger et al. 2019; NL-Augmenter,
     filtered out by AugCSE).
 
-    As published: each letter with probability 0.5, a random one of the neighbours of its image picked by
-    hand. Here: a table of our own from Unicode's confusables; URLs and addresses stay.
+    Each letter with probability `rate`, by a table of our own from Unicode's confusables; URLs and addresses
+    stay.
     """
     text = sentence.text
     urls = _urls(text)
     threshold = int(rate * (1 << 21))
-    if native is not None and isinstance(draws, native.Draws):
-        result = native.look_alike(text, _LOOK_ALIKE, threshold, draws, urls)
-    else:
-        result = _with_others(text, threshold, draws, urls)
+    result = native.look_alike(text, _LOOK_ALIKE, threshold, draws, urls)
     return None if result == text else result
-
-
-def _with_others(text: str, threshold: int, draws: Draws, urls: list[tuple[int, int]]) -> str:
-    letters: list[str] = []
-    bits = 1
-    for letter, similar in zip(text, map(_LOOK_ALIKE.get, text)):
-        if similar:
-            if bits == 1:  # 21 bits a letter, three letters a draw, under a 1 that marks their end
-                bits = draws.bits() >> 1 | 1 << 63
-            share = bits & 0x1FFFFF
-            bits >>= 21
-            # They say whether, and where below the threshold they are which one.
-            if share < threshold and not (urls and _inside(len(letters), urls)):
-                letter = similar[share * len(similar) // threshold]
-        letters.append(letter)
-    return "".join(letters)
 
 
 @functools.lru_cache(maxsize=1)

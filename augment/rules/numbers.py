@@ -54,9 +54,8 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Write numbers as words: cardinals, ordinals, decimals, per cent, money, years and decades, days of a
     month, times, ranges: NumericToWord (NL-Augmenter).
 
-    Here by num2words, with years told from quantities by what stands around them ("in 1984", "1984 people").
-    Parts of something else stay: "B-52", "3D", "1.2.3", URLs, numbers of more than 15 digits or with a
-    leading zero.
+    By num2words; what stands around them tells years from quantities ("in 1984", "1984 people"). Parts of
+    something else stay: "B-52", "3D", "1.2.3", URLs, numbers of more than 15 digits or with a leading zero.
     """
     text = sentence.text
     edits: list[Edit] = []
@@ -77,7 +76,7 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _tag_at(sentence: ParsedSentence, start: int) -> str:
-    """Return the tag of the word that begins at a character, "" where none does."""
+    """Return the tag of the word that begins at a character, "" if none does."""
     i = bisect_left(sentence.starts, start)
     return sentence.tags[i] if i < len(sentence) and sentence.starts[i] == start else ""
 

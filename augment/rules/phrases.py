@@ -38,10 +38,8 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Exchange the subject of the main clause and its first object: SentenceSubjectObjectSwitch (NL-
     Augmenter).
 
-    As published: the subtrees of the last *subj* before the root and the first *obj* behind it, objects of
-    prepositions among them, exchanged as they are. Here: phrases of one run of words each, pronouns in their
-    case ("he": "him"), the verb in agreement with its new subject, commas and capitals right; no relative or
-    reflexive pronoun, no "there".
+    As published, objects of prepositions count. Here pronouns take their case ("he": "him"), the verb agrees
+    with its new subject, commas and capitals are right; no relative or reflexive pronoun, no "there".
     """
     root = sentence.root
     if root < 0:
@@ -91,10 +89,9 @@ def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put the sentences of a text in another, random order: SentenceReordering (NL-Augmenter; Lewis et al.
     2020).
 
-    As published, coreference first resolved by a model, off by default. Here: never their own order; None for
-    a single sentence, which is what most corpora of sentences have, and where quotes or brackets go over
-    sentences. A sentence ends in . ! or ?, behind no abbreviation ("No. 132"), and the next one starts with a
-    capital, whatever the parser says.
+    Never their own order; None for a single sentence, which is what most corpora of sentences have, and if
+    quotes or brackets go over sentences. A sentence ends in . ! or ?, behind no abbreviation ("No. 132"), and
+    the next one starts with a capital, whatever the parser says.
     """
     spans = sentence_spans(sentence)
     if len(spans) < 2:
@@ -185,7 +182,7 @@ def _has_comma(text: str) -> bool:
 
 
 def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit] | None:
-    """Return edits that make finite verbs agree with a new subject; None where one cannot."""
+    """Return edits that make finite verbs agree with a new subject; None if one cannot."""
     person, plural = person_of(sentence, new_subject)
     edits = []
     heads = [root]

@@ -19,10 +19,8 @@ def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace well-known, populous cities by small, little-known ones: CityNamesTransformation (NL-
     Augmenter).
 
-    As published: named entities that equal one of 252 cities, each for a random one of 617, seeded by
-    Python's hash of the sentence, which differs in every process. Here: a gazetteer of 260 (GeoNames), no
-    entity recogniser; a name that is part of a longer one ("New York Times", "Paris Hilton") stays; a city
-    becomes the same city wherever it stands, two cities two different ones.
+    By a gazetteer of 260 (GeoNames), without an entity recogniser. A name that is part of a longer one ("New
+    York Times", "Paris Hilton") stays; a city becomes the same city wherever it stands.
     """
     found = list(_places(sentence, _cities()))
     if not found:
@@ -41,11 +39,9 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put a fact from GeoNames beside a country, city or continent: GeoNamesTransformation (NL-Augmenter
     after Păiş 2019).
 
-    As published: capital, continent, inhabitants, neighbours, currency or ISO code; all outputs for all
-    places. Here: one random fact for one random place, as an apposition between commas where the sentence
-    goes on with a verb, a preposition or its end, otherwise in brackets; no fact where the name is part of a
-    longer one or stands in front of a noun ("the France team", "Italy's"), nor where the sentence says it
-    already.
+    One random fact (capital, continent, inhabitants, neighbours, currency, ISO code) for one random place:
+    between commas before a verb, a preposition or the end, otherwise in brackets. None for a name that is
+    part of a longer one or stands in front of a noun ("the France team"), or if the sentence says it already.
     """
     tables: tuple[dict[str, Any], ...] = _countries(), _cities(), _CONTINENTS
     places = (place for table in tables for place in _places(sentence, table))

@@ -28,7 +28,7 @@ _ANTONYM_OWN, _ANTONYM_OTHERS = 0.5, 0.3  # antonyms belong to words, not to sen
 _FORMED = 0.2  # the same for "unhappy" and its like, which follow every sense of "happy"
 _PREFIX = re.compile(r"un|in|im|il|ir|dis|non|ab")
 
-# Of so many or so general uses that no sense is the usual one, or that only their sentence gives a meaning:
+# Words without a usual sense: they have many or general uses, or only their sentence gives them a meaning:
 # auxiliaries, light verbs, ordinals and other words that point.
 NEVER = named_words("senses.never")
 _NEVER_ANTONYMS = NEVER - word_set("able likely certain right current")  # "unable", "unlikely" mean one thing
@@ -100,7 +100,7 @@ def substitutes(relation: str, word: str, part: str, tag: str, hint: str) -> tup
 
 
 def uses(lemma: str, part: str) -> str | None:
-    """Return how a word is used (`Substitute.uses`), or None where it is too rare to stand for another."""
+    """Return how a word is used (`Substitute.uses`), or None if it is too rare to stand for another."""
     entry = _uses().get((lemma, part))
     return None if entry is None else entry[1]
 

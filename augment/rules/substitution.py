@@ -45,9 +45,8 @@ _SENSES = 2  # of an antonym, as AugCSE's code reads them
 def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace every adjective that has an antonym by it: SentenceAdjectivesAntonymsSwitch (NL-Augmenter).
 
-    As published: the first antonym, by alphabet, of the first lemma of the first sense, in the base form; so
-    by `variant=code`, but for the form. Here: of the adjective's own lemma, where its sense is plain,
-    compared where it is ("bigger": "smaller").
+    The antonym is of the adjective's own lemma, if its sense is plain, and compared as it is ("bigger":
+    "smaller"). variant=code: the first antonym, by alphabet, of the first lemma of the first sense.
     """
     return rewrite(sentence, _antonyms(sentence, _ADJECTIVES, draws, variant))
 
@@ -57,9 +56,8 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
     """Replace an odd number of adjectives and adverbs by their antonyms: AntonymSubstitute as AugCSE changed
     it.
 
-    As published: all that have one, where their number is odd (NL-Augmenter: even, so that the meaning
-    returns); else unchanged. Here: where it is even, one of them, drawn at random, is left. variant: as in
-    `antonym_adjectives`.
+    If the number of those that have one is even, one of them, drawn at random, stays (as published: all
+    stay). variant: as in `antonym_adjectives`.
     """
     edits = _antonyms(sentence, _ADJECTIVES | _ADVERBS, draws, variant)
     if len(edits) % 2 == 0 and edits:
@@ -71,8 +69,8 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
 def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace a noun by a broader term: ReplaceHypernyms (NL-Augmenter, CheckList).
 
-    As published: one random noun, all occurrences of its letters, by the first hypernym; so by
-    `variant=code`, that noun alone. Here: of those with a plain sense and a common broader term.
+    One random noun of those with a plain sense and a common broader term. variant=code: any noun, by its
+    first hypernym.
     """
     return _one_noun(sentence, draws, "hypernyms", variant)
 
@@ -94,9 +92,8 @@ def synonyms_wordnet(
     """Replace each noun, verb, adjective and adverb by a synonym with probability `rate`: SynonymSubstitution
     (NL-Augmenter; Wei and Zou 2019).
 
-    As published: a random sense's first lemma, adjectives looked up as satellites only, one fixed draw, the
-    base form, underscores left in; `variant=code`: a random sense's first lemma, in the form of the word.
-    Here: a synonym in the word's usual sense, where it has one, that usually means the same.
+    By a synonym in the word's usual sense, if it has one, that usually means the same. variant=code: a random
+    sense's first lemma.
     """
     found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "heads")
     drawn = ((i, others) for i, others in found if draws.chance(rate))
@@ -116,9 +113,8 @@ def wordnet_substitution(
     """Replace ceil(rate * n) of n words by WordNet synonyms, at 5, 10 and 20%: VaSCL's WNet (through nlpaug;
     Morris et al. 2020, Ren et al. 2019).
 
-    The words are drawn from those that have any; n counts all words. As published, and by `variant=code`: any
-    lemma of any sense. Here: as `synonyms_wordnet`, so that fewer words change where fewer have such a
-    synonym.
+    The words are drawn from those that have any; n counts all words. Synonyms: as in `synonyms_wordnet`.
+    variant=code, as published: any lemma of any sense.
     """
     found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "lemmas")
     if not found:

@@ -50,12 +50,11 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
     """Put a sentence in another tense, past, present or future: TenseTransformation (Logeswaran et al. 2018,
     after tenseflow).
 
-    As published: a random one of the three, the sentence's own among them; every verb by itself, participles
-    and infinitives too. Here: one of the other two; only the word of each clause that carries the tense:
-    "do", "have" and "be" as auxiliaries, "will" put in or taken out, number and person by the subject, in the
-    future the present behind "when" and "if"; other modals change with the past ("can": "could") or stay;
-    questions are not put in the future, nor what was "in 1955" or "last week". None where the sentence has no
-    finite verb, or is in that tense already.
+    One of the other two tenses, for the word of each clause that carries the tense (as published: any of the
+    three, for every verb form). Number and person follow the subject; behind "when" and "if" the present
+    stands for the future; modals change with the past ("can": "could") or stay; no question is put in the
+    future, nor what was "in 1955" or "last week". None if the sentence has no finite verb, or is in that
+    tense already.
     """
     clauses = _finite_clauses(sentence)
     if not clauses:
@@ -137,7 +136,7 @@ def _tense_of(sentence: ParsedSentence, finite: int) -> str | None:
 
 
 def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
-    """Return edits that put a clause into a tense; None where the sentence cannot be."""
+    """Return edits that put a clause into a tense; None if the sentence cannot be."""
     word = sentence.word(finite)
     lower = word.lower()
     start, end = sentence.starts[finite], sentence.ends[finite]

@@ -6,6 +6,7 @@ are one each. Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n)
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable
 from math import ceil
 from typing import Any
 
@@ -15,9 +16,12 @@ from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import balanced, keeps_capital, repeats_more, upper_first
 
-# The full stop belongs to "U.S.", and to "Mr." and "J." inside a text.
-_WORD = re.compile(r"\w(?:\S*\w)?(?:(?<=\.\w)\.|(?<=\b[A-Z])\.(?=\s)|(?<=\b[A-Z][a-z])\.(?=\s))?")
-_SPACE = re.compile(r"\s*")
+word_spans: Callable[[str], list[tuple[int, int]]] = native.word_spans
+"""Return (start, end) of the words of a text, in characters.
+
+The full stop belongs to "U.S.", and to "Mr." and "J." inside a text."""
+cut: Callable[[str, list[tuple[int, int]]], str] = native.cut
+"""Return the text without rising spans and the space before each, or, if there is none, behind it."""
 _ENCLOSING = re.compile(r"[\"“”()\[\]]")  # inside a word, as in PG("d","K"): stays where it is
 _MOST_DELETED = 30  # nlpaug's aug_max as AugCSE set it
 _STRAY = re.compile(r"([,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart: the first stays
@@ -42,9 +46,8 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
     """Delete ceil(rate * n) of n words, at most 30; one stays: RandomDeletion (Wei and Zou 2019; AugCSE
     through nlpaug, rate 0.6).
 
-    Here: punctuation and the text between stay as they are, without the marks that would stand side by side
-    or alone and the brackets and quotes that would be empty; a word that would follow itself goes too. None
-    for fewer than two words.
+    Punctuation stays, but for marks that would stand side by side or alone and for empty brackets and quotes;
+    a word that would follow itself goes too. None for fewer than two words.
     """
     text = sentence.text
     spans = word_spans(text)
@@ -60,8 +63,7 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
     """Delete a contiguous run of ceil(rate * n) words; one stays: RandomCrop (AugCSE through nlpaug, rate
     0.6).
 
-    The place is drawn evenly. The original left a text of one word, and raised an error inside, unchanged:
-    None here.
+    The place is drawn evenly. None for fewer than two words.
     """
     text = sentence.text
     spans = word_spans(text)
@@ -78,8 +80,8 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
     """Swap ceil(rate * n) words with a neighbour, left or right at random: RandomSwap (Wei and Zou 2019;
     AugCSE through nlpaug, rate 0.1).
 
-    Here: no word moves twice, and no two equal words change places or come to stand side by side. The capital
-    of the sentence's first word stays at its start. None where no two words can.
+    No word moves twice, and no two equal words change places or come to stand side by side. The capital of
+    the sentence's first word stays at its start. None if no two words can be swapped.
     """
     text = sentence.text
     spans = word_spans(text)
@@ -118,11 +120,6 @@ def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> s
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return (start, end) of the words of a text, in characters."""
-    return native.word_spans(text) if native is not None else [word.span() for word in _WORD.finditer(text)]
-
-
 def _without(text: str, spans: list[tuple[int, int]], numbers: set[int]) -> str | None:
     """Return the text without some of its words, by number, and those that would follow themselves."""
     last = -1  # the last word kept
@@ -135,23 +132,6 @@ def _without(text: str, spans: list[tuple[int, int]], numbers: set[int]) -> str 
             last = number
     result = cut(text, [spans[number] for number in sorted(numbers)])
     return _tidied(result, text, text[slice(*spans[0])])
-
-
-def cut(text: str, spans: list[tuple[int, int]]) -> str:
-    """Return the text without rising spans and the space before each, or, where there is none, behind it."""
-    if native is not None:
-        return native.cut(text, spans)
-    parts: list[str] = []
-    position = 0
-    for start, end in spans:
-        before = text[position:start].rstrip()
-        if len(before) == start - position:
-            behind = _SPACE.match(text, end)
-            assert behind is not None  # it may be empty
-            end = behind.end()
-        parts.append(before)
-        position = end
-    return "".join((*parts, text[position:]))
 
 
 def _tidied(result: str, text: str, first: str) -> str | None:

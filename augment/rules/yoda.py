@@ -23,10 +23,9 @@ def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put what follows the finite verb in front of its clause: YodaPerturbation (NL-Augmenter after
     yevbar/Yoda-Script).
 
-    As published: of every piece of text between commas and conjunctions, re-joined from lower-cased tokens.
-    Here: of the main clause and of those coordinated with it that have subjects of their own; what stands in
-    front of the subject stays there; questions, and clauses that quotes or brackets would be torn in, are
-    left.
+    Of the main clause, and of those coordinated with it that have a subject of their own (as published: of
+    every piece of text between commas). What stands in front of the subject stays there; clauses whose quotes
+    or brackets would be torn stay.
     """
     edits: list[Edit] = []
     for root in (i for i, head in enumerate(sentence.heads) if i == head):

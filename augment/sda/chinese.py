@@ -3,33 +3,13 @@
 A verb is negated by 不, an event (了, 过, 正在, a date, 后来) by 没有. 曾 becomes 未曾, 已 还没, 有 没有, and 为 不是;
 a degree (很) gets 不是. The negation stands behind the subject, times, and adverbs of the sentence (也, 仍),
 and before all that it must reach: modal verbs, 被, 把, prepositional phrases, adverbs of manner and of scope
-(只, 共). Each function returns edits, or None where the rule does not apply.
+(只, 共). Each function returns edits, or None if the rule does not apply.
 """
 
 from collections.abc import Callable
 
+from augment.sda import chinese_clauses as clauses
 from augment.sda import chinese_words as words
-from augment.sda.chinese_clauses import (
-    degree_of,
-    dependants,
-    event_adverb,
-    first_in_scope,
-    has_complement,
-    having_of,
-    is_clear,
-    is_copula,
-    is_done,
-    is_lasting,
-    is_measured,
-    is_past,
-    is_question,
-    is_state,
-    is_subordinate,
-    main_verb,
-    modal_of,
-    negation_of,
-    with_preposition,
-)
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit
@@ -51,18 +31,18 @@ _PREFIXES = {
 
 
 def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """Return `entries.neg`'s edits: the main verb negated or affirmed; a phrase where there is no verb."""
+    """Return `entries.neg`'s edits: the main verb negated or affirmed; a phrase if there is no verb."""
     if not len(sentence):
         return None
-    verb = main_verb(sentence)
+    verb = clauses.main_verb(sentence)
     edits = None if verb is None else _negated(sentence, verb)
     return edits or [(0, 0, draws.choice(_PREFIXES[variant]))]
 
 
 def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
     """Return `entries.dn`'s edits: the main verb negated, and a phrase such as 这不可能 in front."""
-    verb = main_verb(sentence)
-    if verb is None or is_question(sentence) or sentence.text.startswith(words.CONCLUDING):
+    verb = clauses.main_verb(sentence)
+    if verb is None or clauses.is_question(sentence) or sentence.text.startswith(words.CONCLUDING):
         return None
     edits = _negated(sentence, verb)
     return edits and [(0, 0, draws.choice(_PREFIXES[variant])), *edits]
@@ -70,30 +50,34 @@ def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) 
 
 def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
     """Return `entries.mv`'s edits: a modal before the main verb, or 不得不说 and the like in front."""
-    verb = main_verb(sentence)
-    if verb is None or is_question(sentence):
+    verb = clauses.main_verb(sentence)
+    if verb is None or clauses.is_question(sentence):
         return None
     word = sentence.word(verb)
     has_modal = (
         any(word in listed for listed in (words.MODAL, words.POSITIVE, words.NO_NEGATION))
-        or modal_of(sentence, verb) is not None
+        or clauses.modal_of(sentence, verb) is not None
         or sentence.text[sentence.ends[verb] :].startswith(("，", "："))  # 值得一提的是，
     )
-    before = (sentence.word(child) for child in dependants(sentence, verb) if child < verb)
+    before = (sentence.word(child) for child in clauses.dependants(sentence, verb) if child < verb)
     doubted = any(word in words.PERHAPS for word in before)
-    first = first_in_scope(sentence, verb)
-    no_place = not first or is_subordinate(sentence, verb) or sentence.word(first - 1) == "将"
-    if has_modal or doubted or no_place or negation_of(sentence, verb) is not None:
+    first = clauses.first_in_scope(sentence, verb)
+    no_place = not first or clauses.is_subordinate(sentence, verb) or sentence.word(first - 1) == "将"
+    if has_modal or doubted or no_place or clauses.negation_of(sentence, verb) is not None:
         place = len(words.BUT.match(sentence.text)[0])  # type: ignore[index]  # it may be empty
         return [(place, place, draws.choice(_HEADS))]
     first = _place_of_modal(sentence, verb, first)
     place = sentence.starts[first]
-    if is_state(sentence, verb) or degree_of(sentence, verb) or event_adverb(sentence, verb) is not None:
+    if (
+        clauses.is_state(sentence, verb)
+        or clauses.degree_of(sentence, verb)
+        or clauses.event_adverb(sentence, verb) is not None
+    ):
         modals: tuple[str, ...] = _MODALS_OF_STATES
     else:
         subject = sentence.subject(sentence.root)
         acts = subject is not None and sentence.pos[subject] == "PRON" and first == verb
-        acts = acts and not is_past(sentence, verb)
+        acts = acts and not clauses.is_past(sentence, verb)
         modals = _MODALS if acts else _MODALS_OF_EVENTS
     if first and sentence.word(first - 1) in ("也", "并", "并且", "且", "又"):
         modals = tuple(modal for modal in modals if modal != "也许")
@@ -122,7 +106,7 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
 
 
 def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
-    """Return edits that negate the verb, or take its negation away; None where no word can."""
+    """Return edits that negate the verb, or take its negation away; None if no word can."""
     one = _Verb(sentence, verb)
     change = next(change for condition, change in _RULES if condition(one))
     edits = change and change(one)
@@ -151,17 +135,17 @@ class _Verb:
         self.previous = sentence.word(index - 1) if index else ""
         widened = self.previous in words.SCOPE or self.previous in words.AMOUNT
         self.scope_start = sentence.starts[index - widened]
-        self.negation, self.modal = negation_of(sentence, index), modal_of(sentence, index)
-        self.degree, self.having = degree_of(sentence, index), having_of(sentence, index)
-        self.adverb = event_adverb(sentence, index)
+        self.negation, self.modal = clauses.negation_of(sentence, index), clauses.modal_of(sentence, index)
+        self.degree, self.having = clauses.degree_of(sentence, index), clauses.having_of(sentence, index)
+        self.adverb = clauses.event_adverb(sentence, index)
         self.adverb_word = "" if self.adverb is None else sentence.word(self.adverb)
         self.once = self.adverb if self.adverb_word in words.ONCE else None
-        self.first = first_in_scope(sentence, index)
+        self.first = clauses.first_in_scope(sentence, index)
         self.first_word, self.place = sentence.word(self.first), sentence.starts[self.first]
-        self.is_copula = self.word == "为" and is_copula(sentence, index)
-        self.is_lasting = is_lasting(sentence, index) or self.first_word == "以"  # 以渔业为主
+        self.is_copula = self.word == "为" and clauses.is_copula(sentence, index)
+        self.is_lasting = clauses.is_lasting(sentence, index) or self.first_word == "以"  # 以渔业为主
         becomes = self.tag == "VA" and self.adverb_word in ("已经", "已")  # 天已经黑了: 还没黑
-        self.is_state = is_state(sentence, index) and not becomes
+        self.is_state = clauses.is_state(sentence, index) and not becomes
 
     @property
     def place_of_state(self) -> int:
@@ -181,17 +165,17 @@ class _Verb:
     @property
     def has_no_negation(self) -> bool:
         sentence, index = self.sentence, self.index
-        then = (child for child in dependants(sentence, index) if child < index)
+        then = (child for child in clauses.dependants(sentence, index) if child < index)
         return (
             self.word in words.NO_NEGATION
             or (
                 self.word in ("是", "说", "看", "讲", "言") and self.following in tuple("，,：:")
             )  # 值得一提的是，
             or any(sentence.word(child) == "才" for child in then)
-            or is_subordinate(sentence, index)
-            or has_complement(sentence, index)
+            or clauses.is_subordinate(sentence, index)
+            or clauses.has_complement(sentence, index)
             or words.DIRECTIONS.fullmatch(self.word) is not None
-            or is_measured(sentence, index)
+            or clauses.is_measured(sentence, index)
         )
 
     @property
@@ -202,7 +186,7 @@ class _Verb:
 
     @property
     def is_birth(self) -> bool:
-        whole = with_preposition(self.sentence, self.index)  # 建于
+        whole = clauses.with_preposition(self.sentence, self.index)  # 建于
         return whole[-1] == "于" and len(whole) > 1 and not words.BORN.isdisjoint(whole)
 
     def put(self, place: int, text: str) -> list[Edit]:
@@ -247,7 +231,7 @@ def _negated_modal(verb: _Verb) -> list[Edit]:
 
 def _not_doing(verb: _Verb) -> list[Edit]:
     after_and = verb.first and verb.sentence.word(verb.first - 1) == "并"  # 并 is a part of 并不
-    short = after_and or verb.first == verb.index or is_clear(verb.sentence, verb.first)
+    short = after_and or verb.first == verb.index or clauses.is_clear(verb.sentence, verb.first)
     return verb.put(verb.place_of_state, "不" if short else "并不")
 
 
@@ -262,9 +246,11 @@ def _not_done(verb: _Verb) -> list[Edit]:
         if verb.once is not None and follows in ("也", "亦", "还", "都", "又"):  # 曾经也: 也未曾
             negation = [(sentence.starts[adverb], sentence.ends[adverb + 1], follows + new)]
     if verb.word == "成" and verb.following != "为":
-        end = sentence.ends[verb.index + 1] if is_done(sentence, verb.index) else verb.end
+        end = sentence.ends[verb.index + 1] if clauses.is_done(sentence, verb.index) else verb.end
         return [*negation, (verb.start, end, "成为")]
-    completed = {c for c in dependants(sentence, verb.index) if c > verb.index and sentence.word(c) == "了"}
+    completed = {
+        c for c in clauses.dependants(sentence, verb.index) if c > verb.index and sentence.word(c) == "了"
+    }
     completed |= {i for i in range(verb.first, verb.index) if sentence.word(i) == "了"}
     # 没有花费了: 没有花费; 去了: 没有去
     return [*negation, *(sentence.replacement(c, "") for c in sorted(completed))]
@@ -302,7 +288,7 @@ _RULES: tuple[tuple[Callable[[_Verb], object], Callable[[_Verb], list[Edit]] | N
     (lambda v: v.degree in ("更", "最") and v.part_of_speech == "VERB", lambda v: v.put(v.start, "不")),
     (lambda v: v.degree is not None, lambda v: v.put(v.place, "不" if v.degree == "太" else "不是")),
     (
-        lambda v: v.word in words.HAVING and is_done(v.sentence, v.index),  # 具有了
+        lambda v: v.word in words.HAVING and clauses.is_done(v.sentence, v.index),  # 具有了
         lambda v: [*v.put(v.place, "不"), (v.end, v.sentence.ends[v.index + 1], "")],
     ),
     (lambda v: v.having, lambda v: [*v.put(v.place, "没有"), v.having or (0, 0, "")]),  # 种植有: 没有种植
@@ -310,11 +296,13 @@ _RULES: tuple[tuple[Callable[[_Verb], object], Callable[[_Verb], list[Edit]] | N
     (lambda v: v.is_lasting and v.adverb_word in ("正", "正在", "在"), lambda v: v.replace(v.adverb, "并不")),
     (lambda v: v.is_lasting and v.first_word in ("把", "将", "被"), lambda v: v.put(v.place, "没有")),
     (
-        lambda v: v.is_lasting and v.adverb is None and is_clear(v.sentence, v.first),  # 在印度不属于违法
+        lambda v: (
+            v.is_lasting and v.adverb is None and clauses.is_clear(v.sentence, v.first)
+        ),  # 在印度不属于违法
         lambda v: v.put(v.start, "不"),
     ),
     (lambda v: v.is_state and v.once is not None, lambda v: v.replace(v.once, "不曾")),
     (lambda v: v.is_state, lambda v: v.put(v.place_of_state, "不")),
-    (lambda v: v.adverb is None and not is_past(v.sentence, v.index), _not_doing),
+    (lambda v: v.adverb is None and not clauses.is_past(v.sentence, v.index), _not_doing),
     (lambda v: True, _not_done),
 )

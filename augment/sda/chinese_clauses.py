@@ -9,7 +9,7 @@ from augment.text.word_forms import Edit
 
 
 def main_verb(sentence: ParsedSentence) -> int | None:
-    """Return the verb, adjective or copula of the root; None where the root is a noun without a copula."""
+    """Return the verb, adjective or copula of the root; None if the root is a noun without a copula."""
     root = sentence.root
     if root < 0:
         return None
@@ -42,7 +42,7 @@ def is_measured(sentence: ParsedSentence, verb: int) -> bool:
 
 
 def having_of(sentence: ParsedSentence, verb: int) -> Edit | None:
-    """Return the edit that takes 有 from behind a verb (种植有, 建有), None where there is none."""
+    """Return the edit that takes 有 from behind a verb (种植有, 建有), None if there is none."""
     word, end = sentence.word(verb), sentence.ends[verb]
     if len(word) > 1 and word[-1] == "有" and word not in words.HAVING:
         return end - 1, end, ""

@@ -48,7 +48,7 @@ class Clause(NamedTuple):
 
 
 def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
-    """Return the clause that a word heads, or None where it has no verb (a heading, an exclamation)."""
+    """Return the clause that a word heads, or None if it has no verb (a heading, an exclamation)."""
     verb = sentence.verb(head)
     if sentence.tags[verb][:1] not in ("V", "M"):
         return None
@@ -93,7 +93,7 @@ def speaker(sentence: ParsedSentence, verb: int) -> int | None:
 
 def main_clause(sentence: ParsedSentence) -> Clause | None:
     """Return the main clause: the root's, or, where a parser has made the root of something without a tense,
-    the first finite one that is coordinated with it or stands beside it. None where there is no such
+    the first finite one that is coordinated with it or stands beside it. None if there is no such
     clause.
     """
     root = sentence.root

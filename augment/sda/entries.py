@@ -1,7 +1,7 @@
 """List SDA's discrete augmentations (Zhu et al. 2022): punctuation insertion, modal verbs, double negation,
 and negation.
 
-Each has the paper's rule (appendix A; the default) and that of the authors' code
+Each has the paper's rule (appendix A; the default) and the rule of the authors' code
 (github.com/Zhudongsheng75/SDA) as `variant`, both on the parse: code that looks words up by their first match
 edits the wrong one of two equal words, and both join tokens by spaces, where here everything but the edit
 stays as it is. English and Chinese, by the language of the parse.
@@ -17,7 +17,7 @@ from augment.text.parsed import ParsedSentence
 
 SOUND, PUBLISHED = "sound", "published"
 _VARIANT = Parameter(
-    "variant", PAPER, "the paper's rule, or that of the authors' code", choices=(PAPER, CODE)
+    "variant", PAPER, "the paper's rule, or the rule of the authors' code", choices=(PAPER, CODE)
 )
 _PHRASES = Parameter(
     "phrases",

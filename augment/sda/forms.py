@@ -1,6 +1,6 @@
 """Write an English clause in another form: negated, affirmed, with an auxiliary, without a word.
 
-Each function returns edits, (start, end, new text) in characters of the sentence, or None where it knows no
+Each function returns edits, (start, end, new text) in characters of the sentence, or None if it knows no
 grammatical way.
 """
 
@@ -114,7 +114,7 @@ def _asks_what_is(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
-    """Return edits that deny a subject which says how many; [] where none can, None where it does not say."""
+    """Return edits that deny a subject which says how many; [] if none can, None if it does not say."""
     if clause.subject is None or clause.subject > clause.finite or clause.inverted:
         return None
     first = sentence.subtree(clause.subject)[0]

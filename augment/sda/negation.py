@@ -1,6 +1,6 @@
 """Negate English sentences, once or twice: SDA's rules over the clauses of `augment.sda.english`.
 
-Each function returns edits, or None where the rule does not apply.
+Each function returns edits, or None if the rule does not apply.
 """
 
 import re
@@ -114,7 +114,7 @@ def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> li
 
 
 def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, list[Edit] | None]:
-    """Return whether a clause is negative, and the edits that take its negation away, None where there is no
+    """Return whether a clause is negative, and the edits that take its negation away, None if there is no
     way.
 
     A negation is its `not`, else `no longer`, never, nobody, nothing, the `no` of an argument, or "neither
@@ -149,7 +149,7 @@ def _not_before_participle(sentence: ParsedSentence, clause: Clause) -> int | No
 
 
 def _without_plain_not(sentence: ParsedSentence, i: int) -> list[Edit] | None:
-    """Return edits that take away a `not` of no finite verb; None where nothing is left without it."""
+    """Return edits that take away a `not` of no finite verb; None if nothing is left without it."""
     if not any(word[:1].isalnum() for number, word in enumerate(sentence.words) if number != i):
         return None
     return _with_some(sentence, i, [without_words(sentence, i)])
@@ -161,7 +161,7 @@ def _without_not(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
 
 
 def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None) -> list[Edit] | None:
-    """Return the edits with "some" for its "any"; None where something needs the negative word."""
+    """Return the edits with "some" for its "any"; None if something needs the negative word."""
     if not edits:
         return None
     words = [word.lower().replace("’", "'") for word in sentence.words]
@@ -200,7 +200,7 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
 
 
 def _paired(sentence: ParsedSentence, i: int) -> int | None:
-    """Return the `nor` that goes with the `neither` at word i; -1 where it stands by itself."""
+    """Return the `nor` that goes with the `neither` at word i; -1 if it stands by itself."""
     if sentence.lower(i) == "nor":
         return -1
     nor = [j for j in range(i + 1, len(sentence)) if sentence.lower(j) == "nor"]

@@ -176,7 +176,7 @@ def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _first_of(sentence: ParsedSentence, clause: Clause) -> int | None:
-    """Return a coordinated clause's first word behind its conjunction; None where nothing parts it off."""
+    """Return a coordinated clause's first word behind its conjunction; None if nothing parts it off."""
     first = sentence.subtree(clause.head)[0]
     parted = first > 0 and (
         sentence.word(first - 1) in (",", ";", ":", "—", "-") or sentence.pos[first - 1] == "CCONJ"

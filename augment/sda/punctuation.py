@@ -7,7 +7,7 @@ from augment.text.word_forms import Edit, balanced
 
 PAPER, CODE = "paper", "code"
 # Subordinate clauses, those first that a comma parts off most readily. Chinese relative clauses stand before
-# their noun, where no comma can.
+# their noun, where no comma can stand.
 _CLAUSES = {
     ("en", PAPER): ("advcl", "acl", "ccomp", "csubj"),
     ("en", CODE): ("advcl", "acl", "ccomp", "csubj", "xcomp"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import Step, parse
-from augment.spec.pipeline import Bound, Pipeline
+from augment.spec.pipeline import BoundStep, Pipeline
 from augment.spec.sets import WITHOUT_MODELS
 from augment.text.encoder import TextEncoder
 from augment.tokens.synonyms import SynonymTable
@@ -53,7 +53,7 @@ def build_texts(spec: str) -> Pipeline:
     specification = parse(spec)
     _require((step for step in specification.augmentations if step.is_text), spec)
     stages = tuple(
-        tuple(_bind_text(step) if step.is_text else Bound(step.name, False, None) for step in stage)
+        tuple(_bind_text(step) if step.is_text else BoundStep(step.name, False, None) for step in stage)
         for stage in specification.stages
     )
     return Pipeline(specification, stages)
@@ -92,14 +92,14 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
     raise AugmentationError(". ".join(problems))
 
 
-def _bind_text(step: Step) -> Bound:
+def _bind_text(step: Step) -> BoundStep:
     function = functools.partial(step.entry.function, **step.values())
-    return Bound(step.name, True, function, step.entry.batch, step.entry.languages)
+    return BoundStep(step.name, True, function, step.entry.batch, step.entry.languages)
 
 
-def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> Bound:
+def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> BoundStep:
     if step.is_identity:
-        return Bound(step.name, False, None)
+        return BoundStep(step.name, False, None)
     arguments, needs = step.values(), step.entry.needs
     if "synonyms" in needs:
         if synonyms is None:
@@ -109,4 +109,6 @@ def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | No
         vocabulary.require_del(step.name)
     if "punctuation" in needs:
         vocabulary.require_punctuation(step.name)
-    return Bound(step.name, False, functools.partial(step.entry.function, vocabulary=vocabulary, **arguments))
+    return BoundStep(
+        step.name, False, functools.partial(step.entry.function, vocabulary=vocabulary, **arguments)
+    )

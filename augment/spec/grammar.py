@@ -1,17 +1,27 @@
-"""Parse specifications of augmentations, "del-span,reorder" and the like (`clearly augment --help all`)."""
+"""Parse specifications of augmentations, "del-span,reorder" and the like (`clearly augment --help all`).
 
+A specification may name an augmentation of the user's own, in a file: `--aug my.py:function`.
+"""
+
+import functools
+import inspect
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from augment.core.entry import Entry, Parameter
+import numpy as np
+
+from augment.core.entry import Entry, Parameter, kind_of
 from augment.core.errors import AugmentationError, nearest_name, shortened, shown
-from augment.core.own_code import OWN
+from augment.core.own_code import OWN, load
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.own import own_entry
 from augment.spec.sets import SETS, expand
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
 
 IDENTITY = "none"
 
@@ -260,3 +270,66 @@ def _parse_value(text: str, parameter: Parameter, where: str) -> Any:
 def _nearest(name: str, names: list[str]) -> str:
     near = nearest_name(name, names)
     return f"; did you mean {near!r}?" if near else ""
+
+
+@functools.cache
+def own_entry(name: str) -> Entry:
+    """Return the entry of FILE.py:NAME, which names a function, or an `Entry` that says more of it.
+
+    A function with a parameter `vocabulary` works on tokens, another one on text (`Entry`).
+    """
+    found = load(name)
+    if isinstance(found, Entry):
+        return replace(found, name=name, example=name, function=functools.partial(_of_entry, name))
+    if not callable(found):
+        raise AugmentationError(f"{name}: the file has no function of that name")
+    taken, kind = list(inspect.signature(found).parameters.values()), kind_of(found)
+    first = 3 if kind == "token" else 2
+    own = [one for one in taken[first:] if isinstance(one.default, bool | int | float | str)]
+    if len(taken) < first or len(own) < len(taken) - first:
+        raise AugmentationError(
+            f"{name} must take (sentence, draws) or (batch, keys, vocabulary), and parameters whose defaults "
+            f"are numbers, texts, True or False; it takes {inspect.signature(found)}"
+        )
+    return Entry(
+        name=name,
+        kind=kind,
+        paper="your own",
+        description=inspect.getdoc(found) or "",
+        function=functools.partial(_tokens if kind == "token" else _text, name),
+        meaning="possibly altering",
+        parameters=tuple(Parameter(one.name, one.default, "a parameter of yours") for one in own),
+    )
+
+
+# These carry the name, so that a pipeline can go to another process, which imports the file itself.
+
+
+def _of_entry(name: str, *arguments: Any, **parameters: Any) -> Any:
+    return _called(load(name).function, name, *arguments, **parameters)
+
+
+def _text(name: str, sentence: ParsedSentence, draws: Draws, **parameters: Any) -> str | None:
+    new = _called(load(name), name, sentence, draws, **parameters)
+    if new is None or (isinstance(new, str) and new.strip()):
+        return new
+    raise AugmentationError(f"{name} gave {new!r} for {sentence.text!r}: it must give a text, or None")
+
+
+def _tokens(name: str, batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, **parameters: Any) -> Ragged:
+    new = _called(load(name), name, batch, keys, vocabulary=vocabulary, **parameters)
+    ids = new.ids if isinstance(new, Ragged) and len(new) == len(batch) else np.array([-1])
+    if not len(ids) or 0 <= ids.min() <= ids.max() < vocabulary.size:
+        return new
+    raise AugmentationError(
+        f"{name} must give a Ragged of {len(batch):,} sequences, with ids below {vocabulary.size:,}"
+    )
+
+
+def _called(function: Callable, name: str, *arguments: Any, **parameters: Any) -> Any:
+    try:
+        return function(*arguments, **parameters)
+    except AugmentationError:
+        raise
+    except Exception as error:
+        raise AugmentationError(f"{name} failed: {type(error).__name__}: {error}") from error

@@ -22,7 +22,7 @@ BLOCK_TOKENS = 1 << 17
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundStep:
     """Hold a step that is ready to run.
 
     function: takes the batch or sentence and its draws, all parameters bound; None for `none`.
@@ -67,7 +67,7 @@ class Pipeline:
     """
 
     specification: Specification
-    stages: tuple[tuple[Bound, ...], ...]
+    stages: tuple[tuple[BoundStep, ...], ...]
     encoder: TextEncoder | None = None
 
     @property
@@ -179,11 +179,11 @@ class Pipeline:
         return batch
 
 
-def _works_on_tokens(stage: tuple[Bound, ...]) -> bool:
+def _works_on_tokens(stage: tuple[BoundStep, ...]) -> bool:
     return any(step.function is not None and not step.is_text for step in stage)
 
 
-def _apply(step: Bound, batch: Ragged, keys: np.ndarray) -> Ragged:
+def _apply(step: BoundStep, batch: Ragged, keys: np.ndarray) -> Ragged:
     return batch if step.function is None or step.is_text or len(batch) == 0 else step.function(batch, keys)
 
 
@@ -194,7 +194,7 @@ def _current(row: int, sentences: Parses, changed: Mapping[int, tuple[str, str]]
 
 
 def _rewritten(
-    step: Bound, sentences: Iterable[ParsedSentence], draws: Sequence[Draws]
+    step: BoundStep, sentences: Iterable[ParsedSentence], draws: Sequence[Draws]
 ) -> Iterator[tuple[ParsedSentence, str | None]]:
     """Yield each sentence with its new text, in one call for all or one by one as they are decoded."""
     assert step.function is not None  # only `none` lacks one, and it is no step on text

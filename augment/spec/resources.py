@@ -66,7 +66,7 @@ def resource_hash(where: str | Path) -> str | None:
 
 
 def _hub_snapshot(name: str) -> Path | None:
-    """Return the folder of a hub model in the local cache; None where there is none."""
+    """Return the folder of a hub model in the local cache; None if there is none."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

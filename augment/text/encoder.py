@@ -40,7 +40,7 @@ class TextEncoder:
         self.cls_id, self.sep_id, self.max_length = cls_id, sep_id, max_length
         self._added_tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
         self._added = re.compile("|".join(map(re.escape, self._added_tokens)) or "(?!)")
-        self._words = None if native is None else words_between_spaces(self._clean_tokenizer)
+        self._words = words_between_spaces(self._clean_tokenizer)
         self._pieces = self._empty_pieces()
         self._special = SpecialTokens(self.tokenizer)
 
@@ -70,7 +70,7 @@ class TextEncoder:
     def _empty_pieces(self) -> Any:
         """Return compiled `Pieces` that have met none; None if texts must stay whole."""
         words = self._words
-        if words is None or native is None:
+        if words is None:
             return None
         vocabulary = (words.characters, words.spaced, words.opens_alike)
         pieces = native.Pieces(*vocabulary, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)

@@ -53,7 +53,7 @@ _NOT_PREFIXED = word_set("relay relie outfit refit")
 
 @functools.lru_cache(maxsize=1 << 16)
 def inflect(lemma: str, tag: str) -> str | None:
-    """Return the form of a lemma for a Penn Treebank tag, or None where there is none.
+    """Return the form of a lemma for a Penn Treebank tag, or None if there is none.
 
     >>> inflect("child", "NNS"), inflect("run", "VBG"), inflect("body of water", "NNS")
     ('children', 'running', 'bodies of water')

@@ -1,6 +1,6 @@
 """Hold sentences with their words, tags, lemmas and dependencies, parsed once and read by every rule.
 
-Rules see one set of relations, that of Universal Dependencies (UD), whichever labels the parser writes.
+Rules see one set of relations, Universal Dependencies (UD), whichever labels the parser writes.
 spaCy's English pipelines write ClearNLP's. These differ in names (`dobj`, `nsubjpass`) and in the head of a
 clause with a copula ("She is tall": UD's root is `tall` with the child `is`, ClearNLP's is `is`). `relation`
 and `verb` hide the two differences.
@@ -63,103 +63,46 @@ _PLACE = itemgetter(0, 1)
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 
 
-class SentenceInPython:
-    """Hold the fields of `ParsedSentence` and read its words, as the compiled `Sentence` does."""
-
-    __slots__ = ()  # the dataclass has them
-
-    text: str
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    tags: tuple[str, ...]
-    pos: tuple[str, ...]
-    lemmas: Sequence[str]
-    heads: tuple[int, ...]
-    deps: tuple[str, ...]
-    language: str
-    _children: list[list[int]] | None  # of each word, or None until asked for
-    _copulas: dict[int, int] | None  # by the word they belong to, or None until asked for
-
-    @property
-    def words(self) -> list[str]:
-        """Return the words as they stand in the text, str[W]."""
-        text = self.text
-        return [text[start:end] for start, end in zip(self.starts, self.ends)]
-
-    def word(self, i: int) -> str:
-        """Return word i as it stands in the text."""
-        return self.text[self.starts[i] : self.ends[i]]
-
-    def lower(self, i: int) -> str:
-        """Return word i in small letters; "" in front of the first word (-1) and behind the last."""
-        return self.word(i).lower() if 0 <= i < len(self.starts) else ""
-
-    def children(self, i: int) -> list[int]:
-        """Return the words that depend on word i, left to right."""
-        lists = self._children
-        if lists is None:
-            lists = [[] for _ in self.heads]
-            for child, head in enumerate(self.heads):
-                if child != head:
-                    lists[head].append(child)
-            object.__setattr__(self, "_children", lists)
-        return lists[i]
-
-    def subtree(self, i: int) -> tuple[int, int]:
-        """Return the first and last word among word i and all that depend on it, both included."""
-        self.children(i)
-        children = self._children
-        assert children is not None  # the call has found them
-        words = [i]
-        for word in words:
-            if len(words) > len(children):  # heads make a circle
-                break
-            words += children[word]
-        return min(words), max(words)
-
-    def with_relation(self, wanted: frozenset[str]) -> list[int]:
-        """Return the words whose relation is one of `wanted`, left to right; "acl:relcl" counts as "acl"."""
-        kinds = map(_BASE.__getitem__, self.deps)
-        return [i for i, kind in enumerate(kinds) if kind in wanted]
-
-    def relation(self, i: int) -> str:
-        """Return the relation of word i to its head in UD's terms ("nsubj:pass", "obj", "aux", "root").
-
-        A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is returned as it
-        is.
-        """
-        label = self.deps[i]
-        return _CLEARNLP.get(label, label)
-
-    def verb(self, i: int) -> int:
-        """Return the verb of the clause that word i heads: its copula if it has one (UD), else i itself."""
-        found = self._copulas
-        if found is None:
-            found = {}
-            for child, label in enumerate(self.deps):
-                if label == "cop" and self.heads[child] != child:
-                    found.setdefault(self.heads[child], child)
-            object.__setattr__(self, "_copulas", found)
-        return found.get(i, i)
-
-    def auxiliaries(self, i: int) -> list[int]:
-        """Return the auxiliaries of the clause that word i heads, left to right, without its copula."""
-        return [child for child in self.children(i) if self.relation(child) in _AUXILIARIES]
-
-    def subject(self, i: int) -> int | None:
-        """Return the subject of the clause of word i: the last before the verb, else the first, or None."""
-        found = [child for child in self.children(i) if self.relation(child) in SUBJECTS]
-        verb = self.verb(i)
-        before = [child for child in found if child < verb]
-        return before[-1] if before else found[0] if found else None
+native.set_relations(_CLEARNLP, _BASE, SUBJECTS, _AUXILIARIES)
 
 
-if native is not None:
-    native.set_relations(_CLEARNLP, _BASE, SUBJECTS, _AUXILIARIES)
+if TYPE_CHECKING:
 
+    class _Sentence:
+        """Declare what the compiled Sentence reads of the fields (augment/native/sentence.h)."""
 
-if TYPE_CHECKING or native is None:
-    _Sentence = SentenceInPython
+        words: list[str]
+
+        def word(self, i: int) -> str:
+            """Return word i as it stands in the text."""
+
+        def lower(self, i: int) -> str:
+            """Return word i in small letters; "" in front of the first word (-1) and behind the last."""
+
+        def children(self, i: int) -> list[int]:
+            """Return the words that depend on word i, left to right."""
+
+        def subtree(self, i: int) -> tuple[int, int]:
+            """Return the first and last word among word i and all that depend on it, both included."""
+
+        def with_relation(self, wanted: frozenset[str]) -> list[int]:
+            """Return the words whose relation is one of `wanted`, in order; "acl:relcl" counts as "acl"."""
+
+        def relation(self, i: int) -> str:
+            """Return the relation of word i to its head in UD's terms ("nsubj:pass", "obj", "aux", "root").
+
+            A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is unchanged.
+            """
+
+        def verb(self, i: int) -> int:
+            """Return the verb of the clause that word i heads: its copula if it has one (UD), else i."""
+
+        def auxiliaries(self, i: int) -> list[int]:
+            """Return the auxiliaries of the clause that word i heads, left to right, without its copula."""
+
+        def subject(self, i: int) -> int | None:
+            """Return the subject of word i's clause: the last before the verb, else the first, or None."""
+
 else:
     _Sentence = native.Sentence
 
@@ -218,7 +161,7 @@ class ParsedSentence(_Sentence):
 
     @property
     def root(self) -> int:
-        """Return the root of the (first) sentence; -1 where there is no word."""
+        """Return the root of the (first) sentence; -1 if there is no word."""
         for i, head in enumerate(self.heads):
             if i == head:
                 return i
@@ -261,7 +204,7 @@ class ParsedSentence(_Sentence):
 
 
 class Parses(Protocol):
-    """Read parsed sentences by number: from a list, or from what decodes each as it is asked for."""
+    """Read parsed sentences by number: from a list, or from what decodes each when it is read."""
 
     def __len__(self) -> int: ...
 

@@ -1,50 +1,47 @@
-"""Parse sentences with a spaCy pipeline, in one process or several."""
+"""Parse sentences with a spaCy pipeline, and check their script."""
 
 import functools
 import os
-from collections import deque
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import chain, islice
 from typing import Any
 
 from augment.core.errors import AugmentationError
-from augment.text.language import check_language
 from augment.text.parsed import ParsedSentence
 
 _NOT_READ = ["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"]
-_BATCH_CHARACTERS = 1 << 18  # parsed at a time: some 50,000 words
+_BATCH, _BATCH_CHARACTERS = 256, 1 << 18  # texts parsed at a time, and their characters
+# First words of the Unicode names of a script's letters. Other languages are not checked.
+_LATIN = ("en", "de", "fr", "es", "it", "nl", "pt", "da", "nb", "sv", "fi", "pl", "ro", "ca", "hr")
+_SCRIPTS = {
+    **dict.fromkeys(_LATIN, ("LATIN",)),
+    **dict.fromkeys(("ru", "uk", "mk"), ("CYRILLIC",)),
+    "zh": ("CJK",),
+    "ja": ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"),
+    "ko": ("HANGUL", "CJK"),
+    "el": ("GREEK",),
+}
+_SAMPLE, _CHARACTERS = 200, 400  # texts read, evenly spaced, and characters of each
+_FEWEST = 4  # letters below which nothing is decided
+_LEAST = 0.3  # least share of the letters; a Chinese letter counts as a Latin word of 4
 
 
-def parse_texts(
-    texts: Iterable[str], model: str, batch_size: int = 256, processes: int = 1, any_script: bool = False
-) -> Iterator[ParsedSentence]:
+def parse_texts(texts: Iterable[str], model: str, any_script: bool = False) -> Iterator[ParsedSentence]:
     """Parse texts, in order.
 
-    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this process. any_script:
-    take texts in another script than the pipeline's language too. Memory does not grow with the number of
-    texts: the strings of a batch are freed with it (spaCy's `memory_zone`), and at most two batches a process
-    are ahead of the reader.
+    model: an installed spaCy pipeline or the folder of one. any_script: take texts in another script than the
+    pipeline's language too. Memory does not grow with the number of texts: the strings of a batch are freed
+    with it (spaCy's `memory_zone`).
     """
-    parser = load_parser(model)  # fails here, not in a worker
-    batches = _batches(texts, batch_size)
-    if not any_script:
-        first = next(batches, [])
-        check_language(first, parser.lang, model)
-        batches = chain([first] if first else [], batches)
-    if processes == 1:
-        for batch in batches:
-            yield from _parse_batch(model, batch)
-        return
-    import multiprocessing
-
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        ahead: deque[Any] = deque(
-            pool.submit(_parse_batch, model, batch) for batch in islice(batches, 2 * processes)
-        )
-        while ahead:
-            yield from ahead.popleft().result()
-            ahead.extend(pool.submit(_parse_batch, model, batch) for batch in islice(batches, 1))
+    parser = load_parser(model)
+    for number, batch in enumerate(_batches(texts)):
+        if not number and not any_script:
+            check_language(batch, parser.lang, model)
+        with parser.memory_zone():
+            docs = parser.pipe(batch, batch_size=len(batch))
+            sentences = [_sentence(doc, parser.lang) for doc in docs]
+        yield from sentences
 
 
 @functools.lru_cache(maxsize=2)
@@ -92,24 +89,18 @@ def find_parser(name: str = "") -> str:
     )
 
 
-def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yield batches of `size` texts, or of fewer long ones: a parser's memory grows with the characters."""
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield batches of `_BATCH` texts, or of fewer long ones: a parser's memory grows with the characters."""
     batch: list[str] = []
     characters = 0
     for text in texts:
         batch.append(text)
         characters += len(text)
-        if len(batch) == size or characters >= _BATCH_CHARACTERS:
+        if len(batch) == _BATCH or characters >= _BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-def _parse_batch(model: str, texts: Sequence[str]) -> list[ParsedSentence]:
-    parser = load_parser(model)
-    with parser.memory_zone():
-        return [_sentence(doc, parser.lang) for doc in parser.pipe(texts, batch_size=len(texts))]
 
 
 def _sentence(doc: Any, language: str) -> ParsedSentence:
@@ -147,3 +138,34 @@ def _sentence(doc: Any, language: str) -> ParsedSentence:
         tuple(deps),
         language,
     )
+
+
+def check_language(texts: Sequence[str], language: str, parser: str) -> None:
+    """Refuse texts most of whose letters are of another script than the parser's language.
+
+    texts: a sample of them is read. language: spaCy's code ("en", "zh"). parser: its name, for the message.
+    """
+    wanted = _SCRIPTS.get(language)
+    if wanted is None:
+        return
+    step = max(1, len(texts) // _SAMPLE)
+    letters = Counter("".join(text[:_CHARACTERS] for text in texts[::step]))
+    found: Counter[str] = Counter()
+    for letter, count in letters.items():
+        if letter.isalpha():
+            script = _script(letter)
+            found[script] += count * (1 if script in ("LATIN", "CYRILLIC", "GREEK") else 4)
+    total = sum(found.values())
+    share = sum(found[script] for script in wanted) / max(1, total)
+    if total >= _FEWEST and share < _LEAST:
+        script = found.most_common(1)[0][0]
+        title = "Chinese" if script == "CJK" else script.capitalize()
+        example = next(text for text in texts[::step] if script in map(_script, filter(str.isalpha, text)))
+        raise AugmentationError(
+            f"the parser {parser!r} is for {language!r}, and {1 - share:.0%} of it is in another script "
+            f"({title}: {example[:40]!r}): give a parser for the language of the text"
+        )
+
+
+def _script(letter: str) -> str:
+    return unicodedata.name(letter, "?").partition(" ")[0]

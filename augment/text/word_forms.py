@@ -108,8 +108,11 @@ def articles(text: str, edits: Iterable[Edit]) -> list[Edit]:
 
 def repeats(text: str) -> int:
     """Return how often a word follows itself, letter case aside."""
-    if native is not None and (found := native.repeats(text)) >= 0:
-        return found
+    found = native.repeats(text)
+    return found if found >= 0 else _repeats_beyond_ascii(text)
+
+
+def _repeats_beyond_ascii(text: str) -> int:
     words = text.lower().split()
     count = 0
     for before, after in itertools.pairwise(words):

@@ -23,7 +23,7 @@ _NOT_TEXT = 1 << 20  # "characters" of a token that stands for no text, or for u
 
 
 @dataclass(frozen=True)
-class Words:
+class PieceVocabulary:
     """Describe the tokens of a tokenizer that cuts text at every space.
 
     characters: int32[V], the characters of text that each token stands for, without spaces.
@@ -38,8 +38,8 @@ class Words:
     spelling: tuple[str, tuple[Any, ...]] | None
 
 
-def words_between_spaces(tokenizer: Any) -> Words | None:
-    """Return the `Words` of a tokenizer that cuts text at every space, None for another tokenizer."""
+def words_between_spaces(tokenizer: Any) -> PieceVocabulary | None:
+    """Return what describes a tokenizer that cuts text at every space, None for another tokenizer."""
     settings = json.loads(tokenizer.to_str())
     before, model, steps = settings["pre_tokenizer"] or {}, settings["model"], _normalizers(settings)
     # Added tokens with a space match across pieces, and normalised ones match other letters ("c++" for an
@@ -61,7 +61,7 @@ def words_between_spaces(tokenizer: Any) -> Words | None:
 
 def _words(
     tokenizer: Any, settings: dict[str, Any], sizes: dict[str, int], alike: bool, spelling: Any
-) -> Words:
+) -> PieceVocabulary:
     vocabulary = tokenizer.get_vocab()
     special = {token["content"] for token in settings["added_tokens"]} | {settings["model"].get("unk_token")}
     characters = np.full(max(vocabulary.values()) + 1, _NOT_TEXT, dtype=np.int32)
@@ -70,7 +70,7 @@ def _words(
         if token not in special:
             characters[number] = sizes[token]
             spaced[number] = settings["model"]["type"] == "BPE" and token.startswith(_SPACE)
-    return Words(characters, spaced, alike, spelling)
+    return PieceVocabulary(characters, spaced, alike, spelling)
 
 
 def _by_pairs(tokenizer: Any, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:

@@ -319,11 +319,7 @@ def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
     too. The number is rounded up as in nlpaug, which VaSCL used; one word always stays. Special tokens inside
     the content are neither counted nor deleted.
     """
-    content_sizes(batch, vocabulary)
-    starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
-    first = np.searchsorted(starts, batch.offsets)  # the first word of each sequence, among all words
-    eligible = ~vocabulary.special.take(batch.ids.take(starts).astype(np.intp))
-    words = count_per_sequence(eligible, first)
+    starts, first, eligible, words = _words(batch, vocabulary)
     counts = np.minimum(np.ceil(words * rate).astype(np.int64), np.maximum(words - 1, 0))
     deleted = np.zeros(len(starts), dtype=bool)
     deleted[choose(keys, np.diff(first), counts, eligible)] = True
@@ -365,11 +361,7 @@ def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate
     closing [SEP] included.
     """
     marks = vocabulary.require_punctuation("punctuation")
-    content_sizes(batch, vocabulary)
-    starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
-    first = np.searchsorted(starts, batch.offsets)
-    eligible = ~vocabulary.special.take(batch.ids.take(starts).astype(np.intp))
-    words = count_per_sequence(eligible, first)
+    starts, first, eligible, words = _words(batch, vocabulary)
     most = np.maximum((words * rate).astype(np.int64), 1)
     counts = np.minimum((uniform_per_sequence(keys, 1, stream=1)[:, 0] * most).astype(np.int64) + 1, words)
     chosen = choose(keys, np.diff(first), counts, eligible)
@@ -379,6 +371,19 @@ def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate
         batch.ids, places, marks.take(((draws * np.uint64(len(marks))) >> np.uint64(32)).astype(np.int64))
     )
     return Ragged(ids, batch.offsets + offsets_of(counts))
+
+
+def _words(batch: Ragged, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return where the W words of a batch begin, and which of them are ordinary.
+
+    starts: int64[W], by token. first: int64[N + 1], the first word of each sequence. eligible: bool[W], words
+    that are no special tokens. words: int64[N], the number of these in each sequence.
+    """
+    content_sizes(batch, vocabulary)
+    starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
+    first = np.searchsorted(starts, batch.offsets)
+    eligible = ~vocabulary.special.take(batch.ids.take(starts).astype(np.intp))
+    return starts, first, eligible, count_per_sequence(eligible, first)
 
 
 def keep_run(batch: Ragged, starts: np.ndarray, kept: np.ndarray) -> Ragged:

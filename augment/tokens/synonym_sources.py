@@ -12,6 +12,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from augment.core.errors import AugmentationError
@@ -81,19 +82,6 @@ def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _wordnet(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Return the words of each synset as synonyms (wndb(5WN): the fourth field counts them, in base 16)."""
-    for lines in _wordnet_lines(path):
-        for line in lines:
-            if line.startswith("  "):  # the licence at the head
-                continue
-            fields = line.split(" ")
-            count = int(fields[3], 16)
-            # An adjective may have its position behind it: galore(ip).
-            words = [word.split("(")[0].replace("_", " ") for word in fields[4 : 4 + 2 * count : 2]]
-            for word in words:
-                yield word, words
-
-
-def _wordnet_lines(path: Path) -> Iterator[list[str]]:
     if path.is_dir():
         files = [path / name for name in _WORDNET_FILES if (path / name).exists()]
         texts = [file.read_text(encoding="utf-8") for file in files]
@@ -103,5 +91,12 @@ def _wordnet_lines(path: Path) -> Iterator[list[str]]:
             texts = [archive.read(member).decode("utf-8") for member in members]
     if not texts:
         raise AugmentationError(f"{path} is not a WordNet folder: it has none of {', '.join(_WORDNET_FILES)}")
-    for text in texts:
-        yield text.splitlines()
+    for line in chain.from_iterable(text.splitlines() for text in texts):
+        if line.startswith("  "):  # the licence at the head
+            continue
+        fields = line.split(" ")
+        count = int(fields[3], 16)
+        # An adjective may have its position behind it: galore(ip).
+        words = [word.split("(")[0].replace("_", " ") for word in fields[4 : 4 + 2 * count : 2]]
+        for word in words:
+            yield word, words

@@ -24,28 +24,6 @@ from augment.core.vocabulary import Vocabulary
 from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """Count how much of a text has a synonym; CLEAR, section 3.3: "roughly 40% tokens" of its corpus."""
-
-    tokens: int  # without special tokens
-    covered_tokens: int  # in words that have a synonym
-    words: int
-    covered_words: int
-
-    @property
-    def share(self) -> float:
-        """Return the share of tokens with at least one synonym, 0 to 1."""
-        return self.covered_tokens / max(self.tokens, 1)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.share:.1%} of {self.tokens:,} tokens are in a word with a synonym "
-            f"({self.covered_words / max(self.words, 1):.1%} of {self.words:,} words); CLEAR had about 40% "
-            "of tokens"
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class SynonymTable:
     """Hold E entries (a word in one form), each with its synonyms in that form, as token ids.
@@ -57,8 +35,6 @@ class SynonymTable:
     tokens: int32[]; token_offsets: int64[S + 1]; sequence s is tokens[token_offsets[s]:token_offsets[s + 1]].
     single: int32[vocabulary.size], the entry of a word of one token, or -1.
     hashes (uint64, rising), entries (int32): those of longer words.
-    unmatched: words of the source without any form: the tokenizer lacks a token, or splits the word in two
-        ("well-known").
     """
 
     source: str
@@ -72,7 +48,6 @@ class SynonymTable:
     hashes: np.ndarray
     entries: np.ndarray
     longest: int
-    unmatched: int
 
     def __len__(self) -> int:
         return len(self.head_offsets) - 1
@@ -120,7 +95,6 @@ class SynonymTable:
         first[has_any[np.unique(codes[heads[has_any]], return_index=True)[1]]] = True
         good &= first[owners]
         entries = np.flatnonzero(first)
-        unmatched = len(synonyms) - len(np.unique(entries % len(synonyms)))
         if not len(entries):
             raise AugmentationError(f"synonym table {source}: this tokenizer can write none of its words")
         head_batch, neighbour_batch = batch.take(heads[entries]), batch.take(targets[good])
@@ -136,7 +110,6 @@ class SynonymTable:
             offsets_of(np.bincount(owners[good], minlength=len(heads))[entries]),
             neighbour_batch.ids, neighbour_batch.offsets, single, hashes[order],
             several[order].astype(np.int32), int(lengths.max()),
-            unmatched,
         )  # fmt: skip
 
     def match(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -152,7 +125,9 @@ class SynonymTable:
         if self.longest > 1:
             longer = np.flatnonzero((lengths > 1) & (lengths <= self.longest))
             codes = _hash_words(ids, starts.take(longer), lengths.take(longer))
-            entries[longer] = self._look_up(codes)
+            places = np.minimum(np.searchsorted(self.hashes, codes), len(self.hashes) - 1)
+            known = self.hashes.take(places) == codes
+            entries[longer] = np.where(known, self.entries.take(places), np.int32(-1))
         found = np.flatnonzero(entries >= 0)
         return starts.take(found), lengths.take(found), entries.take(found).astype(np.int64)
 
@@ -163,17 +138,13 @@ class SynonymTable:
         chosen = ((draws >> np.uint64(32)) * counts.astype(np.uint64)) >> np.uint64(32)
         return first + chosen.view(np.int64)
 
-    def coverage(self, batch: Ragged) -> Coverage:
-        """Return what share of a batch has a synonym."""
-        _, lengths, _ = self.match(batch.ids)
-        special = self.vocabulary.special[batch.ids]
-        words = int((self.vocabulary.word_starts(batch.ids) & ~special).sum())
-        return Coverage(int((~special).sum()), int(lengths.sum()), words, len(lengths))
+    def coverage(self, batch: Ragged) -> float:
+        """Return the share of a batch's tokens, special ones aside, that are in a word with a synonym.
 
-    def _look_up(self, codes: np.ndarray) -> np.ndarray:
-        """Return the entry of each hash, or -1: uint64[K] -> int32[K]."""
-        places = np.minimum(np.searchsorted(self.hashes, codes), len(self.hashes) - 1)
-        return np.where(self.hashes.take(places) == codes, self.entries.take(places), np.int32(-1))
+        CLEAR, section 3.3, says "roughly 40% tokens" of its corpus.
+        """
+        _, lengths, _ = self.match(batch.ids)
+        return int(lengths.sum()) / max(1, int((~self.vocabulary.special[batch.ids]).sum()))
 
 
 def _forms(tokenizer: Any) -> list:

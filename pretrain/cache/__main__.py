@@ -7,7 +7,7 @@
 
 --aug writes AugCSE's records (text, augmented, label): one augmentation a sentence, drawn evenly from the set
 and fixed by the seed; the last label, "none", where the sentence came out as it was, white space and quotes
-aside. --positive and --negative write SDA's (text, positive, negative). A column is empty where nothing has
+aside. --positive and --negative write SDA's (text, positive, negative). A column is empty if nothing has
 changed: its view is then the sentence itself, and a negative is absent. Such records stay, as in both papers;
 --unchanged drop leaves them out, as the option of AugCSE's code that its runs with negatives take (its
 published runs do not). Splits, their order and the tokenizer are those of the data; the cache holds tokens,
@@ -17,7 +17,6 @@ The same bytes come out with any number of workers, and after any number of kill
 A task holds one chunk (64 thousand tokens) and its parse.
 """
 
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +25,7 @@ from pydantic import BaseModel, Field
 from pretrain.cache.run import cache
 from pretrain.common import cli
 from pretrain.prepare.executors import ExecutorOptions
+from pretrain.prepare.output import run_figures, submitted
 
 
 class CacheFlags(BaseModel):
@@ -56,7 +56,7 @@ class CacheFlags(BaseModel):
 def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
-        return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
+        return submitted(out)
     lines = [f"{out}: columns {', '.join(manifest['columns'])}; {manifest.get('labels', 0)} labels"]
     for split, part in manifest["splits"].items():
         size = (
@@ -72,35 +72,25 @@ def summary(manifest: dict, out: Path) -> str:
                 f"  {column:10s} {name:34s} {outcomes['drawn']:>10,} {outcomes['rate']:>9.2%} "
                 f"{outcomes['not_applicable'] / max(1, outcomes['drawn']):>15.2%}"
             )
-    if run := manifest.get("run"):
-        lines.append(
-            f"  {run['seconds']} s with {run['workers']} workers, largest task "
-            f"{run['peak_task_bytes'] / 1e6:.0f} MB"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *run_figures(manifest)])
 
 
-def main(*, flags: CacheFlags, where: ExecutorOptions) -> int:
+def main(*, flags: CacheFlags, where: ExecutorOptions) -> None:
     """Augment prepared data once, into records to train on."""
     meant = {"augmented": flags.aug, "positive": flags.positive, "negative": flags.negative}
     columns = {column: spec for column, spec in meant.items() if spec is not None}
-    try:
-        manifest = cache(
-            flags.data,
-            flags.out,
-            columns,
-            flags.seed,
-            flags.resample,
-            flags.synonyms,
-            flags.unchanged,
-            flags.progress,
-            **where.model_dump(),
-        )
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to resume", file=sys.stderr)
-        return 130
+    manifest = cache(
+        flags.data,
+        flags.out,
+        columns,
+        flags.seed,
+        flags.resample,
+        flags.synonyms,
+        flags.unchanged,
+        flags.progress,
+        **where.model_dump(),
+    )
     print(summary(manifest, flags.out))
-    return 0
 
 
 if __name__ == "__main__":

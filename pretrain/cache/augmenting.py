@@ -13,10 +13,9 @@ from augment.spec.grammar import parse
 from augment.spec.pipeline import Pipeline
 from pretrain.data.annotation import Annotation
 from pretrain.data.batch import ViewSpec, label_names
-from pretrain.data.pipelines import build_for, synonyms_for
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
-from pretrain.data.worker import clip
+from pretrain.data.worker import build_for, clip, synonyms_for
 
 LABELLED = "augmented"
 COLUMNS = ("positive", "negative", LABELLED)
@@ -121,7 +120,7 @@ def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
 def open_pipelines(reader: ShardReader, columns: dict[str, str], synonyms: str | None) -> dict[str, Pipeline]:
     """Build each column's augmentation for this data.
 
-    Raises: as `pipelines.build_for`, and AugmentationError where a synonym table is missing.
+    Raises: as `worker.build_for`, and AugmentationError where a synonym table is missing.
     """
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)

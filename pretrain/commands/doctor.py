@@ -145,17 +145,14 @@ def packages() -> Findings:
 
 
 def compiled() -> Findings:
-    """Say whether the compiled loops of augmentation and the compiled layers are there."""
-    from augment.core.compiled import native
+    """Say whether the compiled layers are there."""
     from pretrain.model.kernels.native import available
 
     todo = "install a C++17 compiler and Python's headers, then `pip install --force-reinstall --no-deps .`"
-    if native is None:
-        yield Finding("note", "text augmentation runs in Python: same results, many times slower", todo)
     if (instructions := available()) is None:
         yield Finding("note", "CPU layers run in plain torch: same results but for rounding, slower", todo)
-    if native is not None and instructions is not None:
-        yield Finding("ok", f"text augmentation and CPU layers are compiled; they use {instructions} here")
+    else:
+        yield Finding("ok", f"CPU layers are compiled; they use {instructions} here")
 
 
 def parser() -> Findings:

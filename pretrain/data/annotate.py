@@ -8,9 +8,8 @@ from pathlib import Path
 
 from augment.core.errors import AugmentationError
 from augment.core.ragged import Ragged
-from augment.text.language import check_language
 from augment.text.parsed import ParsedSentence
-from augment.text.parsing import find_parser, load_parser, parse_texts
+from augment.text.parsing import check_language, find_parser, load_parser, parse_texts
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.data.annotation import MOST_CHARACTERS, pack

@@ -80,11 +80,9 @@ class Annotation:
         return len(self._text_ends) - 1
 
     def _compile(self) -> None:
-        self._compiled = None  # what reads sentences, where there is one
-        if native is not None:
-            tables = map(tuple, (self._tags, self._pos, self._relations, self._lemmas))
-            columns = (self._texts, self._text_ends, self._bounds, self._columns)
-            self._compiled = native.Columns(ParsedSentence, *columns, *tables, self._language)
+        tables = map(tuple, (self._tags, self._pos, self._relations, self._lemmas))
+        columns = (self._texts, self._text_ends, self._bounds, self._columns)
+        self._compiled = native.Columns(ParsedSentence, *columns, *tables, self._language)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__ if name != "_compiled"}
@@ -102,23 +100,7 @@ class Annotation:
 
         It has no words where the row has no text, or one longer than `MOST_CHARACTERS`.
         """
-        if self._compiled is not None:
-            return self._compiled.sentence(row)
-        text = self.text(row)
-        starts, ends, heads, tags, lemmas, relations = self._columns[
-            :, self._bounds[row] : self._bounds[row + 1]
-        ].tolist()
-        return ParsedSentence(
-            text,
-            tuple(starts),
-            tuple(ends),
-            tuple(map(self._tags.__getitem__, tags)),
-            tuple(map(self._pos.__getitem__, tags)),
-            _Lemmas(text, starts, ends, lemmas, self._lemmas),
-            tuple(heads),
-            tuple(map(self._relations.__getitem__, relations)),
-            self._language,
-        )
+        return self._compiled.sentence(row)
 
 
 def _tables(data: bytes) -> tuple[list[list[str]], list[str], list[str]]:
@@ -150,7 +132,7 @@ def _characters(texts: bytes, ends: np.ndarray) -> np.ndarray:
         raise ValueError("the ends of the texts do not rise")
     if texts.isascii():
         return np.diff(ends)
-    texts.decode()  # a ValueError where it is no UTF-8
+    texts.decode()  # a ValueError if it is no UTF-8
     first = (np.frombuffer(texts, "u1") & 0xC0) != 0x80  # the first byte of a character
     if not first[ends[ends < len(texts)]].all():
         raise ValueError("a text ends inside a character")
@@ -195,41 +177,8 @@ def _check_words(
     refuse(head[reached] != reached, "words depend on each other in a cycle")
 
 
-class _Lemmas(Sequence[str]):
-    """The lemmas of a stored sentence, made when they are asked for.
-
-    A rule reads a few, and all would take as long as the rest.
-    """
-
-    __slots__ = ("_ends", "_numbers", "_starts", "_table", "_text")
-
-    def __init__(self, text: str, starts: list[int], ends: list[int], numbers: list[int], table: list[str]):
-        self._text, self._starts, self._ends, self._numbers, self._table = text, starts, ends, numbers, table
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, i: Any) -> Any:
-        if isinstance(i, slice):
-            return tuple([self[j] for j in range(*i.indices(len(self)))])
-        number = self._numbers[i]
-        return self._table[number] if number else self._text[self._starts[i] : self._ends[i]].lower()
-
-    def __eq__(self, other: object) -> bool:
-        return tuple(self) == tuple(other) if isinstance(other, (tuple, _Lemmas)) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (list(self),)
-
-
 class Sentences:
-    """The parses of n records, one column of each, decoded as they are asked for.
+    """The parses of n records, one column of each, each decoded when it is read.
 
     annotations: of the chunks, by number; chunk, row: int64[n], the chunk of each and its row there.
     """

@@ -1,4 +1,4 @@
-"""The types of a batch: what is asked of the loader (`BatchSpec`), and what it gives (`RankBatch`)."""
+"""The types of a batch: the order to the loader (`BatchSpec`) and what it returns (`RankBatch`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ class View:
     tokens: the view, never masked.
     identities: int64[n], equal for views made of the same sequence of tokens, wherever they are, before
         augmentation: two views of one sentence have one identity.
-    present: bool[n], False where a view of role "negative" has nothing to be made of: the record has no
+    present: bool[n], False if a view of role "negative" has nothing to be made of: the record has no
         negative, so that the view is the text's; or the data has no such column, and the augmentation left
         the text unchanged.
     """

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.data.lanes import AnyLanes
-from pretrain.data.shards import DamagedShard, ShardReader
+from pretrain.data.lanes import Lanes
+from pretrain.data.shards import ShardReader
 
-_MOST_CHECKED = 100  # recorded chunks that are read at a start, to say which have been repaired
 _RECORDED = "recorded as damaged earlier in this run"
 
 
@@ -38,7 +37,7 @@ def known_damaged(rows: Iterable[dict[str, Any]]) -> dict[int, str]:
 def replay(
     chunk: np.ndarray,
     index: np.ndarray,
-    lanes: AnyLanes,
+    lanes: Lanes,
     steps: tuple[int, int],
     served: tuple[int, int],
     rows: Iterable[dict[str, Any]],
@@ -56,7 +55,7 @@ def replay(
     shape = (stop - first, served[1] - served[0], -1)
     chunks, indices = chunk.reshape(shape), index.reshape(shape)
     drawn, drawn_index = chunks.copy(), indices.copy()
-    epochs = np.asarray(lanes.epoch_of(np.arange(first, stop)))
+    epochs = lanes.epochs_of(np.arange(first, stop))
     for row in sorted(rows, key=lambda row: row["step"]):
         begin = max(row["step"] - first, 0)
         there = np.flatnonzero(epochs[begin:] == row["epoch"]) + begin
@@ -72,48 +71,23 @@ def describe_substitution(row: dict[str, Any]) -> str:
     since = "; earlier steps of this epoch may have read other data here" if row.get("under_way") else ""
     return (
         f"chunk {row['chunk']} is damaged ({row['reason']}): lane {row['lane']} reads chunk "
-        f"{row['replacement']} in its place "
-        f"from step {row['step'] + 1} on{since}. The checkpoints record it, and it stays replaced in this "
-        "run, also when it is "
-        "repaired"
+        f"{row['replacement']} in its place from step {row['step'] + 1} on{since}. The checkpoints record "
+        "it, and it stays replaced in this run, also when it is repaired"
     )
 
 
 def describe_record(
     reader: ShardReader, rows: Sequence[dict[str, Any]], verb: str = "replaced"
 ) -> str | None:
-    """Describe the chunks that a run's record names as damaged; None where it names none.
+    """Describe the chunks that a run's record names as damaged; None if it names none.
 
-    Reads up to 100 of them, to name those that have been repaired. verb: what the run does with them.
+    verb: what the run does with them.
     """
-    known = sorted(known_damaged(rows))
-    if not known:
+    chunks = sorted(known_damaged(rows))
+    if not chunks:
         return None
-    sound = [
-        chunk for chunk in known[:_MOST_CHECKED] if chunk < reader.num_chunks and _is_sound(reader, chunk)
-    ]
-    text = (
-        f"{len(known)} damaged chunk(s) of {reader.folder / reader.split} are in this run's record and stay "
-        f"{verb}: "
-        f"{_listed(known)}"
+    listed = ", ".join(map(str, chunks[:20])) + (f" and {len(chunks) - 20} more" if chunks[20:] else "")
+    return (
+        f"{len(chunks)} damaged chunk(s) of {reader.folder / reader.split} are in this run's record and stay "
+        f"{verb}, also if they have been repaired: {listed}. A new run reads them"
     )
-    if sound:
-        text += (
-            f". Readable again, so repaired since: {_listed(sound)}. This run keeps to its record, or its "
-            "data would change in "
-            "the middle; a new run reads them"
-        )
-    return text
-
-
-def _is_sound(reader: ShardReader, chunk: int) -> bool:
-    try:
-        reader.read(chunk)
-    except DamagedShard:
-        return False
-    return True
-
-
-def _listed(chunks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, chunks[:20]))
-    return shown + (f" and {len(chunks) - 20} more" if len(chunks) > 20 else "")

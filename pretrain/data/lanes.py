@@ -18,7 +18,6 @@ in O(B).
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 
@@ -107,7 +106,7 @@ def lanes_of_rank(lanes: int, rank: int, world_size: int) -> tuple[int, int]:
 
 
 def most_lanes(lanes: int, world_size: int) -> int:
-    """Return the most lanes that one of so many ranks serves."""
+    """Return the largest number of lanes that a rank serves."""
     return -(-lanes // world_size)
 
 
@@ -190,17 +189,13 @@ class Lanes:
         require_lanes(self.lanes, self.global_batch, world_size)
         return lanes_of_rank(self.lanes, rank, world_size)
 
-    @overload
-    def epoch_of(self, step: int) -> int: ...
-
-    @overload
-    def epoch_of(self, step: np.ndarray) -> np.ndarray: ...
-
-    def epoch_of(self, step: int | np.ndarray) -> int | np.ndarray:
+    def epoch_of(self, step: int) -> int:
         """Return the epoch that a step belongs to, counted from 0."""
-        if isinstance(step, np.ndarray):
-            return self._places(step)[0]
-        return int(self._places(np.array([step]))[0][0])
+        return int(self.epochs_of(np.array([step]))[0])
+
+    def epochs_of(self, steps: np.ndarray) -> np.ndarray:
+        """Return the epoch that each step belongs to: int64[n]."""
+        return self._places(steps)[0]
 
     def _places_of_growth(self) -> np.ndarray:
         """Return where a lane stands at each step of the growth, and behind it: int64[2, growth_steps + 1].
@@ -300,7 +295,7 @@ class Lanes:
         return self._epochs[epoch]
 
 
-class MixedLanes:
+class MixedLanes(Lanes):
     """The order of several sets of data, of which each step reads one: a pure function of (seed, step).
 
     Set k has its own `Lanes`, of which it gives one step after the other, at the steps of the run that are
@@ -342,10 +337,6 @@ class MixedLanes:
         self._start = hash_words(seed, _ORDER_OF_SETS)
         self._counted = (0, np.zeros(len(self.sets), dtype=np.int64))
 
-    def slice_of(self, rank: int, world_size: int) -> tuple[int, int]:
-        """As `Lanes.slice_of`."""
-        return self.sets[0].slice_of(rank, world_size)
-
     def set_of(self, steps: np.ndarray) -> np.ndarray:
         """Return the number of the set that each of the steps int64[n] reads: int64[n]."""
         points = self._start + steps.astype(np.uint64) * np.uint64(_GOLDEN)
@@ -363,19 +354,12 @@ class MixedLanes:
         self._counted = (last, counts)
         return counts
 
-    @overload
-    def epoch_of(self, step: int) -> int: ...
-
-    @overload
-    def epoch_of(self, step: np.ndarray) -> np.ndarray: ...
-
-    def epoch_of(self, step: int | np.ndarray) -> int | np.ndarray:
+    def epochs_of(self, steps: np.ndarray) -> np.ndarray:
         """Return the epoch, of the set that it reads, that each step belongs to; steps rise by 1."""
-        steps = np.atleast_1d(np.asarray(step, dtype=np.int64))
         epochs = np.empty(len(steps), dtype=np.int64)
         for number, rows, own in self._own_steps(int(steps[0]), int(steps[-1]) + 1):
-            epochs[rows] = self.sets[number].epoch_of(own + np.arange(len(rows)))
-        return epochs if isinstance(step, np.ndarray) else int(epochs[0])
+            epochs[rows] = self.sets[number].epochs_of(own + np.arange(len(rows)))
+        return epochs
 
     def step_before(self, step: int) -> int | None:
         """Return the step before this one of the same set and epoch, or None."""
@@ -386,10 +370,6 @@ class MixedLanes:
         while self.set_of(np.array([before]))[0] != number:
             before -= 1
         return before
-
-    def draw(self, step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `Lanes.draw`."""
-        return self.draw_steps(step, step + 1, lane_start, lane_stop)
 
     def draw_steps(
         self, first: int, stop: int, lane_start: int, lane_stop: int
@@ -413,9 +393,6 @@ class MixedLanes:
         """Return (set, its steps minus `first`, int64[n], how many it gave before) of the steps' sets."""
         before, sets = self.taken(first), self.set_of(np.arange(first, stop))
         return [(int(k), np.flatnonzero(sets == k), int(before[k])) for k in np.unique(sets)]
-
-
-AnyLanes = Lanes | MixedLanes
 
 
 def _divisors(value: int) -> list[int]:

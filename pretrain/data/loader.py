@@ -19,9 +19,9 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, label_names
 from pretrain.data.damage import substitution_key
-from pretrain.data.lanes import AnyLanes, Lanes, MixedLanes
+from pretrain.data.lanes import Lanes, MixedLanes
 from pretrain.data.processes import WorkerProcesses
-from pretrain.data.shards import SeveralSets, ShardReader
+from pretrain.data.shards import MixedShardReader, ShardReader
 from pretrain.data.worker import BlockMaker
 
 # A block is this many sequences where a step of a worker's lanes has fewer (below some 2,000 the fixed cost
@@ -39,7 +39,6 @@ class LoaderSettings:
     global_batch, lanes: B and L, see `pretrain.data.lanes`.
     workers: processes; 0 makes the batches in this one.
     damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
-    prefetch: blocks that each worker makes ahead.
     start_batch, growth_steps: of a batch that grows to B at first.
     """
 
@@ -48,7 +47,6 @@ class LoaderSettings:
     lanes: int
     workers: int = 0
     damaged: str = "refuse"
-    prefetch: int = 2
     start_batch: int | None = None
     growth_steps: int = 0
 
@@ -131,7 +129,7 @@ class Loader:
         UserError: lanes, batch and world size do not fit; two views are labelled; an augmentation works on
             text, and the data has none; the corpus is smaller than a batch; its longest sequence is longer
             than max_length. Raised by a worker, it arrives here as it was.
-        AugmentationError: a specification is wrong, or that of a labelled view no list of alternatives.
+        AugmentationError: a specification is wrong, or a labelled view's is no list of alternatives.
     """
 
     def __init__(
@@ -205,7 +203,7 @@ class Loader:
 
     def _iterate_workers(self) -> Generator[RankBatch, None, None]:
         settings = self.settings
-        processes = WorkerProcesses(self.maker, self.items, settings.workers, settings.prefetch)
+        processes = WorkerProcesses(self.maker, self.items, settings.workers)
         try:
             for batch in self._batches(processes):
                 yield batch
@@ -238,10 +236,10 @@ class _BlockItems:
         return (steps + lanes for steps in self.steps() for lanes in self.groups)
 
 
-def lanes_of(reader: ShardReader, settings: LoaderSettings) -> AnyLanes:
+def lanes_of(reader: ShardReader, settings: LoaderSettings) -> Lanes:
     """Return the order of a split's data."""
     order = settings.seed, settings.global_batch, settings.lanes
-    if isinstance(reader, SeveralSets):
+    if isinstance(reader, MixedShardReader):
         return MixedLanes([part.chunk_sizes for part in reader.parts], reader.shares, *order)
     return Lanes(reader.chunk_sizes, *order, settings.start_batch, settings.growth_steps)
 

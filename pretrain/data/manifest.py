@@ -137,14 +137,8 @@ def read_manifest(folder: str | Path) -> dict:
         )
     try:
         manifest = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read: {error.strerror}. Restore it from a copy, or prepare the data again."
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path} is damaged ({error}). Restore it from a copy, or prepare the data again."
-        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
     if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
         found = manifest.get("format")
         raise UserError(
@@ -153,10 +147,12 @@ def read_manifest(folder: str | Path) -> dict:
     try:
         _Manifest.model_validate(manifest)
     except ValidationError as error:
-        raise UserError(
-            f"{path} is damaged: {_faults(error)}. Restore it from a copy, or prepare the data again."
-        ) from None
+        raise _damaged(path, _faults(error)) from None
     return manifest
+
+
+def _damaged(path: Path, why: object) -> UserError:
+    return UserError(f"{path} is damaged: {why}. Restore it from a copy, or prepare the data again.")
 
 
 def preparation_of(manifest: dict) -> int | None:

@@ -3,7 +3,7 @@
 Each worker has a pipe of its own to the training process, and nothing is shared: no queue, no lock. One that
 dies, even in the middle of a block, closes its pipe, and the training process reads that end instead of
 waiting for the rest. torch's DataLoader sends all blocks through one queue, learns of a death by SIGCHLD, and
-waits for ever where that signal comes just before it begins to read.
+waits forever where that signal comes just before it begins to read.
 """
 
 import atexit
@@ -27,6 +27,8 @@ from pretrain.common.processes import die_with
 from pretrain.data.batch import RankBatch
 from pretrain.data.worker import BlockMaker
 
+_AHEAD = 2  # blocks that each worker makes before they are read
+
 
 class WorkerProcesses:
     """The blocks of `items`, from worker processes, in order.
@@ -34,12 +36,9 @@ class WorkerProcesses:
     Args:
         maker: what each worker runs.
         items: arguments of `BlockMaker.make`, of one block each; worker w of W makes every W-th.
-        prefetch: blocks that each worker makes ahead.
     """
 
-    def __init__(
-        self, maker: BlockMaker, items: Iterable[tuple[int, int, int, int]], workers: int, prefetch: int
-    ) -> None:
+    def __init__(self, maker: BlockMaker, items: Iterable[tuple[int, int, int, int]], workers: int) -> None:
         import webdataset  # noqa: F401 - before forking: loaded once, its memory shared
 
         # fork: a worker shares the parent's pages and starts in milliseconds; it never touches a device.
@@ -48,9 +47,7 @@ class WorkerProcesses:
         for number in range(workers):
             receiver, sender = context.Pipe(duplex=False)
             share = itertools.islice(items, number, None, workers)
-            worker = context.Process(
-                target=_work, args=(maker, share, sender, prefetch, os.getpid()), daemon=True
-            )
+            worker = context.Process(target=_work, args=(maker, share, sender, os.getpid()), daemon=True)
             worker.start()
             sender.close()  # before the next fork: then a pipe ends when its worker is gone
             self._workers.append(worker)
@@ -123,15 +120,11 @@ class _Failure:
 
 
 def _work(
-    maker: BlockMaker,
-    items: Iterable[tuple[int, int, int, int]],
-    sender: Connection,
-    prefetch: int,
-    parent: int,
+    maker: BlockMaker, items: Iterable[tuple[int, int, int, int]], sender: Connection, parent: int
 ) -> None:
     """Make the blocks of `items` and send them; a thread waits for the pipe while the next one is made."""
     _start_worker(parent)
-    room = threading.Semaphore(prefetch)
+    room = threading.Semaphore(_AHEAD)
     made: queue.SimpleQueue[RankBatch | _Failure | None] = queue.SimpleQueue()
     sending = threading.Thread(target=_send, args=(sender, made, room), daemon=True)
     sending.start()

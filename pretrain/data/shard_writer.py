@@ -3,8 +3,10 @@
 `pretrain.data.shards` describes the format.
 """
 
+import contextlib
 import errno
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +41,18 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         UserError: the disk is full.
     """
-    try:
+    with naming_full_disk(path):
         replace_durably(path, data)
+
+
+@contextlib.contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Raise UserError in place of an OSError that says that the disk is full (ENOSPC, EDQUOT)."""
+    try:
+        yield
     except OSError as error:
-        raise_if_disk_full(error, path)
-        raise
-
-
-def raise_if_disk_full(error: OSError, path: Path) -> None:
-    """Turn ENOSPC and EDQUOT into the one message a user needs; return for any other error."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise UserError(
             f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: "
             "free some space or choose another --out, and run the same command again; "
@@ -71,13 +75,10 @@ class ShardWriter:
         self.record: dict[str, Any] = {}  # the manifest's entry, once the shard is complete
         self._suffix, self._code = TOKEN_MEMBERS[dtype]
         self._rows: list[list[int]] = []
-        try:
+        with naming_full_disk(self.path):
             make_folder(temporary or self.path.parent)
             make_folder(self.path.parent)
             self._partial, self._stream = open_partial(self.path, temporary)
-        except OSError as error:
-            raise_if_disk_full(error, self.path)
-            raise
         # Fixed time, owner and mode, no encoder: the same arrays give the same bytes.
         self._tar = webdataset.TarWriter(
             self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444
@@ -110,11 +111,8 @@ class ShardWriter:
         sample.update(annotation or {})
         sample[f"tokens.{self._suffix}"] = np.ascontiguousarray(sequences.ids, self._code).tobytes()
         begin = self._tar.tarstream.offset
-        try:
+        with naming_full_disk(self.path):
             self._tar.write({"__key__": key, **sample})
-        except OSError as error:
-            raise_if_disk_full(error, self.path)
-            raise
         self._rows.append(
             [begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)]
         )
@@ -125,13 +123,13 @@ class ShardWriter:
     def __exit__(self, kind, error, trace) -> None:
         try:
             if kind is None:
-                self._tar.close()
-                sync(self._stream)
-                self.record = self._describe()
-                rename_durably(self._partial, self.path)
-        except OSError as failure:
+                with naming_full_disk(self.path):
+                    self._tar.close()
+                    sync(self._stream)
+                    self.record = self._describe()
+                    rename_durably(self._partial, self.path)
+        except (OSError, UserError):
             self._discard()
-            raise_if_disk_full(failure, self.path)
             raise
         if kind is not None:
             self._discard()

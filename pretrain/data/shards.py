@@ -269,7 +269,7 @@ class ShardReader:
             self.close()
 
 
-class SeveralSets(ShardReader):
+class MixedShardReader(ShardReader):
     """A split of several prepared folders, read as one: chunks and sequences are numbered set after set.
 
     Columns are all that any set has: a record lacks those that its own set has not, as records may. What a

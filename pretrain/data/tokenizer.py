@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -79,7 +80,9 @@ def train_tokenizer(
         alphabet = _alphabet(sample, tokenizer.normalizer, vocabulary // 2)
         # Ties between merges are broken by the pieces' numbers, and the trainer numbers "##x" as it meets
         # them in a randomly seeded map. Named as special tokens they have their numbers beforehand.
-        inner = alphabet if len(alphabet) <= 2000 else [c for c in alphabet if not _is_ideograph(c)]
+        # BERT's normalizer makes a word of an ideograph, so that it is never inside one.
+        apart = re.compile("[\u4e00-\u9fff\u3400-\u4dbf]")
+        inner = alphabet if len(alphabet) <= 2000 else [c for c in alphabet if not apart.match(c)]
         shared["special_tokens"] = [*special, *(f"##{character}" for character in inner)]
         trainer: Any = trainers.WordPieceTrainer(
             **shared, continuing_subword_prefix="##", initial_alphabet=alphabet, limit_alphabet=len(alphabet)
@@ -124,11 +127,6 @@ def _alphabet(texts: list[str], normalizer: Any, most: int) -> list[str]:
     covered = accumulate(counts[character] for character in frequent)
     needed = 1 + sum(1 for count in covered if count < enough)
     return sorted(frequent[: max(2000, min(needed, most))])
-
-
-def _is_ideograph(character: str) -> bool:
-    """Return whether BERT's normalizer makes a word of a character, so that it is never inside one."""
-    return "\u4e00" <= character <= "\u9fff" or "\u3400" <= character <= "\u4dbf"
 
 
 def _batched(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
@@ -295,16 +293,14 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Save as a Hugging Face folder, whole or not at all. Raises: UserError when the disk is full."""
     import uuid
 
-    from pretrain.data.shard_writer import raise_if_disk_full
+    from pretrain.data.shard_writer import naming_full_disk
 
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
-        with library_errors():
-            tokenizer.save_pretrained(partial)
-        put_in_place(partial, folder)
-    except OSError as error:
-        raise_if_disk_full(error, folder)
-        raise
+        with naming_full_disk(folder):
+            with library_errors():
+                tokenizer.save_pretrained(partial)
+            put_in_place(partial, folder)
     finally:
         discard(partial)
 

@@ -5,27 +5,73 @@
 work and never what comes out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from augment.core.identity import equal_sequences, sequence_identities
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged, offsets_of, segment_indices
-from augment.spec.grammar import alternatives
+from augment.core.vocabulary import Vocabulary
+from augment.spec.build import build
+from augment.spec.grammar import alternatives, needs_synonyms, needs_text
 from augment.spec.pipeline import Pipeline
+from augment.text.encoder import TextEncoder
+from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
+from pretrain.data.annotation import WHOLE
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, View, ViewSpec, label_names
 from pretrain.data.chunk_cache import ChunkCache
 from pretrain.data.damage import known_damaged, replay
-from pretrain.data.lanes import AnyLanes
+from pretrain.data.lanes import Lanes
 from pretrain.data.masking import mask_tokens
-from pretrain.data.pipelines import build_for
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.ledger.hashes import batch_words, label_words, masking_words, sequence_words, view_words
 
 _ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is given up
+
+
+def synonyms_for(
+    specs: Iterable[str], path: Path | str | None, tokenizer: Any, vocabulary: Vocabulary
+) -> SynonymTable | None:
+    """Load the synonym table if any of the specifications needs one: loading takes seconds."""
+    return SynonymTable.load(path, tokenizer, vocabulary) if any(map(needs_synonyms, specs)) else None
+
+
+def build_for(
+    reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None
+) -> Pipeline:
+    """Build the pipeline of a specification for views of this data.
+
+    Raises:
+        AugmentationError: the specification is wrong, or what it needs is missing.
+        UserError: it has augmentations of text, and the data was prepared without them, or has texts that
+            were cut.
+    """
+    if not needs_text(spec):
+        return build(spec, vocabulary, synonyms)
+    if reader.annotation is None:
+        raise UserError(
+            f"the augmentation {spec!r} works on text, and {reader.folder} holds tokens only: prepare the "
+            "data with "
+            "--annotate MODEL (a spaCy pipeline, such as en_core_web_sm), which keeps text and parse beside "
+            "the tokens"
+        )
+    if reader.annotation.get("texts") != WHOLE:
+        raise UserError(
+            f"the augmentation {spec!r} works on whole texts, and {reader.folder} was annotated by an "
+            "earlier version, which cut "
+            f"them to {reader.max_length} tokens before it parsed them: prepare the data again "
+            "(--overwrite true)"
+        )
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(reader.tokenizer_path / "tokenizer.json"))
+    encoder = TextEncoder(tokenizer, vocabulary.cls_id, vocabulary.sep_id, reader.max_length)
+    return build(spec, vocabulary, synonyms, encoder)
 
 
 class BlockMaker:
@@ -42,7 +88,7 @@ class BlockMaker:
         slots: chunks to keep in memory.
 
     Raises:
-        AugmentationError, UserError: as `pretrain.data.pipelines.build_for`.
+        AugmentationError, UserError: as `build_for`.
 
     A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict:
     step, epoch, lane, chunk, replacement, reason; passed, the chunks that would have stood before the
@@ -53,7 +99,7 @@ class BlockMaker:
     def __init__(
         self,
         reader: ShardReader,
-        lanes: AnyLanes,
+        lanes: Lanes,
         spec: BatchSpec,
         skip_damaged: bool,
         recorded: Sequence[dict],
@@ -85,7 +131,7 @@ class BlockMaker:
         original, ids = self._cache.gather(places), self._cache.numbers(places)
         self._check_lengths(original, ids)
         steps = np.arange(first_step, stop_step)
-        epochs = np.repeat(self.lanes.epoch_of(steps), len(original) // len(steps))
+        epochs = np.repeat(self.lanes.epochs_of(steps), len(original) // len(steps))
         rates = np.repeat(masking.rate_at(steps), len(original) // len(steps))
         masked = [
             mask_tokens(
@@ -135,7 +181,7 @@ class BlockMaker:
         """Return what a view is made of, as (sequences, columns, there).
 
         columns: int64[n], the column that each sequence is from. there: bool[n], of a column of negatives,
-        where there is one; else None.
+        if there is one; else None.
         """
         columns = self.reader.columns
         name = spec.role if spec.role in columns else spec.column
@@ -169,7 +215,8 @@ class BlockMaker:
                     raise
         substitutions: list[dict] = []
         if self._damaged and not needed.isdisjoint(self._damaged):
-            substitutions = self._replace(chunk, index, needed, first_step, stop_step, lane_start, lane_stop)
+            steps, lanes = (first_step, stop_step), (lane_start, lane_stop)
+            substitutions = self._replace(chunk, index, needed, steps, lanes)
         return self._cache.places(chunk, index), substitutions
 
     def _load(self, chunk: int, needed: set[int]) -> None:
@@ -186,10 +233,8 @@ class BlockMaker:
         chunk: np.ndarray,
         index: np.ndarray,
         needed: set[int],
-        first_step: int,
-        stop_step: int,
-        lane_start: int,
-        lane_stop: int,
+        steps: tuple[int, int],
+        lanes: tuple[int, int],
     ) -> list[dict]:
         """Point draws from damaged chunks, in place, at others; return the substitutions.
 
@@ -197,6 +242,7 @@ class BlockMaker:
         index modulo its size. That depends on the order of the data and on which chunks are good, not on who
         reads.
         """
+        (first_step, stop_step), (lane_start, lane_stop) = steps, lanes
         shape = (stop_step - first_step, lane_stop - lane_start, -1)
         drawn = chunk.reshape(shape).copy()
         chunks, indices = chunk.reshape(shape), index.reshape(shape)
@@ -204,7 +250,7 @@ class BlockMaker:
         for number in sorted(needed & self._damaged.keys()):
             for row in np.flatnonzero((drawn == number).any(axis=(1, 2))):
                 step = first_step + int(row)
-                epoch = int(self.lanes.epoch_of(step))
+                epoch = self.lanes.epoch_of(step)
                 replacement, passed = self._replacement(epoch, number, needed)
                 hit = drawn[row] == number
                 chunks[row][hit] = replacement
@@ -299,7 +345,7 @@ def clip(view: Ragged, max_length: int | None) -> Ragged:
     """Cut sequences longer than max_length, and end them with their own last token ([SEP]).
 
     Augmentations that lengthen (`subs`, `repeat`) may pass what the model takes. int32 ids as they came; the
-    same object where nothing is too long.
+    same object if nothing is too long.
     """
     lengths = view.lengths
     if max_length is None or len(view) == 0 or int(lengths.max()) <= max_length:

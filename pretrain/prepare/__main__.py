@@ -3,10 +3,10 @@
     python -m pretrain.prepare --source embedded --out data/embedded
     python -m pretrain.prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --out data/mine
     python -m pretrain.prepare --source nli_for_simcse.csv --unit record --max_length 32 --out data/nli
-    python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm
+    python -m pretrain.prepare --config data_wikipedia_bookcorpus --out DIR --executor slurm --partition P
 
-Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, one
-run of 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
+Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, two
+times 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
 0.8 GB. Measured: 0.39 GB for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The
 tokenizer's sample is bounded by `tokenizer_megabytes`. Until the work is done, the disk holds the cleaned
 text once more, and of units sequence and document 4 bytes a token too.
@@ -28,6 +28,7 @@ from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
 from pretrain.data.tokenizer import MOST_ACCENTED, folds
 from pretrain.prepare.executors import ExecutorOptions
+from pretrain.prepare.output import run_figures, submitted
 
 
 class PrepareFlags(BaseModel):
@@ -41,7 +42,7 @@ class PrepareFlags(BaseModel):
     progress: bool = Field(True, description="show progress bars")
 
 
-def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
+def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> None:
     """Turn raw text into a tokenizer and shuffled, de-duplicated shards."""
     from pretrain.prepare.run import prepare
 
@@ -54,15 +55,10 @@ def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
     if "sources" not in tree:
         print("no --source: this prepares 'embedded', the documentation of installed Python packages")
     signal.signal(signal.SIGTERM, _terminate)
-    try:
-        manifest = prepare(
-            config, flags.out, **where.model_dump(), overwrite=flags.overwrite, progress=flags.progress
-        )
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to resume", file=sys.stderr)
-        return 130
+    manifest = prepare(
+        config, flags.out, **where.model_dump(), overwrite=flags.overwrite, progress=flags.progress
+    )
     print(summary(manifest, flags.out))
-    return 0
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -100,7 +96,7 @@ def _recipe(path: Path) -> dict[str, Any]:
 def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     if not manifest:
-        return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
+        return submitted(out)
     lines = [
         f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary "
         f"{manifest['vocabulary_size']}{_folded(out / manifest['tokenizer'])}"
@@ -129,10 +125,7 @@ def summary(manifest: dict, out: Path) -> str:
     counts = manifest.get("counts", {})
     lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in counts.items() if count]
     lines += [f"  not read: {fault}" for fault in manifest.get("faults", [])]
-    if run := manifest.get("run"):
-        peak = run["peak_task_bytes"] / 1e6
-        lines.append(f"  {run['seconds']} s with {run['workers']} workers, largest task {peak:.0f} MB")
-    return "\n".join(lines)
+    return "\n".join([*lines, *run_figures(manifest)])
 
 
 FIRST = ("out", "source", "config", "unit", "max_length", "vocabulary", "annotate", "executor", "workers")

@@ -16,8 +16,8 @@ import numpy as np
 import xxhash
 
 from augment.core.keys import mix
-from pretrain.common.files import abandon, discard, make_folder, open_partial, rename_durably, sync
-from pretrain.data.shard_writer import raise_if_disk_full
+from pretrain.common.files import make_folder
+from pretrain.data.shard_writer import write_atomically
 
 RUN_BYTES = 32 << 20  # text buffered before a run is written: bounds the memory of a reading task
 TEXT_RECORD = np.dtype([("key", "<u8"), ("bytes", "<u4"), ("source", "<u2"), ("heldout", "<u2")])
@@ -90,30 +90,16 @@ class RunWriter:
         sizes = records["bytes"].astype(np.int64)[order] if self._texts else np.zeros(len(order), np.int64)
         text_bounds = np.concatenate([[0], np.cumsum(sizes)])[bounds]
         path = self.folder / f"{self.prefix}-{self._runs:04d}.run"
-        try:
-            make_folder(self.folder)
-            partial, stream = open_partial(path)
-            try:
-                stream.write(np.concatenate([bounds, text_bounds]).astype("<i8").tobytes())
-                stream.write(records[order].tobytes())
-                if self._texts:
-                    stream.writelines(map(self._texts.__getitem__, order.tolist()))
-                sync(stream)
-                rename_durably(partial, path)
-            except OSError:
-                discard(partial)
-                raise
-            finally:
-                abandon(stream)
-        except OSError as error:
-            raise_if_disk_full(error, path)
-            raise
+        header = np.concatenate([bounds, text_bounds]).astype("<i8").tobytes()
+        make_folder(self.folder)
+        texts = map(self._texts.__getitem__, order.tolist()) if self._texts else ()
+        write_atomically(path, b"".join((header, records[order].tobytes(), *texts)))
         self._records, self._texts, self._size = [], [], 0
         self._runs += 1
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFile:
     """A run file, whose index is read on demand: all indices are tasks x K numbers."""
 
     path: Path
@@ -124,10 +110,8 @@ class Run:
         """Return where a bucket begins, in records (kind 0) or text bytes (1); `bucket` = K: the total."""
         return int(np.fromfile(self.path, "<i8", 1, offset=8 * (kind * (self.buckets + 1) + bucket))[0])
 
-    def text_bytes(self, bucket: int | None = None) -> int:
-        """Return the bytes of text in one bucket, or in all."""
-        if bucket is None:
-            return self._bound(1, self.buckets)
+    def text_bytes(self, bucket: int) -> int:
+        """Return the bytes of text in a bucket."""
         return self._bound(1, bucket + 1) - self._bound(1, bucket)
 
     def records(self, bucket: int, until: int | None = None) -> np.ndarray:
@@ -145,9 +129,9 @@ class Run:
         )
 
 
-def open_runs(folder: Path, buckets: int, dtype: np.dtype) -> list[Run]:
+def open_runs(folder: Path, buckets: int, dtype: np.dtype) -> list[RunFile]:
     """Return the runs of a folder in the order of their names, which is the order of the reading tasks."""
-    return [Run(path, dtype, buckets) for path in sorted(folder.glob("*.run"))]
+    return [RunFile(path, dtype, buckets) for path in sorted(folder.glob("*.run"))]
 
 
 @dataclass
@@ -165,7 +149,7 @@ class Texts:
         return [str(view[a : a + n], "utf-8") for a, n in zip(starts, sizes)]
 
 
-def load_texts(runs: list[Run], bucket: int, part: int = 0, parts: int = 1) -> Texts:
+def load_texts(runs: list[RunFile], bucket: int, part: int = 0, parts: int = 1) -> Texts:
     """Return the texts of a bucket whose mixed key falls into part `part` of `parts`, by run.
 
     Reading a bucket that outgrew its bound in several parts costs one more scan of it per part, and keeps

@@ -11,9 +11,8 @@ from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.manifest import MANIFEST, read_manifest
-from pretrain.data.shard_writer import raise_if_disk_full, write_manifest
+from pretrain.data.shard_writer import naming_full_disk, write_manifest
 from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs
-from pretrain.prepare.progress import Display, quiet_tasks
 
 
 def make_once(
@@ -51,13 +50,8 @@ def make_once(
         make_folder(work)
         try:
             jobs = plan(work)
-            quiet = contextlib.nullcontext() if options.executor == "slurm" else quiet_tasks()
-            with quiet, Display(work, jobs, enabled=progress):
-                try:
-                    largest = run_jobs(jobs, work, options)
-                except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks
-                    raise_if_disk_full(error, work)
-                    raise
+            with naming_full_disk(work):  # of a file that datatrove keeps: its logs, its completion marks
+                largest = run_jobs(jobs, work, options, progress)
         except (UserError, AugmentationError):
             ended = itertools.chain(work.glob("logs/*/completions/*"), work.glob("counts/**/*.json"))
             if options.executor == "local" and not any(ended):
@@ -69,9 +63,9 @@ def make_once(
 def make_folder(folder: Path) -> None:
     """Make a folder for output. Raises: UserError if that cannot be."""
     try:
-        files.make_folder(folder)
+        with naming_full_disk(folder):
+            files.make_folder(folder)
     except OSError as error:
-        raise_if_disk_full(error, folder)
         raise UserError(f"--out {folder} cannot be made: {error.strerror}. Choose another folder.") from error
 
 
@@ -91,3 +85,20 @@ def _finish(out: Path, work: Path, began: float, options: ExecutorOptions, large
     write_manifest(out, manifest)
     files.discard(work)
     return manifest
+
+
+def submitted(out: Path) -> str:
+    """Return what to print when the stages have been submitted to Slurm."""
+    return (
+        f"submitted to Slurm (squeue --me; logs: {out}/.work/logs). When the jobs have ended, give the same "
+        "command again: it submits what has failed, or else removes the work folder"
+    )
+
+
+def run_figures(manifest: dict) -> list[str]:
+    """Return the line that says what making the folder took, if this is known."""
+    run = manifest.get("run")
+    if run is None:
+        return []
+    peak = run["peak_task_bytes"] / 1e6
+    return [f"  {run['seconds']} s with {run['workers']} workers, largest task {peak:.0f} MB"]

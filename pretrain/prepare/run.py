@@ -31,8 +31,8 @@ from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.executors import ExecutorOptions, Job
 from pretrain.prepare.output import make_folder, make_once
 from pretrain.prepare.sources.planning import RECIPE, plan_tasks
-from pretrain.prepare.tasks import Task
-from pretrain.prepare.work_folder import Plan
+from pretrain.prepare.sources.readers import ReadTask
+from pretrain.prepare.work_folder import PreparationPlan
 
 _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
 _MOST_BUCKETS = 1024  # the index of a run file grows with it; beyond, a bucket is read in several parts
@@ -69,7 +69,9 @@ def prepare(
         tasks = plan_tasks(config.sources, records=config.unit == "record")
         if overwrite:
             _refuse_own_output(config, tasks, out)
-            _clear(out)
+            remove_durably(out / MANIFEST)  # first: from here on the folder does not pass for finished
+            for path in [*(out / name for name in (*_OUTPUTS, PAIRS)), *work.iterdir()]:
+                discard(path)
         return _jobs(_plan(config, tasks, work), work)
 
     return make_once(out, execution, find, plan, progress)
@@ -109,13 +111,6 @@ def _finished(out: Path, wanted: dict) -> dict | None:
     return manifest
 
 
-def _clear(out: Path) -> None:
-    """Remove what a preparation made, and nothing else."""
-    remove_durably(out / MANIFEST)  # first: from here on the folder does not pass for finished
-    for path in [*(out / name for name in (*_OUTPUTS, PAIRS)), *(out / ".work").iterdir()]:
-        discard(path)
-
-
 def _refuse_others_folders(out: Path) -> None:
     """Refuse a folder in which something that no preparation has made would be overwritten, or removed."""
     if (out / MANIFEST).is_file() or (out / ".work").is_dir():
@@ -127,7 +122,7 @@ def _refuse_others_folders(out: Path) -> None:
         )
 
 
-def _refuse_own_output(config: DataConfig, tasks: list[Task], out: Path) -> None:
+def _refuse_own_output(config: DataConfig, tasks: list[ReadTask], out: Path) -> None:
     """Refuse to read what is to be removed."""
     places = {task.place for task in tasks if task.kind not in ("hub", "embedded")} | {config.tokenizer or ""}
     made = [(out / name).resolve() for name in (*_OUTPUTS, ".work")]
@@ -164,9 +159,9 @@ def _flat(config: dict) -> dict[str, Any]:
     return flat | {key: value for key, value in config.items() if key != "sources"}
 
 
-def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
+def _plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> PreparationPlan:
     """Return the plan of an unfinished preparation, or make one and write it before any task starts."""
-    if Plan.exists(work):
+    if PreparationPlan.exists(work):
         try:
             return _unfinished_plan(config, tasks, work)
         except UserError:
@@ -179,7 +174,7 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
         from pretrain.data.annotate import describe_parser
 
         annotation = describe_parser(config.annotate)
-    plan = Plan(
+    plan = PreparationPlan(
         preparation=PREPARATION,
         config=config,
         tasks=tasks,
@@ -191,11 +186,11 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
     return plan
 
 
-def _unfinished_plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
+def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> PreparationPlan:
     out = work.parent
-    plan: Plan | None
+    plan: PreparationPlan | None
     try:
-        plan = Plan.read(work)
+        plan = PreparationPlan.read(work)
     except ValidationError:
         plan = None
     if plan is None or plan.preparation != PREPARATION:
@@ -214,14 +209,14 @@ def _unfinished_plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
     return plan
 
 
-def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
+def _bucket_count(tasks: list[ReadTask], config: DataConfig) -> int:
     """Return K: enough for 16 tasks at a time where the text is worth it, more for memory."""
     size = sum(task.size for task in tasks)
     bucket = min(max(size / 16, _SMALL_BUCKET), config.bucket_megabytes * 1e6)
     return min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS)
 
 
-def _jobs(plan: Plan, work: Path) -> list[Job]:
+def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:
     from pretrain.prepare.stages import build, merge, read, records, running_text, tokenizer
 
     config, sizes, count = plan.config, [task.size for task in plan.tasks], plan.buckets
@@ -237,10 +232,9 @@ def _jobs(plan: Plan, work: Path) -> list[Job]:
         jobs.append(Job(step.stage, title, sizes, [*before, step]))
 
     if config.dedup == "minhash":
-        from pretrain.prepare.stages.near_duplicates import minhash_filter, minhash_jobs
-
-        jobs += minhash_jobs(read.ReadSource(work), work, len(sizes))
-        reading.insert(1, minhash_filter(work))
+        found, left_out = _minhash(read.ReadSource(work), work, len(sizes))
+        jobs += found
+        reading.insert(1, left_out)
     add("read, clean, split", reading[-1], sizes, reading[:-1])
     if config.heldout:
         add("held-out text", read.EnsureSplits(work, list(reading)), [1])
@@ -260,3 +254,33 @@ def _jobs(plan: Plan, work: Path) -> list[Job]:
         add("write shards" if config.annotate is None else "parse, write shards", building, bucket_sizes)
     add("manifest", merge.Merge(work), [1])
     return jobs
+
+
+def _minhash(reader: Any, work: Path, tasks: int) -> tuple[list[Job], Any]:
+    """Return the stages that find near-duplicate documents, and the step that leaves all but one of them out.
+
+    reader: gives the documents in the order in which that step will see them again. By datatrove's MinHash,
+    with FineWeb's settings: 5-grams, 14 x 8 hashes, about 72% similarity.
+    """
+    from datatrove.pipeline.dedup.minhash import (
+        MinhashConfig,
+        MinhashDedupBuckets,
+        MinhashDedupCluster,
+        MinhashDedupFilter,
+        MinhashDedupSignature,
+    )
+    from datatrove.utils.hashing import HashConfig
+
+    # datatrove 0.10 hands its xxhash a str, which xxhash 4 refuses; sha1 works with every version.
+    config = MinhashConfig(hash_config=HashConfig(precision=64, hash_fc="sha1"))
+    folder = work / "minhash"
+    signatures, pairs, remove = (str(folder / name) for name in ("signatures", "pairs", "remove"))
+    sign = [reader, MinhashDedupSignature(signatures, config)]
+    match = [MinhashDedupBuckets(signatures, pairs, config=config)]
+    cluster = [MinhashDedupCluster(pairs, remove, config)]
+    jobs = [
+        Job("signatures", "near-duplicate signatures", [1] * tasks, sign),
+        Job("pairs", "near-duplicate pairs", [1] * config.num_buckets, match),
+        Job("clusters", "near-duplicate clusters", [1], cluster),
+    ]
+    return jobs, MinhashDedupFilter(remove)

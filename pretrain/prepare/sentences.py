@@ -10,14 +10,10 @@ there, a mark stands alone between blanks, and no capital letter tells that a se
 import re
 
 from augment.text.cleaning import clean
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from augment.text.word_forms import word_set
 
 # Titles and references: a name or a number follows, never a new sentence.
-_NEVER_ENDS = _words(
+_NEVER_ENDS = word_set(
     "mr mrs ms messrs mme mlle dr drs prof rev revd hon fr sr st ste mt gen col lt maj capt cpt cmdr adm "
     "sgt cpl pvt gov sen rep pres amb supt insp det fig figs eq eqs ref refs sec secs chap ch vol vols no "
     "nos nr pp pg art ext cf viz vs e.g i.e eg ie ca approx esp incl excl resp al jan feb apr aug sept oct "
@@ -26,11 +22,11 @@ _NEVER_ENDS = _words(
     "bzw ggf evtl vgl sog inkl insb bspw hrsg geb mio mrd abb abs bd kap"  # German
 )
 # Abbreviations that also close sentences: only a word that commonly opens one decides for an end.
-_MAY_END = _words(
+_MAY_END = word_set(
     "etc inc ltd co corp llc plc jr sr bros est ave blvd rd bldg apt mt ft lb lbs oz min max hr hrs sq km "
     "cm mm kg ph.d m.d b.a m.a b.sc m.sc a.m p.m a.d b.c u.s u.k u.n u.s.a d.c e.u i.e e.g"
 )
-_OPENERS = _words(
+_OPENERS = word_set(
     "the a an this that these those it its he she they we you i his her their our my in on at by for from "
     "with to of as if so when while after before during since although though but and however also then "
     "there here what who where why how some many most all each both other another one no not after because "
@@ -38,18 +34,18 @@ _OPENERS = _words(
 )
 # Of those, the words that hardly ever continue a sentence after an abbreviation: without capitals they
 # alone decide.
-_SUBJECTS = _words(
+_SUBJECTS = word_set(
     "the this these those it he she they we you i his her their our my there however meanwhile"
 )
-_NUMBERED = _words("no nos nr vol vols fig figs pp pg ch chap art sec eq op ext abb abs bd kap")
+_NUMBERED = word_set("no nos nr vol vols fig figs pp pg ch chap art sec eq op ext abb abs bd kap")
 # German writes ordinals as "26." and nouns with a capital: before these, such a number ends no sentence.
-_AFTER_ORDINALS = _words(
+_AFTER_ORDINALS = word_set(
     "Januar Jänner Februar Feber März April Mai Juni Juli August September Oktober November Dezember "
     "Jan Feb Mär Apr Jun Jul Aug Sep Sept Okt Nov Dez "
     "Jahrhundert Jahrhunderts Jahrhunderte Jahrhunderten Jh Jhd Jhs Jahrtausend Jahrtausends "
     "Weltkrieg Weltkriegs Weltkrieges"
 )
-_SPEECH = _words(
+_SPEECH = word_set(
     "said says say asked asks replied answered cried shouted whispered muttered murmured exclaimed added "
     "continued called thought began demanded snapped yelled screamed sighed laughed"
 )

@@ -1,20 +1,5 @@
 """The files that the stages of a preparation leave for each other in its work folder, one type for each.
 
-    plan.json                    Plan             what is made; written before any task starts
-    decision.json                Decision         the document that is held out, or is not, by decision
-    counts/reader/RANK.json      DocumentCounts   reading, per task
-    counts/faults/RANK.json      UnreadRows
-    counts/hashes/RANK.json      HashRange
-    counts/read/RANK.json        SentenceCounts   cleaning, splitting and scattering, per task
-    counts/pairs/RANK.json       Pairs            unit sentence, per task
-    counts/found/RANK.json       TaskColumns      unit record
-    counts/columns/00000.json    Columns          unit record
-    counts/resolve/RANK.json     ResolveCounts    units sequence and document, per bucket
-    drops/RANK.drop              `write_dropped`  units sequence and document, per bucket
-    counts/tokenizer/00000.json  TokenizerSize
-    counts/build/RANK.json       BuiltShards      per bucket
-    counts/shuffle/RANK.json     ShuffledShards   units sequence and document, per bucket
-
 Beside these: run files in texts, signatures and sequences (`pretrain.prepare.buckets`), the tokenizer,
 parses, and what datatrove keeps (logs, minhash). A change of names or keys makes unfinished preparations
 unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
@@ -33,7 +18,7 @@ from pretrain.common.files import make_folder
 from pretrain.config.data import DataConfig
 from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.buckets import text_key
-from pretrain.prepare.tasks import Task
+from pretrain.prepare.sources.readers import ReadTask
 
 MOST_PAIRS = 10_000
 
@@ -66,14 +51,14 @@ class WorkFile(BaseModel):
         return {rank: cls.read(work, rank) for rank in sorted(int(path.stem) for path in paths)}
 
 
-class Plan(WorkFile):
+class PreparationPlan(WorkFile):
     """What is made. described: the sources, in words. annotation: of the parser."""
 
     place: ClassVar[str] = "plan.json"
 
     preparation: int = 1
     config: DataConfig
-    tasks: list[Task]
+    tasks: list[ReadTask]
     buckets: int
     described: str
     annotation: dict[str, str] | None = None
@@ -221,16 +206,13 @@ def write_dropped(work: Path, rank: int, dropped: np.ndarray) -> None:
 def read_dropped(work: Path, first_key: int, end_key: int) -> dict[int, set[int]]:
     """Return the indices of the sentences that leave the documents of keys first_key, ..., end_key - 1."""
     indices: dict[int, set[int]] = {}
-    for keys, path in _drop_files(work):
+    for path in sorted((work / _DROPS).glob("*.drop")):
+        if not (count := path.stat().st_size // 12):
+            continue
+        keys = np.memmap(path, "<u8", "r", shape=(count,))
         start = int(np.searchsorted(keys, np.uint64(first_key)))
         stop = len(keys) if end_key >> 64 else int(np.searchsorted(keys, np.uint64(end_key)))
         index = np.fromfile(path, "<u4", stop - start, offset=8 * len(keys) + 4 * start)
         for key, number in zip(keys[start:stop].tolist(), index.tolist()):
             indices.setdefault(key, set()).add(number)
     return indices
-
-
-def _drop_files(work: Path) -> Iterator[tuple[np.ndarray, Path]]:
-    for path in sorted((work / _DROPS).glob("*.drop")):
-        if count := path.stat().st_size // 12:
-            yield np.memmap(path, "<u8", "r", shape=(count,)), path

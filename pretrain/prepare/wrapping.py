@@ -34,14 +34,15 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def margin(text: str) -> int:
-    """Return the column at which the lines of a text are wrapped, 0 where they are not.
+    """Return the column at which the lines of a text are wrapped, 0 if they are not.
 
     text: whole lines; paragraphs are separated by blank lines.
     """
     if text.count("\n") < _FEWEST:
         return 0
     text = _FENCED.sub("", text.expandtabs())
-    pairs = [pair for block in _BLANK_LINES.split(text) for pair in _neighbours(block)]
+    blocks = (map(str.rstrip, block.split("\n")) for block in _BLANK_LINES.split(text))
+    pairs = [(a, b) for block in blocks for a, b in pairwise(block) if a and b and not _is_apart(a, b)]
     if len(pairs) < _FEWEST:
         return 0
     lengths = sorted(len(line) for line, _ in pairs)
@@ -62,11 +63,6 @@ def margin(text: str) -> int:
     is_prose = letters >= 0.7 * characters and words >= 5 * count and marks >= 0.25 * count
     is_wrapped = full >= 0.6 * count and ended <= 0.3 * count and capitals <= 0.4 * count
     return width if is_prose and is_wrapped else 0
-
-
-def _neighbours(block: str) -> list[tuple[str, str]]:
-    lines = [line.rstrip() for line in block.split("\n")]
-    return [(a, b) for a, b in pairwise(lines) if a and b and not _is_apart(a, b)]
 
 
 def _is_apart(before: str, line: str) -> bool:

@@ -23,9 +23,9 @@ from pretrain.data.damage import describe_record
 from pretrain.data.loader import Loader, LoaderSettings, Position, require_negatives
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
 from pretrain.data.masking import Masking
-from pretrain.data.pipelines import build_for, synonyms_for
-from pretrain.data.shards import SeveralSets, ShardReader
+from pretrain.data.shards import MixedShardReader, ShardReader
 from pretrain.data.tokenizer import DEL, load_tokenizer, prompt_tokens, tokenizer_hash, without_del
+from pretrain.data.worker import build_for, synonyms_for
 from pretrain.export.folder import interface_of
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import own_tokenizer
@@ -162,7 +162,7 @@ def open_train(config: Config) -> ShardReader:
             part.num_sequences ** (1 / config.data.temperature) if one.weight is None else one.weight
             for one, part in zip(config.data.sets, parts)
         ]
-        reader: ShardReader = SeveralSets(parts, weights)
+        reader: ShardReader = MixedShardReader(parts, weights)
     else:
         reader = ShardReader(config.data_folder, "train")
     simcse, negatives = config.objective.simcse, sum(column_of(name) == NEGATIVE for name in reader.columns)

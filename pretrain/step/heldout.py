@@ -20,9 +20,8 @@ from pretrain.data.annotation import Sentences
 from pretrain.data.damage import known_damaged
 from pretrain.data.masking import Masked, mask_tokens
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut, pack
-from pretrain.data.pipelines import build_for
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
-from pretrain.data.worker import clip, with_prompt
+from pretrain.data.worker import build_for, clip, with_prompt
 from pretrain.model.modules import evaluation_mode
 from pretrain.step.model import EmbedForUse, MaskedLoss
 

@@ -15,8 +15,8 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.records import Record, records
-from pretrain.prepare.tasks import Task
+from pretrain.prepare.sources.readers import ReadTask
+from pretrain.prepare.sources.records import TextRecord, records
 
 _COMPRESS = {
     "": bytes,
@@ -137,13 +137,13 @@ class Sources(Target):
             assert sorted(map(repr, together)) == sorted(map(repr, found)), "stripes give other documents"
         return "accepted"
 
-    def _read(self, task: Task, stripe: int, stripes: int, source: Source, as_records: bool) -> list[Any]:
-        share = Task(task.source, task.kind, task.place, stripe, stripes, task.size, task.layout)
+    def _read(self, task: ReadTask, stripe: int, stripes: int, source: Source, as_records: bool) -> list[Any]:
+        share = ReadTask(task.source, task.kind, task.place, stripe, stripes, task.size, task.layout)
         found: list[Any] = []
         if as_records:
             found += records(share, source)
             for record in found:
-                assert isinstance(record, Record) and record.texts[0] and len(record.texts) == 4
+                assert isinstance(record, TextRecord) and record.texts[0] and len(record.texts) == 4
                 "".join(record.texts).encode()
                 assert record.label is None or 0 <= record.label < 2**31
             return found

@@ -18,12 +18,12 @@ from pretrain.cache.views import trains_on
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec, ViewSpec
 from pretrain.data.damage import replay
-from pretrain.data.lanes import AnyLanes
+from pretrain.data.lanes import Lanes
 from pretrain.data.loader import Loader, LoaderSettings, Position, lanes_of
 from pretrain.data.masking import Masking
-from pretrain.data.pipelines import synonyms_for
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 from pretrain.data.tokenizer import load_tokenizer, prompt_tokens
+from pretrain.data.worker import synonyms_for
 from pretrain.ledger.hashes import COLUMNS, sequence_words, sum_words
 from pretrain.objectives import view_specs
 from pretrain.start.data import open_train
@@ -51,7 +51,7 @@ class Replay:
         self.reader: ShardReader = open_train(self.config)
         self.views: list[ViewSpec] = view_specs(self.config)
         self.settings = LoaderSettings.of(config)
-        self.lanes: AnyLanes = lanes_of(self.reader, self.settings)
+        self.lanes: Lanes = lanes_of(self.reader, self.settings)
         self.substitutions, self.jumped = list(substitutions), jumped
         self.unread: dict[int, str] = {}
         self.first_of_chunk = np.concatenate([[0], np.cumsum(self.reader.chunk_sizes)])

@@ -136,7 +136,7 @@ def find_readings(replay: Replay, sequences: set[int], first: int, stop: int) ->
         drawn = replay.first_of_chunk.take(chunk) + index
         rows, places = np.nonzero(wanted.take(drawn))
         counts = Counter(zip(rows.tolist(), drawn[rows, places].tolist()))
-        epochs = np.asarray(replay.lanes.epoch_of(steps))
+        epochs = replay.lanes.epochs_of(steps)
         readings += [
             Reading(int(steps[row]) + 1, int(epochs[row]), sequence, times)
             for (row, sequence), times in sorted(counts.items())

@@ -13,12 +13,12 @@ from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
-from pretrain.prepare.sources.rows import Broken, about_first_line, is_unicode, json_rows, table_rows
-from pretrain.prepare.tasks import Task
+from pretrain.prepare.sources.readers import ReadTask
+from pretrain.prepare.sources.rows import BrokenRow, about_first_line, is_unicode, json_rows, table_rows
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 MOST_NAMED = 5  # of a task's broken rows
-# so many at the beginning of a task, and nothing else: the file is another than was thought
+# broken rows at the beginning of a task, without a good one: the file is not what its name says
 _BROKEN_AT_ONCE = 10
 
 
@@ -29,14 +29,14 @@ class Faults:
     counts: Counter[str] = field(default_factory=Counter)
     named: list[str] = field(default_factory=list)
 
-    def add(self, name: str, task: Task, position: int, why: str) -> None:
+    def add(self, name: str, task: ReadTask, position: int, why: str) -> None:
         """Count a fault under `name`; keep where it is and why while there are few."""
         self.counts[name] += 1
         if len(self.named) < MOST_NAMED:
             self.named.append(f"{readers.where(task, position)}: {why}")
 
 
-def documents(task: Task, source: Source, faults: Faults) -> Iterator[str]:
+def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
     """Yield the texts of the documents of a task, in order.
 
     Raises: UserError when the data is not what its name says, or cannot be read.
@@ -70,7 +70,7 @@ def documents(task: Task, source: Source, faults: Faults) -> Iterator[str]:
         yield text
 
 
-def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[int, str]]:
+def _field_texts(task: ReadTask, source: Source, faults: Faults) -> Iterator[tuple[int, str]]:
     """Yield the text field of every row that can be read, with its position."""
     key = source.text_key
 
@@ -86,9 +86,9 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
     broken = 0
     good = False
     for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
-        text = None if isinstance(row, Broken) else row.get(key)
+        text = None if isinstance(row, BrokenRow) else row.get(key)
         remedy = "Is the file whole, of the format that its name says (or `format:`), and UTF-8?"
-        if isinstance(row, Broken):
+        if isinstance(row, BrokenRow):
             why = row.why
         elif key not in row:
             why = f"no field {key!r} (its fields: {', '.join(map(str, row))[:200] or 'none'})"
@@ -120,7 +120,7 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
         raise UserError(first)
 
 
-def _how_to_set_key(task: Task, source: Source) -> str:
+def _how_to_set_key(task: ReadTask, source: Source) -> str:
     """Say what to type to set the key, also where only some files of a folder or glob have other fields."""
     how = source.how_to_set("text_key")
     if task.place == source.source:

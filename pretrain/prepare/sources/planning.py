@@ -19,8 +19,7 @@ from pretrain.common.typed_values import nearest
 from pretrain.config.data import Source
 from pretrain.config.named_data import NAMED_DATA
 from pretrain.data.manifest import MANIFEST, PAIRS
-from pretrain.prepare.sources.readers import COMPRESSIONS, detect_layout, is_array, read_head
-from pretrain.prepare.tasks import Task
+from pretrain.prepare.sources.readers import COMPRESSIONS, ReadTask, detect_layout, is_array, read_head
 from pretrain.prepare.wrapping import margin
 
 # beside prepared data: the config that a training gave to the preparation that it started
@@ -33,14 +32,14 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
 
 
-def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
+def plan_tasks(sources: list[Source], records: bool = False) -> list[ReadTask]:
     """Return the reading tasks of a mixture, in an order fixed by the sources.
 
     records: read records (`pretrain.prepare.sources.records`), not documents.
 
     Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
     """
-    tasks: list[Task] = []
+    tasks: list[ReadTask] = []
     for number, source in enumerate(sources):
         longest = int(source.line_megabytes * 1e6)
         tasks += [replace(task, longest=longest) for task in _plan_source(number, source, records)]
@@ -62,7 +61,7 @@ def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
     return tasks
 
 
-def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
+def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
     name = source.source
     if name == "embedded":
         from pretrain.prepare.sources.embedded import python_files
@@ -83,7 +82,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
             "or folder. (Data that is prepared already can be read from there: --data.remote.)"
         )
     path = Path(name).expanduser()
-    if _is_saved_dataset(path):
+    if any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):  # of `save_to_disk`
         size = sum(f.stat().st_size for f in path.rglob("*.arrow"))
         if not size:
             raise _empty(path)
@@ -115,10 +114,6 @@ def _empty(path: Path | str) -> UserError:
     return UserError(
         f"source {path} is empty: there is no text to prepare. Check the path, or download it again."
     )
-
-
-def _is_saved_dataset(path: Path) -> bool:
-    return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
 
 
 def _kind_of(name: str) -> str | None:
@@ -184,7 +179,7 @@ def _of_preparation(file: Path) -> bool:
     return (home / ".work").is_dir() or ((home / MANIFEST).is_file() and (home / "tokenizer").is_dir())
 
 
-def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[Task]:
+def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[ReadTask]:
     kind = source.format if source.format != "auto" else _kind_of(file.name)
     if kind is None:
         raise UserError(
@@ -269,7 +264,7 @@ def _in_cache(name: str) -> bool:
     return (Path(HF_DATASETS_CACHE) / folder).is_dir()
 
 
-def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
+def _plan_hub(number: int, source: Source, name: str) -> list[ReadTask]:
     import datasets
 
     try:
@@ -304,6 +299,8 @@ def _striped(
     limit: int = 4096,
     layout: str = "lines",
     stripes: int | None = None,
-) -> list[Task]:
+) -> list[ReadTask]:
     stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
-    return [Task(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)]
+    return [
+        ReadTask(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)
+    ]

@@ -17,11 +17,11 @@ import os
 import shlex
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pretrain.common.errors import UserError, not_utf8
-from pretrain.prepare.tasks import Task
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 PASSAGE_CHARACTERS = 32768
@@ -31,6 +31,26 @@ _PROBE_BYTES = 1 << 20
 
 Stream = io.BufferedReader | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
 """A file that is read as bytes, decompressed."""
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """A piece of a source that one task reads: stripe `stripe` of `stripes` of `place`.
+
+    kind: text | jsonl | csv | tsv | parquet | disk | hub | embedded. size: text bytes, estimated. layout: of
+    text: lines | paragraphs | passages; of jsonl: lines | array. longest: bytes of a line, or characters of a
+    row's text. width: the column at which the lines of a text file are wrapped, 0 if they are not.
+    """
+
+    source: int
+    kind: str
+    place: str
+    stripe: int
+    stripes: int
+    size: int
+    layout: str = "lines"
+    longest: int = 8_000_000
+    width: int = 0
 
 
 def open_file(path: str | Path) -> Stream:
@@ -79,7 +99,7 @@ def _decompressed(name: str) -> Any:
     unpackers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
     if unpack := unpackers.get(Path(name).suffix):
         return unpack(name, "rb")
-    return open(name, "rb", 1 << 18)
+    return io.BufferedReader(io.FileIO(name), 1 << 18)
 
 
 def _is_compressed(path: str) -> bool:
@@ -125,7 +145,7 @@ def is_array(path: Path) -> bool:
     return head[:1] == b"[" or head.split(b"\n", 1)[0].strip() == b"{"
 
 
-def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
+def numbered_documents(task: ReadTask) -> Iterator[tuple[int, str]]:
     """Yield the documents of a text file in the task's layout, each with its position.
 
     A position is the byte at which a document begins in a plain file, and the number of its first line (from
@@ -144,21 +164,21 @@ def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
                 yield position, text
 
 
-def _numbered_lines(stream: Stream, task: Task) -> Iterator[tuple[int, bytes]]:
+def _numbered_lines(stream: Stream, task: ReadTask) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(iter(lambda: stream.readline(task.longest + 1), b"")):
         if len(line) > task.longest:
             raise too_long(task, number)
         yield number, line
 
 
-def too_long(task: Task, position: int, otherwise: str = "") -> UserError:
+def too_long(task: ReadTask, position: int, otherwise: str = "") -> UserError:
     """Return the error for a line, or the text of a row, that is longer than the source allows.
 
     otherwise: what else may be wrong.
     """
     return UserError(
         f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB{otherwise}. Break it into "
-        "lines or rows, a document each; or allow more (some 130 times that of memory, if it is one "
+        "lines or rows, a document each; or allow more (it takes some 130 times as much memory, if it is one "
         "sentence): "
         f"""--source '[{{source: "{task.place}", line_megabytes: N}}]'"""
     )
@@ -181,7 +201,7 @@ def _damaged(place: str, error: Exception) -> str:
     return f"source {place} is cut short or damaged ({error}). Download it again."
 
 
-def where(task: Task, position: int) -> str:
+def where(task: ReadTask, position: int) -> str:
     """Return a position of `numbered_documents` or `rows` in words: `FILE, line N`."""
     if task.kind == "hub" and task.stripes > 1:
         return f"hub:{task.place}, file or part {task.stripe + 1} of {task.stripes}, row {position + 1}"
@@ -197,7 +217,7 @@ def where(task: Task, position: int) -> str:
     return f"{task.place}, line {line + 1}"
 
 
-def _owned_lines(stream: Stream, begin: int | None, end: int, task: Task) -> Iterator[tuple[int, bytes]]:
+def _owned_lines(stream: Stream, begin: int | None, end: int, task: ReadTask) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, line) of the documents that begin in (begin, end]; begin None: in [0, end].
 
     The line that holds byte `begin` began before it, so it belongs to the range before; a paragraph

@@ -19,8 +19,8 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.data.batch import NEGATIVE, column_of
 from pretrain.prepare.sources import readers
-from pretrain.prepare.sources.rows import Broken, Row, about_first_line, is_unicode, json_rows, table_rows
-from pretrain.prepare.tasks import Task
+from pretrain.prepare.sources.readers import ReadTask
+from pretrain.prepare.sources.rows import BrokenRow, Row, about_first_line, is_unicode, json_rows, table_rows
 
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"
@@ -46,8 +46,8 @@ def column_names(count: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Record:
-    """Texts that belong together, cleaned, in the order of `column_names`; "" where there is none.
+class TextRecord:
+    """Texts that belong together, cleaned, in the order of `column_names`; "" if there is none.
 
     position: where the record begins (`readers.where`).
     """
@@ -64,20 +64,20 @@ class Record:
 
 
 def split_joined(text: str) -> tuple[list[str], int | None]:
-    """Return (texts, label) of a decoded `Record.joined`."""
+    """Return (texts, label) of a decoded `TextRecord.joined`."""
     texts = text.split("\n")
     label = texts.pop(len(COLUMNS))
     return texts, int(label) if label else None
 
 
-def records(task: Task, source: Source) -> Iterator[Record]:
+def records(task: ReadTask, source: Source) -> Iterator[TextRecord]:
     """Yield the records of a task, in order.
 
     Raises: UserError, naming file and line, for what is no record, and where one has a label and another has
     none.
     """
     rows = {"jsonl": _jsonl_rows, "text": _text_rows}.get(task.kind, _table_rows)(task, source)
-    first: Record | None = None
+    first: TextRecord | None = None
     for position, row in rows:
         for record in _records(row, position, partial(_fault, task, position)):
             if first is None:
@@ -91,7 +91,7 @@ def records(task: Task, source: Source) -> Iterator[Record]:
             yield record
 
 
-def _records(row: dict[str, Any], position: int, fault: Callable[[str], UserError]) -> list[Record]:
+def _records(row: dict[str, Any], position: int, fault: Callable[[str], UserError]) -> list[TextRecord]:
     """Return the records of a row, whose values are by column: one for each of its positives."""
 
     def texts_of(column: str) -> list[str]:
@@ -119,7 +119,7 @@ def _records(row: dict[str, Any], position: int, fault: Callable[[str], UserErro
     ):
         raise fault(f"the label is {shown(label)}, not a whole number from 0 on")
     return [
-        Record((text[0], positive, (negatives or [""])[0], augmented, *further), label, position)
+        TextRecord((text[0], positive, (negatives or [""])[0], augmented, *further), label, position)
         for positive in texts_of("positive") or [""]
     ]
 
@@ -138,13 +138,13 @@ def _text(value: Any, column: str, fault: Callable[[str], UserError]) -> str:
     return clean(value or "")
 
 
-def _text_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+def _text_rows(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
     for position, text in readers.numbered_documents(task):
         if clean(text):  # blank to the eye: no document at all
             yield position, {"text": text}
 
 
-def _jsonl_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+def _jsonl_rows(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
     known: dict[tuple[str, ...], dict[str, str]] = {}
     for position, row in json_rows(task):
         row = _whole(task, position, row)
@@ -154,7 +154,7 @@ def _jsonl_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any
         yield position, {column: row[field] for field, column in known[fields].items()}
 
 
-def _table_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+def _table_rows(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
     columns: dict[str, str] = {}
 
     def choose(fields: tuple[str, ...]) -> list[str]:
@@ -171,8 +171,8 @@ def _table_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any
         yield position, record
 
 
-def _whole(task: Task, position: int, row: Row | Broken) -> Row:
-    if isinstance(row, Broken):
+def _whole(task: ReadTask, position: int, row: Row | BrokenRow) -> Row:
+    if isinstance(row, BrokenRow):
         raise _fault(task, position, row.why)
     return row
 
@@ -234,5 +234,5 @@ def _names(fields: Iterable[str]) -> str:
     return shortened(", ".join(map(str, fields))) or "none"
 
 
-def _fault(task: Task, position: int, what: str) -> UserError:
+def _fault(task: ReadTask, position: int, what: str) -> UserError:
     return UserError(f"source {readers.where(task, position)}: {what}.")

@@ -18,6 +18,7 @@ from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.readers import (
+    ReadTask,
     Stream,
     naming_damage,
     numbered_documents,
@@ -25,7 +26,6 @@ from pretrain.prepare.sources.readers import (
     too_long,
     where,
 )
-from pretrain.prepare.tasks import Task
 
 _BATCH = 256
 _PROBE = 1 << 20
@@ -37,7 +37,7 @@ Choose = Callable[[tuple[str, ...]], Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenRow:
     """A row that cannot be read, and why."""
 
     why: str
@@ -57,7 +57,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
+def json_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
     """Yield (position, object) of every line of a jsonl file, or of every member of a JSON array."""
     if task.layout == "array":
         yield from _array_rows(task)
@@ -67,17 +67,17 @@ def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
         try:
             row = json.loads(line.removeprefix("\ufeff"))  # a file's byte order mark
         except RecursionError:
-            row = Broken("JSON that is nested too deep")
+            row = BrokenRow("JSON that is nested too deep")
         except ValueError as error:
-            row = Broken(f"not JSON ({error})")
-        if not isinstance(row, dict | Broken):
-            row = Broken("not a JSON object")
-        if isinstance(row, Broken):
-            row = Broken(f"{row.why}; the line begins {line[:60]!r}")
+            row = BrokenRow(f"not JSON ({error})")
+        if not isinstance(row, dict | BrokenRow):
+            row = BrokenRow("not a JSON object")
+        if isinstance(row, BrokenRow):
+            row = BrokenRow(f"{row.why}; the line begins {line[:60]!r}")
         yield position, row
 
 
-def _array_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
+def _array_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
     """Yield (line, member) of an array of objects, or of objects that are written over several lines each."""
     decode = json.JSONDecoder().raw_decode
     with naming_damage(task.place), open_file(task.place) as stream:
@@ -95,7 +95,7 @@ def _array_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
                         break
                     line += buffer.count("\n", at, start)
                     if number % task.stripes == task.stripe:
-                        yield line, row if isinstance(row, dict) else Broken("not a JSON object")
+                        yield line, row if isinstance(row, dict) else BrokenRow("not a JSON object")
                     line, number, at = line + buffer.count("\n", start, behind), number + 1, behind
             except json.JSONDecodeError:
                 pass  # the next block has the rest of the object
@@ -118,7 +118,7 @@ def _array_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
             raise UserError(f"source {where(task, line)}: {fault}.")
 
 
-def about_first_line(task: Task, fields: Sequence[str]) -> str:
+def about_first_line(task: ReadTask, fields: Sequence[str]) -> str:
     """Say in an error what the first line of a csv or tsv file should be, where it names no wanted column.
 
     Returns: a sentence with a blank behind it; for other formats nothing.
@@ -132,7 +132,7 @@ def about_first_line(task: Task, fields: Sequence[str]) -> str:
     return f"The first line of a {task.kind} file names its columns. "
 
 
-def table_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+def table_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:
     """Yield (position, fields) of the task's rows of a table or dataset, of the columns chosen.
 
     Raises: UserError, naming file and row or rows, for data that is damaged or not what its name says.
@@ -151,13 +151,13 @@ def table_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int
     else:
         rows = _dataset_rows(task, source, choose_once)
     for position, row in rows:
-        texts = () if isinstance(row, Broken) else row.values()
+        texts = () if isinstance(row, BrokenRow) else row.values()
         if any(isinstance(text, str) and len(text) > task.longest for text in texts):
             raise too_long(task, position)
         yield position, row
 
 
-def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+def _csv_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:
     csv.field_size_limit(task.longest)
     with naming_damage(task.place), open_file(task.place) as stream:
         rows = _numbered_rows(task, stream)
@@ -170,12 +170,12 @@ def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
             if len(row) != len(header):
                 names = shortened(", ".join(header))
                 why = f"{len(row)} fields where the header has {len(header)} ({names})"
-                yield position, Broken(why)
+                yield position, BrokenRow(why)
             else:
                 yield position, {field: row[number] for number, field in chosen}
 
 
-def _numbered_rows(task: Task, stream: Stream) -> Iterator[tuple[int, list[str]]]:
+def _numbered_rows(task: ReadTask, stream: Stream) -> Iterator[tuple[int, list[str]]]:
     """Yield rows that are not blank, each with the number of its first line from 0.
 
     A quoted field may hold line breaks.
@@ -222,7 +222,7 @@ def _has_escaped_quotes(place: str) -> bool:
     return False
 
 
-def _parquet_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+def _parquet_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:
     import pyarrow
     import pyarrow.parquet
 
@@ -245,20 +245,20 @@ def _parquet_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broke
         ) from error
 
 
-def _arrow_rows(batch: Any, position: int) -> Iterator[tuple[int, Row | Broken]]:
+def _arrow_rows(batch: Any, position: int) -> Iterator[tuple[int, Row | BrokenRow]]:
     try:
-        rows: list[Row | Broken] = batch.to_pylist()
+        rows: list[Row | BrokenRow] = batch.to_pylist()
     except UnicodeDecodeError:  # in one of them: arrow does not check what files hold
         rows = []
         for number in range(batch.num_rows):
             try:
                 rows += batch.slice(number, 1).to_pylist()
             except UnicodeDecodeError as error:
-                rows.append(Broken(f"not UTF-8 ({error})"))
+                rows.append(BrokenRow(f"not UTF-8 ({error})"))
     yield from enumerate(rows, position)
 
 
-def _dataset_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+def _dataset_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:
     position = 0
     try:
         dataset = _open_dataset(task, source)
@@ -284,7 +284,7 @@ def _dataset_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[
         ) from error
 
 
-def _open_dataset(task: Task, source: Source) -> Any:
+def _open_dataset(task: ReadTask, source: Source) -> Any:
     import datasets
 
     if task.kind == "hub":

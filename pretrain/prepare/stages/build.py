@@ -28,7 +28,7 @@ from pretrain.prepare.work_folder import BuiltShards, TokenizerSize, read_droppe
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenTexts:
     """The R texts of a bucket that stay, sorted by key.
 
     rows: int64[R], into the bucket's texts. records: TEXT_RECORD[R]. copies: int64[R], how often an epoch
@@ -52,7 +52,7 @@ class Chosen:
             yield split, shuffled[self.records["heldout"][shuffled] == number]
 
 
-def choose(records: np.ndarray, config: DataConfig, counts: Counter[str]) -> Chosen:
+def choose(records: np.ndarray, config: DataConfig, counts: Counter[str]) -> ChosenTexts:
     """Drop the duplicates among a bucket's texts, of which held-out ones stay, and weigh the rest.
 
     records: TEXT_RECORD[n]. counts: what is dropped and repeated is added.
@@ -75,13 +75,13 @@ def choose(records: np.ndarray, config: DataConfig, counts: Counter[str]) -> Cho
     counts[f"{unit}_left_out_by_weight"] += int((keep & (copies == 0)).sum())
     counts[f"{unit}_repeated_by_weight"] += int((copies[keep] - 1).clip(0).sum())
     keep &= copies > 0
-    return Chosen(order[keep], records[keep], copies[keep], place[keep])
+    return ChosenTexts(order[keep], records[keep], copies[keep], place[keep])
 
 
 _BATCH = 8192  # texts
 
 
-class TextEncoder:
+class CorpusTokenizer:
     """The tokenizer of a work folder.
 
     cls_id, sep_id: its special tokens. spelled: how many special tokens were in texts, and were read as text.
@@ -182,7 +182,7 @@ class Pack(PlannedStep):
 
     def packed(self, bucket: int, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
         """Yield the sequences of a bucket, split by split, in as many parts as the bound on memory asks."""
-        encoder = TextEncoder(self.work)
+        encoder = CorpusTokenizer(self.work)
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         parts = self.parts_of(runs, bucket)
         for part in range(parts):
@@ -190,7 +190,7 @@ class Pack(PlannedStep):
         counts["special_tokens_read_as_text"] += encoder.spelled
 
     def _pack(
-        self, texts: bk.Texts, bucket: int, encoder: TextEncoder, counts: Counter[str]
+        self, texts: bk.Texts, bucket: int, encoder: CorpusTokenizer, counts: Counter[str]
     ) -> Iterator[tuple[str, Packed]]:
         config = self.config
         chosen = choose(texts.records, config, counts)
@@ -228,7 +228,7 @@ class Pack(PlannedStep):
                 yield split, one_per_document(*arguments, counts)
 
     def _encode_documents(
-        self, texts: bk.Texts, rows: np.ndarray, bucket: int, encoder: TextEncoder
+        self, texts: bk.Texts, rows: np.ndarray, bucket: int, encoder: CorpusTokenizer
     ) -> tuple[Ragged, np.ndarray, np.ndarray]:
         """Encode the S sentences of documents as T running texts, without those that `Resolve` listed.
 
@@ -281,7 +281,7 @@ class Build(Pack):
 
 
 def _encode_sentences(
-    texts: bk.Texts, rows: np.ndarray, encoder: TextEncoder
+    texts: bk.Texts, rows: np.ndarray, encoder: CorpusTokenizer
 ) -> tuple[Ragged, np.ndarray, np.ndarray]:
     """Encode texts that are a sentence each; returns as `Pack._encode_documents`."""
     # decoded in slices: a Python string costs 50 bytes over its text

@@ -42,7 +42,7 @@ class Merge(PlannedStep):
             copy_tree(made, tokenizer)  # a rename may lose it, in a power cut
         elif tokenizer_hash(tokenizer) != tokenizer_hash(made):
             raise UserError(
-                f"{tokenizer} is another tokenizer than that of the shards beside it. Move it away, and give "
+                f"{tokenizer} is not the tokenizer of the shards beside it. Move it away, and give "
                 "the same command again: it continues."
             )
         size = TokenizerSize.read(self.work)

@@ -164,12 +164,9 @@ class EnsureSplits(PlannedStep):
         decision.write(self.work)
         for task, hashes in ranges.items():
             if any(pair and pair[1] == decision.key for pair in (hashes.smallest, hashes.largest)):
-                self._read_again(task, len(ranges))
-
-    def _read_again(self, task: int, tasks: int) -> None:
-        stream: Any = None
-        for step in self.reading:
-            stream = step.run(stream, task, tasks)
+                stream: Any = None
+                for step in self.reading:  # once more
+                    stream = step.run(stream, task, len(ranges))
 
 
 def _decide(ranges: list[HashRange], share: float) -> Decision | None:

@@ -20,8 +20,8 @@ from pretrain.common.errors import UserError
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_records, one_per_sequence
 from pretrain.prepare.sources.readers import where
-from pretrain.prepare.sources.records import MOST_NEGATIVES, Record, column_names, records, split_joined
-from pretrain.prepare.stages.build import Build, TextEncoder, choose
+from pretrain.prepare.sources.records import MOST_NEGATIVES, TextRecord, column_names, records, split_joined
+from pretrain.prepare.stages.build import Build, CorpusTokenizer, choose
 from pretrain.prepare.stages.read import Scatter
 from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.stages.tokenizer import MakeTokenizer
@@ -52,7 +52,7 @@ class ScatterRecords(Scatter):
         hashes = HashRange()
         decision = self.decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
-        first: Record | None = None
+        first: TextRecord | None = None
         labels = 0
         for document in data:
             record = document.metadata["record"]
@@ -123,7 +123,7 @@ class BuildRecords(Build):
         return [by_column.get(name, "") for name in self._columns.columns], label
 
     def _pack(
-        self, texts: bk.Texts, bucket: int, encoder: TextEncoder, counts: Counter[str]
+        self, texts: bk.Texts, bucket: int, encoder: CorpusTokenizer, counts: Counter[str]
     ) -> Iterator[tuple[str, Packed]]:
         chosen = choose(texts.records, self.config, counts)
         if not len(chosen.rows):
@@ -147,7 +147,7 @@ class BuildRecords(Build):
         return [text for record in joined for text in self._split(record)[0]]
 
     def _encode_records(
-        self, texts: bk.Texts, rows: np.ndarray, encoder: TextEncoder
+        self, texts: bk.Texts, rows: np.ndarray, encoder: CorpusTokenizer
     ) -> tuple[Ragged, np.ndarray | None]:
         """Return the tokens of the records' columns, C rows a record, and the labels, int64[R], or None."""
         parts, labels = [], []

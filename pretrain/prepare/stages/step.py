@@ -11,7 +11,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from pretrain.config.data import DataConfig
 from pretrain.prepare import buckets as bk
-from pretrain.prepare.work_folder import Plan
+from pretrain.prepare.work_folder import PreparationPlan
 
 
 class Step(PipelineStep):
@@ -33,8 +33,8 @@ class PlannedStep(Step):
     """A step of a preparation, which reads in the plan what to do."""
 
     @cached_property
-    def plan(self) -> Plan:
-        return Plan.read(self.work)
+    def plan(self) -> PreparationPlan:
+        return PreparationPlan.read(self.work)
 
     @property
     def config(self) -> DataConfig:
@@ -51,7 +51,7 @@ class PlannedStep(Step):
         assert annotation is not None  # a plan with `config.annotate` has it
         return annotation
 
-    def parts_of(self, runs: list[bk.Run], bucket: int) -> int:
+    def parts_of(self, runs: list[bk.RunFile], bucket: int) -> int:
         """Return in how many parts to read a bucket, so that none has more text than `bucket_megabytes`."""
         held = sum(run.text_bytes(bucket) for run in runs)
         return max(1, -(-held // int(self.config.bucket_megabytes * 1e6)))

@@ -27,15 +27,10 @@ class MakeTokenizer(PlannedStep):
     name = stage = "tokenizer"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        self._check_script()
+        if self.config.annotate is not None:  # its script is checked before anything is parsed
+            # the columns and the label of a record are lines
+            check_corpus([line for text in self._some_texts() for line in text.split("\n")], self.annotation)
         self._make()
-
-    def _check_script(self) -> None:
-        """Refuse a corpus in another script than the parser's language, before anything is parsed."""
-        if self.config.annotate is None:
-            return
-        # the columns and the label of a record are lines
-        check_corpus([line for text in self._some_texts() for line in text.split("\n")], self.annotation)
 
     def _some_texts(self) -> list[str]:
         """Return some 1,000 texts, at random: drawn by hash."""
@@ -73,7 +68,7 @@ class MakeTokenizer(PlannedStep):
     def sample(self) -> Iterator[str]:
         """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs.
 
-        Raises: UserError where there is no text at all.
+        Raises: UserError if there is no text at all.
         """
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         weights = np.array([source.weight for source in self.config.sources])

@@ -6,12 +6,10 @@ import random
 
 import numpy as np
 import pytest
-from native_sentences import outcome
+from native_sentences import PlainDraws, outcome
 
-import augment.text.draws
-from augment.core.compiled import native
 from augment.core.keys import derive
-from augment.text.draws import Draws
+from augment.text.draws import Draws, draws_for
 
 KEYS = [
     0,
@@ -56,7 +54,7 @@ def test_draws_are_those_in_python():
     rng = random.Random(0)
     kinds = set()
     for key in KEYS + [rng.randrange(-(2**66), 2**66) for _ in range(250)]:
-        one, other = native.Draws(key), Draws(key)
+        one, other = Draws(key), PlainDraws(key)
         for number in range(40):
             name, *arguments = _call(rng)
             found, expected = (outcome(getattr(draws, name), *arguments) for draws in (one, other))
@@ -74,7 +72,7 @@ def test_draws_are_those_in_python():
 
 @pytest.mark.parametrize("kind", ["compiled", "python"])
 def test_nothing_is_drawn_from_nothing(kind):
-    draws = (native.Draws if kind == "compiled" else Draws)(5)
+    draws = (Draws if kind == "compiled" else PlainDraws)(5)
     for call in (
         lambda: draws.below(0),
         lambda: draws.below(-4),
@@ -89,13 +87,13 @@ def test_nothing_is_drawn_from_nothing(kind):
 
 def test_samples_leave_the_items_as_they_are():
     items = list(range(50))
-    assert sorted(native.Draws(1).sample(items, 50)) == items == list(range(50))
-    assert native.Draws(1).sample(items=items, k=3) == Draws(1).sample(items=items, k=3)
+    assert sorted(Draws(1).sample(items, 50)) == items == list(range(50))
+    assert Draws(1).sample(items=items, k=3) == PlainDraws(1).sample(items=items, k=3)
 
 
 def test_draws_go_on_after_a_copy():
-    draws = native.Draws(3)
-    assert draws.chance(0.5) == Draws(3).chance(0.5)
+    draws = Draws(3)
+    assert draws.chance(0.5) == PlainDraws(3).chance(0.5)
     again, copied = pickle.loads(pickle.dumps(draws)), copy.deepcopy(draws)
     assert (
         again.chance(0.3) == copied.chance(0.3) == draws.chance(0.3)
@@ -103,12 +101,7 @@ def test_draws_go_on_after_a_copy():
     )
 
 
-def test_draws_for_sentences_are_compiled_and_the_same(monkeypatch):
+def test_draws_for_sentences_are_those_of_their_keys():
     keys = derive(np.arange(20, dtype=np.uint64), "keys")
-    compiled = augment.text.draws.draws_for(keys, "pi")
-    monkeypatch.setattr("augment.text.draws.native", None)
-    plain = augment.text.draws.draws_for(keys, "pi")
-    assert {type(draws) for draws in compiled} == {native.Draws} and {type(draws) for draws in plain} == {
-        Draws
-    }
-    assert [draws.bits() for draws in compiled] == [draws.bits() for draws in plain]
+    expected = [PlainDraws(key).bits() for key in derive(keys, "pi").tolist()]
+    assert [draws.bits() for draws in draws_for(keys, "pi")] == expected

@@ -73,7 +73,7 @@ def test_words_and_relations_of_a_sentence_are_those_in_python(sentences, plain_
     for sentence in sentences:
         plain = plain_sentence(sentence)
         assert sentence.words == plain.words == [sentence.word(i) for i in range(len(sentence))]
-        assert sentence.root == plain.root and len(sentence) == len(plain)
+        assert len(sentence) == len(plain)
         for _ in range(5):
             wanted = frozenset(rng.sample(labels, rng.choice([0, 1, 3, 10])))
             assert (
@@ -117,61 +117,51 @@ def test_heads_outside_the_sentence_raise(plain_sentence):
 # -- Annotation ------------------------------------------------------------
 
 
-def _annotated(members: dict[str, bytes], compiled: bool, language: str = "en") -> list[ParsedSentence]:
-    with pytest.MonkeyPatch.context() as patch:
-        if not compiled:
-            patch.setattr("pretrain.data.annotation.native", None)
-        annotation = Annotation(members, language)
-        return [annotation[row] for row in range(len(annotation))]
+def _annotated(members: dict[str, bytes], language: str = "en") -> list[ParsedSentence]:
+    annotation = Annotation(members, language)
+    return [annotation[row] for row in range(len(annotation))]
 
 
 @pytest.fixture(scope="module")
 def annotated(sentences):
-    """Return (compiled, in Python, as packed) of every sentence."""
+    """Return (read from an annotation, as packed) of every sentence."""
     given = [dataclasses.replace(sentence, language="en") for sentence in sentences]
-    members = pack(given)
-    return list(zip(_annotated(members, True), _annotated(members, False), given, strict=True))
+    return list(zip(_annotated(pack(given)), given, strict=True))
 
 
 def test_sentences_come_back_as_they_were_packed(annotated, plain_sentence):
-    for compiled, plain, given in annotated:
-        assert compiled == plain == given and plain == compiled and given == compiled
-        fields = [
-            field.name
-            for field in dataclasses.fields(ParsedSentence)
-            if field.init and field.name != "lemmas"
-        ]
-        for name in fields:
-            found, expected = getattr(compiled, name), getattr(given, name)
+    for read, given in annotated:
+        assert read == given and given == read
+        for name in (field.name for field in dataclasses.fields(ParsedSentence) if field.init):
+            found, expected = getattr(read, name), getattr(given, name)
             assert type(found) is type(expected) and found == expected
-        assert tuple(compiled.lemmas) == given.lemmas and compiled.lemmas[1:] == given.lemmas[1:]
-    members = pack([given for _, _, given in annotated])
-    assert pack([compiled for compiled, _, _ in annotated]) == members
-    assert pack([plain_sentence(given) for _, _, given in annotated]) == members
-    assert _annotated(pack([]), True) == []
+    members = pack([given for _, given in annotated])
+    assert pack([read for read, _ in annotated]) == members
+    assert pack([plain_sentence(given) for _, given in annotated]) == members
+    assert _annotated(pack([])) == []
 
 
-def test_compiled_sentences_are_like_others(annotated):
-    for compiled, plain, given in annotated:
-        assert type(compiled) is ParsedSentence
-        assert hash(compiled) == hash(plain) == hash(given) and repr(compiled) == repr(plain) == repr(given)
-        assert len({compiled, plain, given}) == 1
+def test_sentences_of_an_annotation_are_like_others(annotated):
+    for read, given in annotated:
+        assert type(read) is ParsedSentence
+        assert hash(read) == hash(given) and repr(read) == repr(given)
+        assert len({read, given}) == 1
         for _ in range(2):  # before and after a look at its words
-            for again in (pickle.loads(pickle.dumps(compiled)), copy.copy(compiled), copy.deepcopy(compiled)):
+            for again in (pickle.loads(pickle.dumps(read)), copy.copy(read), copy.deepcopy(read)):
                 assert type(again) is ParsedSentence and again == given and hash(again) == hash(given)
                 assert again.words == given.words
                 assert [again.children(i) for i in range(len(again))] == [
                     given.children(i) for i in range(len(given))
                 ]
-            assert dataclasses.replace(compiled) == given
-            assert dataclasses.replace(compiled, text="x") == dataclasses.replace(given, text="x") != given
-            assert dataclasses.astuple(compiled)[:9] == dataclasses.astuple(given)[:9]
-            assert [compiled.verb(i) for i in range(len(given))] == [given.verb(i) for i in range(len(given))]
-            assert [compiled.children(i) for i in range(len(given))] == [
+            assert dataclasses.replace(read) == given
+            assert dataclasses.replace(read, text="x") == dataclasses.replace(given, text="x") != given
+            assert dataclasses.astuple(read)[:9] == dataclasses.astuple(given)[:9]
+            assert [read.verb(i) for i in range(len(given))] == [given.verb(i) for i in range(len(given))]
+            assert [read.children(i) for i in range(len(given))] == [
                 given.children(i) for i in range(len(given))
             ]
         with pytest.raises(dataclasses.FrozenInstanceError):
-            compiled.text = "another"
+            read.text = "another"
 
 
 def test_annotations_can_be_copied(sentences):
@@ -182,15 +172,13 @@ def test_annotations_can_be_copied(sentences):
 
 def test_languages_are_kept():
     members = pack([random_parse(3, "zh")])
-    for compiled in (True, False):
-        (sentence,) = _annotated(members, compiled, "zh")
-        assert sentence == random_parse(3, "zh") and not sentence.is_english
+    (sentence,) = _annotated(members, "zh")
+    assert sentence == random_parse(3, "zh") and not sentence.is_english
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "python"])
 @pytest.mark.parametrize("far", [0, 200])
 @pytest.mark.parametrize("name", ["word_tags.u16", "word_relations.u8", "word_lemmas.u16", "word_heads.u16"])
-def test_rows_outside_their_table_raise(name, far, compiled):
+def test_rows_outside_their_table_raise(name, far):
     members = pack(COPULAS[:2])
     tables = json.loads(members["tables.json"])
     sizes = {"word_lemmas.u16": 1, "word_heads.u16": len(COPULAS[1])}  # lemma 0 is in no table
@@ -200,7 +188,7 @@ def test_rows_outside_their_table_raise(name, far, compiled):
     members[name] = np.full(len(np.frombuffer(members[name], kind)), size + far, kind).tobytes()
 
     def read():
-        for sentence in _annotated(members, compiled):
+        for sentence in _annotated(members):
             assert all(sentence.lemmas[i] for i in range(len(sentence)))
             sentence.children(0)
 
@@ -210,10 +198,7 @@ def test_rows_outside_their_table_raise(name, far, compiled):
         read()
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "python"])
-def test_there_is_no_sentence_out_of_range(compiled, monkeypatch):
-    if not compiled:
-        monkeypatch.setattr("pretrain.data.annotation.native", None)
+def test_there_is_no_sentence_out_of_range():
     annotation = Annotation(pack(COPULAS), "en")
     for row in (len(COPULAS), len(COPULAS) + 1):
         with pytest.raises(IndexError):

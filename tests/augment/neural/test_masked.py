@@ -22,7 +22,7 @@ from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
 from augment.neural import masked
 from augment.neural.masked import VARIABLE, contextual
-from augment.neural.models import DEVICE, load_masked_lm, on_device, passes
+from augment.neural.models import DEVICE, load_masked_lm, on_device, padded_batches
 from augment.spec.build import build, build_texts
 from augment.spec.grammar import parse
 from augment.text.draws import draws_for
@@ -236,7 +236,7 @@ def test_scores_are_the_same_to_the_bit_whoever_shares_the_batch(wide):
 
     def scores(order):
         rows = {}
-        for batch in passes(loaded, [sequences[i] for i in order], 64):
+        for batch in padded_batches(loaded, [sequences[i] for i in order], 64):
             logits = masked._at_masks(
                 loaded.model, batch, [len(sequences[order[row]]) - 2 for row in batch.rows]
             )

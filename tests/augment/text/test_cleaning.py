@@ -10,7 +10,6 @@ import augment_tokenizers
 import pytest
 from tokenizers import Tokenizer, normalizers
 
-from augment.core import compiled
 from augment.text.cleaning import clean, for_clean_text, with_cleaning, without_cleaning
 from augment.text.encoder import TextEncoder
 from augment.text.words import words_between_spaces
@@ -118,16 +117,11 @@ def test_cleaning_is_put_on_once_and_taken_off_without_a_trace(backend):
     assert known and json.loads(own.to_str()) == settings
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
-def test_texts_are_encoded_fast_and_as_the_tokenizer_does(backend, is_compiled, monkeypatch):
+def test_texts_are_encoded_fast_and_as_the_tokenizer_does(backend):
     """Look words up with a tokenizer that cleans, whatever an augmentation writes."""
-    if not is_compiled:
-        monkeypatch.setattr("augment.text.encoder.native", None)
-    elif compiled.native is None:
-        pytest.skip("the compiled part is not built")
     tokenizer = cleaning(backend)
     encoder = TextEncoder(tokenizer, 1, 2, 64)
-    assert (encoder._pieces is None) == (not is_compiled or words_between_spaces(backend) is None)
+    assert (encoder._pieces is None) == (words_between_spaces(backend) is None)
     texts = nasty(500, seed=2)
     texts += [" ".join(text.split()) for text in texts]
     changed = [text.replace("a", "  o ") + " x" for text in texts]

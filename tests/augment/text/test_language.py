@@ -3,8 +3,7 @@
 import pytest
 
 from augment.core.errors import AugmentationError
-from augment.text.language import check_language
-from augment.text.parsing import find_parser, parse_texts
+from augment.text.parsing import check_language, find_parser, parse_texts
 
 ENGLISH = ["The old dog ran home.", "It is late."]
 CHINESE = ["今天天气很好。", "他没有来。"]

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-import augment.text.encoder as encoder_module
-from augment.core.compiled import native
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.preview import encode
@@ -28,16 +26,6 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(params=["compiled", "python"])
-def both_kinds(request, monkeypatch):
-    """Use encoders with compiled pieces, then the tokenizer alone."""
-    if request.param == "python":
-        monkeypatch.setattr("augment.text.encoder.native", None)
-    elif native is None:
-        pytest.skip("augment._native is not there, or not to be used")
-
-
-@pytest.mark.usefixtures("both_kinds")
 @pytest.mark.parametrize(
     "make", [augment_tokenizers.byte_level, augment_tokenizers.word_piece, augment_tokenizers.metaspace]
 )
@@ -119,7 +107,6 @@ WHOLE = {"with added words", "of another kind"}
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("both_kinds")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_encoder_takes_any_text(name, monkeypatch):
     """Encode random texts, alone and with the tokens of their origins; memories are small, so it forgets."""
@@ -128,7 +115,7 @@ def test_encoder_takes_any_text(name, monkeypatch):
     rng = random.Random(0)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     encoder = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 60)
-    assert (name in WHOLE or encoder_module.native is None) == (encoder._words is None)
+    assert (name in WHOLE) == (encoder._words is None)
 
     def text() -> str:
         return "".join(
@@ -161,7 +148,6 @@ ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 ACROSS = [("Â", "ł"), ("Âł", "Ġ")]  # a no-break space, and the space behind it
 
 
-@pytest.mark.usefixtures("both_kinds")
 @pytest.mark.parametrize(
     ("normalizer", "letters", "merges", "origin", "text"),
     [

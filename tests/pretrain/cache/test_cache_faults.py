@@ -12,7 +12,7 @@ from prepare_helpers import digest
 from write_faults import Subject, require_all
 
 from augment.core.ragged import Ragged
-from pretrain.cache.stages import AugmentedShard, AugmentShard, MergeCache
+from pretrain.cache.run import AugmentedShard, AugmentShard, MergeCache
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.data.manifest import MANIFEST

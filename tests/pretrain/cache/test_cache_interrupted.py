@@ -13,7 +13,6 @@ from prepare_helpers import digest
 from run_helpers import ROOT
 
 from pretrain.cache import run as cache_run
-from pretrain.cache import stages
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.shards import ShardReader
@@ -24,7 +23,7 @@ def test_the_same_bytes_with_any_number_of_workers_and_after_a_break(tiny_data, 
     make(tiny_data, tmp_path / "one", columns, copies=3)
     make(tiny_data, tmp_path / "two", columns, copies=3, workers=2)
     assert digest(tmp_path / "one") == digest(tmp_path / "two")
-    run, began = stages.AugmentShard.run, []
+    run, began = cache_run.AugmentShard.run, []
 
     def broken(self, data=None, rank=0, world_size=1):
         began.append(rank)
@@ -32,7 +31,7 @@ def test_the_same_bytes_with_any_number_of_workers_and_after_a_break(tiny_data, 
             raise KeyboardInterrupt
         run(self, data, rank, world_size)
 
-    monkeypatch.setattr(stages.AugmentShard, "run", broken)
+    monkeypatch.setattr(cache_run.AugmentShard, "run", broken)
     with pytest.raises(KeyboardInterrupt):
         make(tiny_data, tmp_path / "broken", columns, copies=3)
     assert not (tmp_path / "broken" / "manifest.json").exists()
@@ -68,12 +67,12 @@ def test_a_cache_of_other_rules_is_named_and_a_cache_draws_each_column_for_itsel
 
 def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, tmp_path):
     code = (
-        "import os, signal, sys; from pretrain.cache import run as cache, stages as s\n"
-        "run = s.AugmentShard.run\n"
+        "import os, signal, sys; from pretrain.cache import run as cache\n"
+        "run = cache.AugmentShard.run\n"
         "def killed(self, data=None, rank=0, world_size=1):\n"
         "    run(self, data, rank, world_size)\n"
         "    if rank: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "s.AugmentShard.run = killed\n"
+        "cache.AugmentShard.run = killed\n"
         "cache.cache(sys.argv[1], sys.argv[2], {'augmented': sys.argv[3]}, 3, 3, progress=False, workers=1)\n"
     )
     words = [sys.executable, "-c", code, str(tiny_data), str(tmp_path / "killed"), TOKENS]

@@ -94,7 +94,7 @@ def test_tokenizer_folder_and_synonyms(tmp_path, call, monkeypatch, folder):
     assert status == 0, error
     assert "large" in output.lower()
     (line,) = (line for line in output.splitlines() if line.startswith("synonyms: "))
-    assert str(table) in line and "of 5 words" in line
+    assert str(table) in line and "62.5% of the tokens" in line
     assert "large" in call(*text)[1].lower()
 
 

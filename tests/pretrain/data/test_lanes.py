@@ -190,7 +190,7 @@ def test_a_batch_that_grows_walks_through_the_same_slices(start, full, count, st
         assert lanes.epoch_of(step) == epoch and pairs(lanes.draw(step, 0, count)) == expected[step]
     everything = pairs(lanes.draw_steps(0, len(sizes), 0, count))
     assert everything == [pair for step in expected for pair in step]
-    assert lanes.epoch_of(np.arange(3)).tolist() == [lanes.epoch_of(step) for step in range(3)]
+    assert lanes.epochs_of(np.arange(3)).tolist() == [lanes.epoch_of(step) for step in range(3)]
     cuts = [step for step in range(1, len(sizes)) if sizes[step] > sizes[step - 1]]
     assert lanes.sizes.changes(0, len(sizes)) == cuts
     assert lanes.sizes.changes(3, 7) == [step for step in cuts if 3 < step < 7]

@@ -16,7 +16,7 @@ from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.lanes import Lanes, MixedLanes
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
-from pretrain.data.shards import SeveralSets, ShardReader
+from pretrain.data.shards import MixedShardReader, ShardReader
 
 SETS = [np.array([37, 41, 1, 58]), np.array([29, 44, 40]), np.array([300])]
 SHARES = [0.55, 0.3, 0.15]
@@ -61,7 +61,7 @@ def test_cuts_into_blocks_and_lanes_change_nothing():
         for part, expected in zip(mixed().draw_steps(first, stop, lane, end), whole):
             assert np.array_equal(part, expected[first:stop, lane:end].ravel())
     steps = np.arange(13, 29)
-    assert mixed().epoch_of(steps).tolist() == [mixed().epoch_of(step) for step in steps.tolist()]
+    assert mixed().epochs_of(steps).tolist() == [mixed().epoch_of(step) for step in steps.tolist()]
 
 
 def pairs(count: int, seed: int) -> Ragged:
@@ -89,7 +89,7 @@ def sets(tmp_path) -> list[Path]:
 
 
 def batches(folders: list[Path], first: int = 0, rank: int = 0, world: int = 1, workers: int = 0, **more):
-    reader = SeveralSets([ShardReader(folder) for folder in folders], [3.0, 1.0])
+    reader = MixedShardReader([ShardReader(folder) for folder in folders], [3.0, 1.0])
     views = [ViewSpec("anchor", "del-span"), ViewSpec("positive", "none"), ViewSpec("negative", "none")]
     spec = BatchSpec(views, Masking(), helpers.VOCABULARY)
     loader = Loader(reader, spec, LoaderSettings(3, 48, 8, workers, **more), Position(first, 20, rank, world))
@@ -126,7 +126,7 @@ def test_a_damaged_chunk_is_replaced_within_its_set(sets):
 def test_sets_that_do_not_go_together_are_refused(sets, tmp_path):
     write_folder(tmp_path / "other", {"train": helpers.some_sequences(99)}, helpers.SIZE, 40, "sentence", "x")
     with pytest.raises(UserError, match="prepared with another tokenizer"):
-        SeveralSets([ShardReader(sets[0]), ShardReader(tmp_path / "other")], [1, 1])
+        MixedShardReader([ShardReader(sets[0]), ShardReader(tmp_path / "other")], [1, 1])
     with pytest.raises(UserError, match=r"set 3 of data\.sets has 300 sequences, fewer than"):
         MixedLanes([np.array([400]), np.array([400]), np.array([300])], SHARES, 3, 304, 8)
     for settings, says in (

@@ -91,13 +91,6 @@ def test_every_sequence_has_its_text_and_its_parse(annotated_data, parser):
     assert not (annotated_data / ".work").exists()
 
 
-@pytest.mark.slow
-def test_several_processes_parse_in_order(parser):
-    assert list(parse_texts(SENTENCES, parser, batch_size=7, processes=2)) == list(
-        parse_texts(SENTENCES, parser)
-    )
-
-
 def test_records_have_a_text_for_every_column(tmp_path, parser):
     records = [
         {

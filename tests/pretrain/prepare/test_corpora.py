@@ -17,9 +17,8 @@ from pretrain.config.data import DataConfig, Source
 from pretrain.prepare.sources import embedded
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.readers import detect_layout, read_head
+from pretrain.prepare.sources.readers import ReadTask, detect_layout, read_head
 from pretrain.prepare.sources.records import records
-from pretrain.prepare.tasks import Task
 
 
 def everything(source: Source, faults: Faults | None = None) -> list[str]:
@@ -70,12 +69,12 @@ def test_every_byte_range_of_any_text_gives_each_document_once(tmp_path):
         size = path.stat().st_size
         for layout in ("lines", "paragraphs"):
             whole = list(
-                documents(Task(0, "text", str(path), 0, 1, size, layout), Source(source="x"), Faults())
+                documents(ReadTask(0, "text", str(path), 0, 1, size, layout), Source(source="x"), Faults())
             )
             for stripes in (2, 3, 7):
                 cut = []
                 for stripe in range(stripes):
-                    task = Task(0, "text", str(path), stripe, stripes, size, layout)
+                    task = ReadTask(0, "text", str(path), stripe, stripes, size, layout)
                     cut += documents(task, Source(source="x"), Faults())
                 assert cut == whole, (trial, layout, stripes, path.read_bytes())
 

@@ -1,30 +1,24 @@
 """What a preparation says while it runs, and in errors about what to set."""
 
 import json
-import time
 
 import pytest
 
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import typed
 from pretrain.config.data import DataConfig, Source, data_config
-from pretrain.prepare.progress import Display, Stage
+from pretrain.prepare.executors import Job, show_progress
 from pretrain.prepare.run import prepare
 
 
-def test_a_log_file_gets_lines_of_progress(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pretrain.prepare.progress._LINE_SECONDS", 0.0)
+def test_a_log_file_gets_lines_of_progress(monkeypatch, capsys):
+    monkeypatch.setattr("pretrain.prepare.executors._LINE_SECONDS", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks and CI do
-    stages = [Stage("read", "read, clean, split", [60, 40]), Stage("build", "write shards", [1])]
-    done = tmp_path / "logs" / "read" / "completions" / "00000"
-    done.parent.mkdir(parents=True)
-    done.touch()
-    with Display(tmp_path, stages):
-        printed, until = "", time.monotonic() + 60
-        while "read, clean, split: 60%, 0:0" not in printed:
-            assert time.monotonic() < until, printed
-            time.sleep(0.05)
-            printed += capsys.readouterr().err
+    stages = [Job("read", "read, clean, split", [60, 40], []), Job("build", "write shards", [1], [])]
+    with show_progress(stages) as advance:
+        advance(stages[0], 60)
+        printed = capsys.readouterr().err
+    assert "read, clean, split: 60%, 0:0" in printed
     assert "write shards:" not in printed and "\x1b" not in printed
 
 

@@ -13,7 +13,7 @@ from test_corpora import write
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.records import COLUMNS, Record, records, split_joined
+from pretrain.prepare.sources.records import COLUMNS, TextRecord, records, split_joined
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "letter", "music", "window", "forest", "market"]
 FIELDS = ("text", "positive", "negative", "augmented", "label")
@@ -60,7 +60,7 @@ def as_csv(rows: list[dict], fields: tuple[str, ...] = FIELDS, names: tuple[str,
     return stream.getvalue()
 
 
-def read(place: Path, **settings) -> list[Record]:
+def read(place: Path, **settings) -> list[TextRecord]:
     source = Source(source=str(place), **settings)
     return [record for task in plan_tasks([source], records=True) for record in records(task, source)]
 
@@ -72,7 +72,7 @@ def plain(rows: list[dict], fields: tuple[str, ...] = FIELDS) -> list[tuple]:
     )
 
 
-def found_in(found: list[Record]) -> list[tuple]:
+def found_in(found: list[TextRecord]) -> list[tuple]:
     return sorted((*record.texts, record.label) for record in found)
 
 
@@ -189,7 +189,7 @@ def test_lines_of_text_are_records_as_they_are(tmp_path, small_tasks):
 def test_joined_records_come_apart_again():
     several = ("a", "", "c", "", "d", "e")
     for texts, label in ((("a b", "", "", ""), None), (("a", "b", "c", "d"), 0), (several, 12)):
-        assert split_joined(Record(texts, label, 0).joined().decode()) == (list(texts), label)
+        assert split_joined(TextRecord(texts, label, 0).joined().decode()) == (list(texts), label)
 
 
 GOOD = '{"text": "Good.", "label": 1}\n'
