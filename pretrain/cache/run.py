@@ -1,6 +1,6 @@
 """Augment the sentences of prepared data once, into a folder of shards.
 
-The command is `python -m pretrain.cache`.
+The command is `clearly cache`.
 """
 
 from pathlib import Path

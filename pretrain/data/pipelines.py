@@ -46,7 +46,7 @@ def build_for(
             f"the augmentation {spec!r} works on whole texts, and {reader.folder} was annotated by an "
             "earlier version, which cut "
             f"them to {reader.max_length} tokens before it parsed them: prepare the data again "
-            "(--overwrite true)"
+            "(--overwrite)"
         )
     from tokenizers import Tokenizer
 

@@ -48,7 +48,7 @@ class DamagedShard(UserError):
         super().__init__(
             f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the "
             "data again "
-            "(python -m pretrain.prepare); or train without the chunk: --data.damaged skip."
+            "(clearly prepare); or train without the chunk: --data.damaged skip."
         )
 
     # the default would call __init__ with the message alone when a worker sends it home

@@ -105,7 +105,7 @@ def _run_here(job: Job, work: Path, workers: int) -> int:
         except BrokenProcessPool:
             raise UserError(
                 f"A process of stage {job.name} was killed, most likely because memory ran out. Use fewer "
-                "--workers or a smaller --bucket_megabytes, and run the same command again: finished tasks "
+                "--workers or a smaller --bucket-megabytes, and run the same command again: finished tasks "
                 "are not redone (with a new bucket size, all are)."
             ) from None
         except BaseException:
@@ -221,7 +221,7 @@ def _alive(ids: list[str]) -> bool:
         subprocess.run(["scancel", *ids])
         raise UserError(
             f"Slurm will not start the jobs ({never[0]}), which are cancelled now. Give the same command "
-            "with a --time, --partition, --memory_gb, --account or --qos that the cluster takes; "
+            "with a --time, --partition, --memory-gb, --account or --qos that the cluster takes; "
             "sinfo -o '%P %l' lists the partitions and their longest times."
         )
     return any(reason != "DependencyNeverSatisfied" for reason in reasons)

@@ -215,7 +215,7 @@ def find_data(config: Config) -> None:
         for one in config.data.sets:
             if not (one.folder / MANIFEST).is_file():
                 raise UserError(
-                    f"data.sets: {one.folder} holds no prepared data. Prepare it: python -m pretrain.prepare "
+                    f"data.sets: {one.folder} holds no prepared data. Prepare it: clearly prepare "
                     f"--source ... --out {one.folder}, all sets with the tokenizer of one (--tokenizer)"
                 )
         return
