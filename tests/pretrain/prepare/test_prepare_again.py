@@ -178,7 +178,7 @@ def test_what_is_made_of_old_data_is_old(tiny_data, tmp_path):
     shutil.copytree(tiny_data, tmp_path / "data")
     make_old(tmp_path / "data")
     manifest = cache(tmp_path / "data", tmp_path / "cache", {"augmented": "crop|repeat"}, **QUIETLY)
-    assert manifest["preparation"] == 1 and "pretrain.cache" in outdated(tmp_path / "cache", manifest)
+    assert manifest["preparation"] == 1 and "clearly cache" in outdated(tmp_path / "cache", manifest)
     assert (
         cache(tiny_data, tmp_path / "new", {"augmented": "crop|repeat"}, **QUIETLY)["preparation"]
         == PREPARATION
