@@ -29,7 +29,7 @@ from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation
 from pretrain.data.manifest import read_manifest
-from pretrain.remote.mirror import Place, Unreachable, chunks_of
+from pretrain.data.remote.mirror import Place, Unreachable, chunks_of
 
 TOKEN_MEMBERS = {"uint16": ("u16", "<u2"), "int32": ("i32", "<i4")}
 """Type of tokens in the manifest -> (suffix of the member, numpy's name of its type)."""

@@ -24,6 +24,7 @@ from pretrain.data.loader import Loader, LoaderSettings, Position, require_negat
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
 from pretrain.data.masking import Masking
 from pretrain.data.pipelines import build_for, synonyms_for
+from pretrain.data.remote.mirror import mirror
 from pretrain.data.shards import SeveralSets, ShardReader
 from pretrain.data.tokenizer import DEL, load_tokenizer, prompt_tokens, tokenizer_hash, without_del
 from pretrain.export.folder import interface_of
@@ -31,7 +32,6 @@ from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import own_tokenizer
 from pretrain.objectives import view_specs
 from pretrain.prepare.run import find_or_prepare
-from pretrain.remote.mirror import mirror
 from pretrain.start import inputs
 from pretrain.start.encoder import adopt_interface
 from pretrain.step.heldout import Heldout
