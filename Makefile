@@ -4,7 +4,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 CORPUS ?= embedded
 NAME ?= $(if $(filter embedded,$(CORPUS)),demo,demo-$(basename $(notdir $(CORPUS))))
-DATA ?= $(CLEAR_DATA)
+EVAL_DATA ?= $(CLEAR_DATA)
 BIN = $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 INSTALLED = $(VENV)/.installed
@@ -28,8 +28,8 @@ FREE_PORT = $$(python -c "from pretrain.common.processes import free_port; print
 demo: $(INSTALLED)
 	clearly prepare --config configs/demo.yaml --source "$(CORPUS)" --out "data/$(NAME)"
 	deepspeed --log_level error --master_port $(FREE_PORT) pretrain/main.py --config configs/demo.yaml \
-	  --data "data/$(NAME)" --run "runs/$(NAME)" --resume auto $(if $(DATA),--eval-data "$(DATA)")
-	$(if $(DATA),python -m finetune.sts "runs/$(NAME)" --eval-data "$(DATA)")
+	  --data "data/$(NAME)" --run "runs/$(NAME)" --resume auto $(if $(EVAL_DATA),--eval-data "$(EVAL_DATA)")
+	$(if $(EVAL_DATA),clearly sts "runs/$(NAME)" --eval-data "$(EVAL_DATA)")
 	clearly show "runs/$(NAME)" --out "runs/$(NAME)/report/page.html"
 	@echo "encoder: runs/$(NAME)/export, for transformers and sentence-transformers"
 	@echo "curves:  tensorboard --logdir runs/$(NAME)/tensorboard"

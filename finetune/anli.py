@@ -1,6 +1,6 @@
 """Adversarial NLI: fine-tune an encoder as Nie et al. do, and evaluate it on rounds 1, 2 and 3.
 
-    python -m finetune.anli MODEL --eval-data DIR
+    clearly anli MODEL --eval-data DIR
 
 Nie et al. 2020, "Adversarial NLI", and their code (facebookresearch/anli: src/nli/training.py and
 script/example_scripts/train_roberta.sh): SNLI + MNLI + FEVER-NLI + ANLI, in which the three rounds are

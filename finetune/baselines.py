@@ -1,8 +1,8 @@
 """Make baselines without training, which a trained encoder must beat, for sentence-transformers to load.
 
-    python -m finetune.baselines lsa --data PREPARED --out FOLDER              latent semantic analysis
-    python -m finetune.baselines averaged MODEL --out FOLDER                   mean of input word vectors
-    python -m finetune.baselines whitening MODEL --source TEXT --out FOLDER    sentence vectors, whitened
+    clearly baselines lsa --data PREPARED --out FOLDER              latent semantic analysis
+    clearly baselines averaged MODEL --out FOLDER                   mean of input word vectors
+    clearly baselines whitening MODEL --source TEXT --out FOLDER    sentence vectors, whitened
 
 The first two are one vector a token of the vocabulary, and the mean of them is the sentence's. For LSA
 (Deerwester and others
@@ -247,8 +247,8 @@ def lsa(*, data: str, out: str, dimensions: Dimensions = 256, sentences: Dimensi
     """Make a folder of latent semantic analysis: a vector for each token of a prepared corpus.
 
     Args:
-        data: prepared data (python -m pretrain.prepare).
-        out: folder to write; evaluate it like any model: python -m finetune.senteval OUT.
+        data: prepared data (clearly prepare).
+        out: folder to write; evaluate it like any model: clearly senteval OUT.
         dimensions: of the vectors.
         sentences: of the corpus, at most.
     """
@@ -259,7 +259,7 @@ def averaged(model: Model, *, out: str) -> int:
     """Make a folder of a model's input word vectors, of which a sentence's vector is the mean.
 
     Args:
-        out: folder to write; evaluate it like any model: python -m finetune.senteval OUT.
+        out: folder to write; evaluate it like any model: clearly senteval OUT.
     """
     found = _resolve(model, out)
     return _save_vectors("averaged", averaged_vectors(found), found.location, out)
@@ -278,7 +278,7 @@ def whiten(
 
     Args:
         source: the sentences that it is fitted on: prepared data, or a text file, one a line (.gz too).
-        out: folder to write; evaluate it like any model: python -m finetune.senteval OUT.
+        out: folder to write; evaluate it like any model: clearly senteval OUT.
         pooling: as in other evaluations; Su et al.: first-last.
         dimensions: kept of those that vary; without it, all.
         sentences: of the source, at most.

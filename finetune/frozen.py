@@ -38,7 +38,7 @@ class Frozen:
     """Declare an evaluation of frozen vectors."""
 
     name: str
-    """`python -m finetune.NAME`."""
+    """`clearly NAME`."""
     protocol: str
     tasks: tuple[str, ...]
     """Those that are done where none is named."""

@@ -1,6 +1,6 @@
 """Evaluate an encoder on MTEB(eng, v2) by the library `mteb` itself (the extra `mteb`).
 
-    python -m finetune.mteb_english MODEL --tasks STSBenchmark,Banking77Classification
+    clearly mteb-english MODEL --tasks STSBenchmark,Banking77Classification
 
 Tasks, data, protocols and figures are the library's; its own files of results lie in OUT/mteb, whence it
 continues after an interruption. Sentences are encoded by this project: packed, with the model's prompts as

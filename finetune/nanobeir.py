@@ -1,6 +1,6 @@
 """Evaluate retrieval on sets in NanoBEIR's format: which documents of a corpus answer a query.
 
-    python -m finetune.nanobeir MODEL --eval-data DIR
+    clearly nanobeir MODEL --eval-data DIR
 
 Every folder below DIR/NanoBEIR is a set, as it lies on the hub (zeta-alpha-ai/NanoMSMARCO ...): `corpus` and
 `queries` with the columns _id and text (and title, as in BEIR's own files), `qrels` with query-id, corpus-id

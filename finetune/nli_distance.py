@@ -1,4 +1,4 @@
-"""AugCSE's frozen-embedding check (Tang et al. 2022, table 1): `python -m finetune.nli_distance MODEL`.
+"""AugCSE's frozen-embedding check (Tang et al. 2022, table 1): `clearly nli-distance MODEL`.
 
 How often (%) the entailed hypothesis is nearer to its premise than the contradicting one, over every pair of
 the two that a premise has, and the mean similarities. Nothing is fitted. The paper's text compares entailment
@@ -208,8 +208,7 @@ def triplets_file(data: str | Path | None) -> Path:
         if path.is_file():
             return path
     raise UserError(
-        f"{folder} has no nli_for_simcse.csv; `python -m finetune.data fetch NLI/SimCSE {data_root(data)}` "
-        "gets it"
+        f"{folder} has no nli_for_simcse.csv; `clearly benchmarks fetch NLI/SimCSE {data_root(data)}` gets it"
     )
 
 

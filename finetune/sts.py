@@ -5,10 +5,10 @@ correlation over all pairs of a task at once ("all"). SentEval's other aggregati
 and pair-weighted ("wmean") mean over a task's subsets, and Pearson's correlation are computed beside it,
 since papers differ in which they print and the difference reaches ten points (STS13 most).
 
-    python -m finetune.sts MODEL --pooling cls,mean --eval-data DATA
-    python -m finetune.sts MODEL --dimensions 256,128,64    # the first coordinates of the same vectors
+    clearly sts MODEL --pooling cls,mean --eval-data DATA
+    clearly sts MODEL --dimensions 256,128,64    # the first coordinates of the same vectors
 
-Scores go to RUN/report/sts-POOLING.json (results/NAME for other models), where `python -m finetune.report`
+Scores go to RUN/report/sts-POOLING.json (results/NAME for other models), where `clearly report`
 finds them. `finetune.senteval` has the same scores among its own; this command compares poolings of one
 encoder.
 """

@@ -1,4 +1,4 @@
-"""Chinese STS-B, as SDA (Zhu et al.) reports it: `python -m finetune.zh_sts MODEL`.
+"""Chinese STS-B, as SDA (Zhu et al.) reports it: `clearly zh-sts MODEL`.
 
 Spearman's correlation (x 100) between cosine and gold score over the test pairs of CNSD's machine-translated
 STS-B; nothing is fitted and the training set is not used. The dev set comes beside it, for choices between

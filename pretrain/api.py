@@ -4,7 +4,7 @@
 
     data = prepare(["corpus.txt"], out="data/mine", vocabulary=8192)
     run = train("clear_micro", data=data, run="runs/mine", train={"steps": 100})
-    run.evaluate("sts", data="benchmarks")["results"]
+    run.evaluate("sts", eval_data="benchmarks")["results"]
     vectors = load(run).encode(["A storm at sea.", "The ship waits."])
 
 Preparing, training and evaluating are the commands of the same name, each in a process of its own: training
@@ -91,16 +91,16 @@ class Run:
         return list(read_metrics(self.folder / "metrics.jsonl"))
 
     def evaluate(
-        self, name: str, data: Place | None = None, out: Place | None = None, **flags: Any
+        self, name: str, eval_data: Place | None = None, out: Place | None = None, **flags: Any
     ) -> dict[str, Any]:
         """Evaluate the run's best weights (best/, else export/) and return the figures.
 
         Args:
-            name: an evaluation, `python -m finetune.NAME` (docs/evaluation.md), or one of `SUITES`.
-            data: folder of the benchmarks; None: the one that CLEAR_DATA names.
-            out: folder for the figures; None: where `python -m finetune.report RUN` finds them, RUN/sts.json
+            name: an evaluation, `clearly NAME` with `_` for `-` (docs/evaluation.md), or one of `SUITES`.
+            eval_data: folder of the benchmarks; None: the one that CLEAR_DATA names.
+            out: folder for the figures; None: where `clearly report RUN` finds them, RUN/sts.json
                 and RUN/report.
-            flags: of `python -m finetune.NAME`, with `_` for `-`: `pooling="mean"`, `tasks=["STS-B"]`.
+            flags: of `clearly NAME`, with `_` for `-`: `pooling="mean"`, `tasks=["STS-B"]`.
 
         Returns:
             What the command writes as JSON. Of `sts` that is what `--json-file` writes: {"model": its name,
@@ -124,8 +124,8 @@ class Run:
         given = flags | ({"json_file": folder / "sts.json"} if is_sts else {"out": folder})
         if name in SUITES:
             given["suite"] = name
-        if data is not None:
-            given["eval_data"] = data
+        if eval_data is not None:
+            given["eval_data"] = eval_data
         module, written_as = ("evaluate", "eval.json") if name in SUITES else (name, f"{name}*.json")
         before = _stamps(folder, written_as)
         words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
@@ -165,7 +165,7 @@ def prepare(
     overwrite: bool = False,
     **keys: Any,
 ) -> Path:
-    """Turn raw text into a tokenizer and shuffled, de-duplicated shards: `python -m pretrain.prepare`.
+    """Turn raw text into a tokenizer and shuffled, de-duplicated shards: `clearly prepare`.
 
     A folder that holds the finished result of the same settings is left as it is; an unfinished one is
     continued.

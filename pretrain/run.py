@@ -21,12 +21,12 @@ from pretrain.config.run import Config
 from pretrain.config.validation import leaves
 from pretrain.data.batch import BatchSpec, RankBatch
 from pretrain.data.lanes import require_lanes
+from pretrain.data.ledger import chain
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.export.folder import export
 from pretrain.export.sentence_transformers import unpooled_prompts
-from pretrain.ledger import chain
 from pretrain.model.precision import LossScale
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary

@@ -11,7 +11,7 @@ from pretrain.common.transfer import Numbers
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
 from pretrain.data.damage import describe_substitution
-from pretrain.ledger import chain
+from pretrain.data.ledger import chain
 from pretrain.model.precision import LossScale
 from pretrain.objectives import WholeObjective
 from pretrain.step.faults import Faults, StepNumbers, steadier_settings

@@ -2,11 +2,11 @@
 # Fine-tune a model on GLUE on a Slurm cluster: a job array with one task per run (GLUE task x seed, and x rate and batch with
 # --sweep), and a last job that gathers the figures. Start it with bash, on a login node:
 #
-#   slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of finetune.glue]
+#   slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of clearly glue]
 #   slurm/finetune_glue.sh --gpus=1 --time=08:00:00 --account=NAME -- runs/clear_base --eval-data DIR --predict
 #
 # Runs that have all that is asked for are not submitted again, so the same command continues after failures. Runs of MNLI from
-# which others start (--mnli_init) are an array of their own, and the others wait for it. A run that is preempted or reaches
+# which others start (--mnli-init) are an array of their own, and the others wait for it. A run that is preempted or reaches
 # its time limit saves, is requeued and resumes. ARRAY_LIMIT=N keeps at most N runs going at once.
 
 #SBATCH --job-name=glue
@@ -34,7 +34,7 @@ if [[ ${1:-} != --project=* ]]; then
   for word in "$@"; do [[ $word == -- ]] && separated=1; done
   # Slurm runs a copy from its spool folder of what sbatch is given: nothing lies beside it.
   if [[ -z ${separated:-} || $# -lt 2 || -n ${SLURM_ARRAY_TASK_ID:-} || ! -f $(dirname "$0")/job.sh ]]; then
-    echo "start this with bash on a login node, not by sbatch: slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of finetune.glue]" >&2
+    echo "start this with bash on a login node, not by sbatch: slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of clearly glue]" >&2
     exit 2
   fi
   flags=()

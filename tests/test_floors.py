@@ -33,26 +33,25 @@ MAY_IMPORT = {
     "pretrain.common": "",
     "pretrain.config": "augment.spec",
     "pretrain.checkpoint": "",
-    "pretrain.remote": "",
+    "pretrain.data.remote": "",
     "pretrain.telemetry": "",
     "pretrain.model": "",
     "pretrain.watch": "pretrain.checkpoint pretrain.telemetry",
-    "pretrain.losses": "pretrain.model",
-    "pretrain.ledger": "",
-    "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config pretrain.ledger "
-    "pretrain.remote",
-    "pretrain.objectives": "pretrain.config pretrain.model pretrain.losses pretrain.data",
+    "pretrain.objectives.losses": "pretrain.model",
+    "pretrain.data.ledger": "",
+    "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config",
+    "pretrain.objectives": "pretrain.config pretrain.model pretrain.data",
     "pretrain.export": "pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
     "pretrain.prepare": "augment.text pretrain.config pretrain.data",
     "pretrain.benchmarks": "pretrain.prepare",
     "pretrain.cache": "augment.tokens augment.spec pretrain.config pretrain.data pretrain.objectives "
     "pretrain.prepare",
     "pretrain.step": "augment.tokens augment.spec pretrain.config pretrain.telemetry pretrain.model "
-    "pretrain.losses pretrain.data pretrain.ledger pretrain.objectives",
+    "pretrain.data pretrain.objectives",
     "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
-    "pretrain.remote pretrain.data pretrain.ledger pretrain.objectives pretrain.export pretrain.prepare "
+    "pretrain.data pretrain.objectives pretrain.export pretrain.prepare "
     "pretrain.benchmarks pretrain.cache pretrain.step",
-    "pretrain.step_log": "pretrain.config pretrain.telemetry pretrain.model pretrain.data pretrain.ledger "
+    "pretrain.step_log": "pretrain.config pretrain.telemetry pretrain.model pretrain.data "
     "pretrain.objectives pretrain.step pretrain.watch",
     "pretrain.run": "pretrain",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",

@@ -16,7 +16,7 @@ COMMAND = re.compile(
     r"(?:python -m ((?:augment|pretrain|finetune)[\w.]*)|\bclearly ([a-z][a-z-]*))([^,;:`()\n]*)"
 )
 FLAG = re.compile(r"(?<![\w-])--(?!(?:help|version|flag)\b)([a-z][\w.-]*\w)")
-FOREIGN = re.compile(r"\b(srun|deepspeed|torchrun|pip install|tensorboard|public code|finetune\.sts) ")
+FOREIGN = re.compile(r"\b(srun|deepspeed|torchrun|pip install|tensorboard|public code) ")
 """What has flags of its own."""
 MAIN = re.compile(r'^if __name__ == "__main__":\n(    .*\n)*    cli\.run\(', re.MULTILINE)
 

@@ -158,7 +158,7 @@ def on_device(loaded: LoadedModel) -> LoadedModel:
     except (RuntimeError, AssertionError) as error:
         message = f"{DEVICE}={name} is no device of this process ({str(error).splitlines()[0]})"
         if multiprocessing.parent_process() is not None:
-            message += ". Loader workers have no GPU: make the views once with python -m pretrain.cache"
+            message += ". Loader workers have no GPU: make the views once with clearly cache"
         raise AugmentationError(message) from error
     if loaded.device != device:
         loaded.model.to(device)

@@ -1,7 +1,7 @@
 """Check and complete the folder of evaluation data: `--eval-data DIR`, or the environment's CLEAR_DATA.
 
-    python -m finetune.data check DIR                               which sets are there and complete
-    python -m finetune.data fetch GLUE/RTE DIR [--source FOLDER]    get one from the hub, or a copy of it
+    clearly benchmarks check DIR                               which sets are there and complete
+    clearly benchmarks fetch GLUE/RTE DIR [--source FOLDER]    get one from the hub, or a copy of it
 
     SentEval/   SentEval's data/downstream (STS, SICK, MR, CR, SUBJ, MPQA, SST, TREC, MRPC, SNLI) and probing/
     GLUE/       one folder a task, the official tsv files

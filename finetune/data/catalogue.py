@@ -87,6 +87,6 @@ def report(status: Status, root: Path, width: int) -> str:
     lines = [f"{one.name:{width}}  {status.state}" + (f", {rows:,} rows" if status.is_complete else "")]
     lines += [f"{'':{width}}    {detail}" for detail in status.details]
     if not status.is_complete:
-        fetch = f"python -m finetune.data fetch {one.name} {root}, or " if one.name in HUB else ""
+        fetch = f"clearly benchmarks fetch {one.name} {root}, or " if one.name in HUB else ""
         lines.append(f"{'':{width}}    get it: {fetch}{one.origin}")
     return "\n".join(lines)

@@ -1,8 +1,8 @@
 """Evaluate an encoder by one command: a suite of evaluations, or as much of it as a budget allows.
 
-    python -m finetune.evaluate MODEL --eval-data DIR                        quick: a minute on two cores
-    python -m finetune.evaluate MODEL --eval-data DIR --suite senteval --jobs 2
-    python -m finetune.evaluate MODEL --eval-data DIR --suite all --budget 1h
+    clearly eval MODEL --eval-data DIR                        quick: a minute on two cores
+    clearly eval MODEL --eval-data DIR --suite senteval --jobs 2
+    clearly eval MODEL --eval-data DIR --suite all --budget 1h
 
 Each unit of a suite is one of the commands of `finetune` with some of its tasks, in a process of its own;
 its figures are those of the command. Sentence vectors are kept (`finetune.encoders.kept_vectors`), so that
@@ -92,7 +92,7 @@ def main(
     pending = [unit for unit in units if unit not in done_units and unit not in skip_reasons]
     if not pending and not done_units:
         reason = skip_reasons[units[0]]
-        hint = "; `python -m finetune.data check DIR` says where to get it" if NOT_THERE in reason else ""
+        hint = "; `clearly benchmarks check DIR` says where to get it" if NOT_THERE in reason else ""
         raise UserError(f"nothing of this suite can be done: {reason}{hint}")
     for line in (*skipped_lines(skip_reasons), *(f"done before: {unit.name}" for unit in done_units)):
         print(line)

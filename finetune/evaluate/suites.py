@@ -65,7 +65,7 @@ class Unit:
     """A command with its tasks."""
 
     evaluation: str
-    """`python -m finetune.EVALUATION`, whose figures are in EVALUATION-POOLING.json."""
+    """`clearly EVALUATION`, whose figures are in EVALUATION-POOLING.json."""
     tasks: tuple[str, ...]
     label: str = ""
     """What progress calls it, where that is not its tasks."""

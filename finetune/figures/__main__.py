@@ -1,4 +1,4 @@
-"""Draw figures from the table of a sweep, the papers' among them: `python -m finetune.figures FOLDER`.
+"""Draw figures from the table of a sweep, the papers' among them: `clearly figures FOLDER`.
 
 `clearly sweep` runs it for files that have `figures:`. Each goes to FOLDER/figures/NAME.png, those with
 numbers of their own to NAME.md beside it. A figure whose rows have not been evaluated is not drawn.

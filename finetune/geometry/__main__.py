@@ -1,4 +1,4 @@
-"""The geometry of an encoder's sentence vectors: `python -m finetune.geometry MODEL [MODEL ...]`.
+"""The geometry of an encoder's sentence vectors: `clearly geometry MODEL [MODEL ...]`.
 
     sts           alignment (STS-B pairs scored above 4), uniformity and isotropy (all sentences of STS-B)
     neighbourhood purity of and distance to the top K, on StackOverflow (VaSCL, figure 2a) or another set
@@ -8,7 +8,7 @@
                   isomorphism (AugCSE, appendix A.13 and A.14); samples to read; PCA and t-SNE
 
 Numbers go to RUN/report/geometry-POOLING.json (results/NAME/ for models that are no run), figures and
-TensorBoard projector files into the folder geometry-POOLING/ beside it. `python -m finetune.report` draws
+TensorBoard projector files into the folder geometry-POOLING/ beside it. `clearly report` draws
 several models into one figure.
 """
 

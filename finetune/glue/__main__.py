@@ -1,4 +1,4 @@
-"""The command `python -m finetune.glue`.
+"""The command `clearly glue`.
 
 Its parts are in `finetune.glue.command`: a process that computes runs beside this one must find them by name,
 and a new interpreter does not import `__main__`.

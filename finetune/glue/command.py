@@ -1,8 +1,8 @@
 """Fine-tune an encoder on GLUE by RoBERTa's recipe, and report medians over seeds of the best epochs.
 
-    python -m finetune.glue MODEL --eval-data DIR                             GLUE's tasks, 5 seeds
-    python -m finetune.glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of settings
-    python -m finetune.glue MODEL --eval-data hub --predict                   and the leaderboard's files
+    clearly glue MODEL --eval-data DIR                             GLUE's tasks, 5 seeds
+    clearly glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of settings
+    clearly glue MODEL --eval-data hub --predict                   and the leaderboard's files
 
 Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of
 warm-up, linear decay, 10 epochs, the best epoch by the task's metric, median of five seeds. Rate and batch of

@@ -147,10 +147,10 @@ def _add_results(subject: Subject, folder: Path) -> None:
 
 
 def _add_sts(subject: Subject, path: Path) -> None:
-    """Add what `python -m finetune.sts --json_file` wrote, unless report/ has results of the same tasks."""
+    """Add what `clearly sts --json-file` wrote, unless report/ has results of the same tasks."""
     content = _json(path)
     if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
-        raise UserError(f"{path} is not what finetune.sts --json_file writes: it has no results")
+        raise UserError(f"{path} is not what clearly sts --json-file writes: it has no results")
     for pooling, tasks in content["results"].items():
         if {("senteval", pooling), ("sts", pooling)} & set(subject.evaluations):
             continue

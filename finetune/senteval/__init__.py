@@ -2,6 +2,6 @@
 
 `tasks` reads the files, `classifier` runs all fits of a task as one batched optimisation, `protocol` chooses
 hyper-parameters by cross-validation as SentEval does, `relatedness` is its supervised similarity, `evaluate`
-puts them together; `python -m finetune.senteval` is the command. Similarity without training is
+puts them together; `clearly senteval` is the command. Similarity without training is
 `finetune.sts`.
 """

@@ -1,4 +1,4 @@
-"""`python -m finetune.senteval MODEL`: see `main`."""
+"""`clearly senteval MODEL`: see `main`."""
 
 import sys
 from typing import Literal

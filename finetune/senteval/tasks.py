@@ -69,8 +69,8 @@ def load(name: str, data: str | Path | None = None) -> Examples:
     task = TASKS[check_name(name)]
     if absent := missing(name, data):
         raise UserError(
-            f"{name}: {absent[0]} is not there (SentEval/{task.files[0]} of the data folder); `python -m "
-            "finetune.data check DIR` says what is missing and where to get it"
+            f"{name}: {absent[0]} is not there (SentEval/{task.files[0]} of the data folder); "
+            "`clearly benchmarks check DIR` says what is missing and where to get it"
         )
     return task.read(*files(task.name, data_root(data)))
 

@@ -52,8 +52,7 @@ def find(data: str | Path | None, *parts: str) -> Path:
     path = locate(root, "/".join(parts))
     if not path.exists():
         raise UserError(
-            f"{path} is not there; `python -m finetune.data check {root}` says what is missing and where "
-            "to get it"
+            f"{path} is not there; `clearly benchmarks check {root}` says what is missing and where to get it"
         )
     return path
 

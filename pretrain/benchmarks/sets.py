@@ -1,7 +1,7 @@
 """Declare a data set: its files, its rows as published, how they are counted, and where to get them.
 
 Every evaluation declares its own sets beside the code that reads them, as a tuple `DATA_SETS`;
-`finetune.data.catalogue` gathers them, and `python -m finetune.data check DIR` checks them.
+`finetune.data.catalogue` gathers them, and `clearly benchmarks check DIR` checks them.
 
     DATA_SETS = (
         DataSet("zh/STS-B", parts({"dev": (("zh/STS-B/cnsd-sts-dev.txt",), 1458)}, read), "github.com/..."),

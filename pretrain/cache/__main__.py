@@ -1,9 +1,9 @@
 """Augment a corpus once: from prepared data to records with their augmentations and labels.
 
-    python -m pretrain.cache --data data/annotated --aug augcse-12-2 --out data/augcse
-    python -m pretrain.cache --data data/annotated --aug 'tense|yoda|random-swap' --resample 4 --out data/four
-    python -m pretrain.cache --data data/annotated --positive 'pi|mv|dn' --negative neg --out data/sda
-    python -m pretrain.main --objective augcse --data data/augcse --aug none --augment.augmented none
+    clearly cache --data data/annotated --aug augcse-12-2 --out data/augcse
+    clearly cache --data data/annotated --aug 'tense|yoda|random-swap' --resample 4 --out data/four
+    clearly cache --data data/annotated --positive 'pi|mv|dn' --negative neg --out data/sda
+    clearly train --objective augcse --data data/augcse --aug none --augment.augmented none
 
 --aug writes AugCSE's records (text, augmented, label): one augmentation a sentence, drawn evenly from the set
 and fixed by the seed; the last label, "none", where the sentence came out as it was, white space and quotes

@@ -1,6 +1,6 @@
 """Augment the sentences of prepared data once, into a folder of shards: one task a shard and copy.
 
-The command is `python -m pretrain.cache`. Each chunk becomes a chunk, and a record of the cache has the place
+The command is `clearly cache`. Each chunk becomes a chunk, and a record of the cache has the place
 that its sentence has in the data. Nothing is sorted, and the result depends on data, specifications and seed
 alone.
 """

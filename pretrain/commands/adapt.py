@@ -148,7 +148,7 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
     print(
         f'\n  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained\n'
         f'  search     clearly search {run} --text {texts} --split "what to look for"\n'
-        f"  evaluate   python -m finetune.sts {run} --eval-data {shlex.quote(eval_data or 'DIR')}\n"
+        f"  evaluate   clearly sts {run} --eval-data {shlex.quote(eval_data or 'DIR')}\n"
         f"  train on   clearly train --config simcse_micro --init {run} --data {data}"
     )
 

@@ -4,7 +4,7 @@
     srun --label --nodes 2 --ntasks-per-node 1 clearly doctor --folder /scratch/me/runs  # of each node
 
 The exit status is 1 if something is wrong: it would fail. A note is about what works, but slower or with
-less than it could. `python -m finetune.data check DIR` examines benchmarks.
+less than it could. `clearly benchmarks check DIR` examines benchmarks.
 """
 
 import contextlib
@@ -124,7 +124,7 @@ def packages() -> Findings:
         required = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
     except importlib.metadata.PackageNotFoundError:
         todo = "pip install -e . in the checkout, so that `clearly` is a command"
-        yield Finding("note", f"{here}; {DISTRIBUTION} is not installed: it runs from its folder", todo)
+        yield Finding("note", f"{here}; Clearly is not installed: it runs from its folder", todo)
         return
     versions = {}
     for requirement in required:

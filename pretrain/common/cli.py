@@ -1,8 +1,8 @@
 """One command line for every command: a function's signature is its flags, its docstring is their help.
 
     def main(model: str, *, tasks: Names = (), seeds: Count = 1, sweep: bool = False) -> int: ...
-    cli.run(main)                        python -m package.module MODEL --tasks a,b --sweep
-    cli.run(check=check, fetch=fetch)    python -m package.module check ...
+    cli.run(main)                        clearly WORD MODEL --tasks a,b --sweep
+    cli.run(check=check, fetch=fetch)    clearly WORD check ...
 
 Parameters before the `*` may be given as bare words, the others are flags. Annotations say how a text is read
 (`typed_values.typed`, then pydantic); a parameter annotated with a pydantic model stands for the model's

@@ -1,31 +1,61 @@
-"""What people typed to start this process, and which version of this program it is."""
+"""The commands, how this process was started, and which version of this program it is."""
 
 import functools
-import os
 import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 DISTRIBUTION = "sentence-clear"
-"""The name under which pip knows this program."""
+"""The name under which pip knows Clearly, and by which checkpoints and exports record its version."""
 _SOURCES = Path(__file__).resolve().parents[2]
-TYPED = "CLEARLY_TYPED"
-"""Environment variable by which `clearly` tells the process that it becomes: "clearly train"."""
-
-_typed = os.environ.pop(TYPED, "")  # not for the processes that this one starts
+COMMANDS = {
+    "prepare": ("pretrain.prepare", "raw text in, a tokenizer and shuffled, de-duplicated shards out"),
+    "cache": ("pretrain.cache", "views of prepared data, made once"),
+    "train": ("pretrain.main", "pretrain or post-train an encoder, evaluate and export it"),
+    "adapt": ("pretrain.commands.adapt", "continue an encoder on your own text, and compare with its start"),
+    "inspect": ("pretrain.commands.inspect", "a training batch as the model will see it, decoded"),
+    "augment": ("pretrain.commands.augment", "what augmentations do to sentences"),
+    "plan": ("pretrain.commands.plan", "memory and time of a run, before it starts"),
+    "mine": ("pretrain.commands.mine", "hard negatives for labelled pairs: triples to train on"),
+    "sweep": ("pretrain.commands.sweep", "several runs and seeds, one table, with intervals"),
+    "eval": ("finetune.evaluate", "an encoder by a suite of evaluations, within a budget of time"),
+    "export": ("pretrain.export", "a run's encoder for transformers and sentence-transformers"),
+    "compare": ("finetune.compare", "what differs between runs: recipes, curves, scores with intervals"),
+    "search": ("finetune.search", "the sentences of a text that mean most nearly what a query means"),
+    "convert": ("pretrain.commands.convert", "pickled weights of a model to safetensors"),
+    "show": ("pretrain.commands.show", "one page on a run: curves, a batch, search before and after"),
+    "verify": ("pretrain.commands.verify", "whether a run has read the data that it says, and who was in it"),
+    "doctor": ("pretrain.commands.doctor", "what this machine has, what will fail on it, and what to do"),
+    "report": ("finetune.report", "one page about runs and models, side by side"),
+    "benchmarks": ("finetune.data", "which data sets of the evaluations are there; gets one from the hub"),
+    # the evaluations, one by one
+    "sts": ("finetune.sts", "similarity: seven STS tasks, by several poolings in one pass"),
+    "senteval": ("finetune.senteval", "SentEval: similarity, transfer and probing tasks"),
+    "glue": ("finetune.glue", "GLUE, fine-tuned by RoBERTa's recipe"),
+    "anli": ("finetune.anli", "adversarial NLI, fine-tuned"),
+    "clustering": ("finetune.clustering", "short texts, by k-means"),
+    "intents": ("finetune.intents", "few-shot intents"),
+    "nanobeir": ("finetune.nanobeir", "retrieval"),
+    "mteb-english": ("finetune.mteb_english", "MTEB(eng, v2), by the library mteb"),
+    "nli-distance": ("finetune.nli_distance", "whether entailment is nearer than contradiction"),
+    "cola-probe": ("finetune.cola_probe", "CoLA on frozen vectors"),
+    "zh-sts": ("finetune.zh_sts", "Chinese STS-B"),
+    "geometry": ("finetune.geometry", "alignment, uniformity, isotropy, what each augmentation does"),
+    "figures": ("finetune.figures", "figures of a sweep's table"),
+    "baselines": ("finetune.baselines", "encoders to compare with: LSA, averaged and whitened vectors"),
+}
+"""Word of `clearly` -> the module that it starts, and what it does."""
 
 
 def program() -> str:
-    """Return how this process was started: "clearly sweep", "python -m finetune.sts"."""
-    if _typed:
-        return _typed
+    """Return how this process is started: "clearly sweep", "python pretrain/main.py"."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or spec.name.startswith("pytest"):
         return f"python {shlex.quote(sys.argv[0])}"
     module = spec.name.removesuffix(".__main__")
-    name = module.removeprefix("pretrain.commands.")
-    return f"python -m {module}" if name == module else f"clearly {name}"
+    words = (f"clearly {word}" for word, (name, _) in COMMANDS.items() if name == module)
+    return next(words, f"python -m {module}")
 
 
 @functools.cache

@@ -53,8 +53,7 @@ def export_of(source: str) -> str:
         if (Path(source) / part / "config.json").is_file():
             return str(Path(source) / part)
     raise UserError(
-        f"{source} is a run without an export yet; make one of its newest checkpoint: python -m "
-        f"pretrain.export {source}"
+        f"{source} is a run without an export yet; make one of its newest checkpoint: clearly export {source}"
     )
 
 

@@ -241,7 +241,7 @@ class LoadingConfig(Section):
     """how to prepare the data if the folder has none"""
     cache: int = Field(0, ge=0)
     """0: all views are augmented again in every epoch; k: positives, negatives and labelled augmentations are
-    made once, k of every sentence, and kept beside the data (pretrain.cache)"""
+    made once, k of every sentence, and kept beside the data (clearly cache)"""
     prompts: dict[str, str] = Field(default_factory=dict)
     """role of a view -> text before every sentence of it, as {anchor: 'query: ', positive: 'passage: '}; it
     is never augmented or masked. Kept in the export (docs/data.md)"""

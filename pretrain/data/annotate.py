@@ -90,7 +90,7 @@ class Annotator:
         try:
             members = pack(sentences)
         except ValueError as error:
-            raise UserError(f"--annotate {self.parser['parser']}: {error}. Lower --chunk_tokens.") from error
+            raise UserError(f"--annotate {self.parser['parser']}: {error}. Lower --chunk-tokens.") from error
         sizes = json.dumps({name: len(data) for name, data in members.items()}).encode()
         make_folder(self.folder)
         write_atomically(self._path(texts), sizes + b"\n" + b"".join(members.values()))

@@ -131,7 +131,7 @@ def read_manifest(folder: str | Path) -> dict:
         unfinished = (Path(folder) / ".work").is_dir()
         why = "its preparation did not finish; run it again" if unfinished else "it has no manifest.json"
         raise UserError(
-            f"{folder} is not a prepared data folder: {why}. Prepare one with `python -m pretrain.prepare "
+            f"{folder} is not a prepared data folder: {why}. Prepare one with `clearly prepare "
             "--source embedded "
             f"--out {folder}` (or your own --source)."
         )
@@ -165,11 +165,10 @@ def outdated(folder: str | Path, manifest: dict) -> str | None:
     found = preparation_of(manifest)
     if found is None or found >= PREPARATION:
         return None
-    anew = "prepare it anew with the same flags and --overwrite true"
+    anew = "prepare it anew with the same flags and --overwrite"
     if manifest.get("cache"):
         anew = (
-            "prepare the data that it was made of anew, and make it of that in another folder (python "
-            "-m pretrain.cache)"
+            "prepare the data that it was made of anew, and make it of that in another folder (clearly cache)"
         )
     return (
         f"{folder} was prepared by an earlier version ({found}, this is {PREPARATION}), which cleaned, "
@@ -202,7 +201,7 @@ def require_files(folder: str | Path, manifest: dict) -> None:
         raise UserError(
             f"{folder} does not hold what its manifest says: {'; '.join(wrong[:_SHOWN])}{more}. Restore the "
             "files from a copy, "
-            "or prepare the data again (python -m pretrain.prepare)"
+            "or prepare the data again (clearly prepare)"
         )
 
 

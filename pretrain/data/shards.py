@@ -29,7 +29,7 @@ from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation
 from pretrain.data.manifest import read_manifest
-from pretrain.remote.mirror import Place, Unreachable, chunks_of
+from pretrain.data.remote.mirror import Place, Unreachable, chunks_of
 
 TOKEN_MEMBERS = {"uint16": ("u16", "<u2"), "int32": ("i32", "<i4")}
 """Type of tokens in the manifest -> (suffix of the member, numpy's name of its type)."""
@@ -48,7 +48,7 @@ class DamagedShard(UserError):
         super().__init__(
             f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the "
             "data again "
-            "(python -m pretrain.prepare); or train without the chunk: --data.damaged skip."
+            "(clearly prepare); or train without the chunk: --data.damaged skip."
         )
 
     # the default would call __init__ with the message alone when a worker sends it home

@@ -1,8 +1,8 @@
 """Export a trained encoder as a folder that transformers and sentence-transformers load as it is.
 
-    python -m pretrain.export RUN [--step latest|best|N] [--out FOLDER]
-    python -m pretrain.export RUN --push OWNER/NAME [--dry-run]
-    python -m pretrain.export EXPORT --push OWNER/NAME [--dry-run]
+    clearly export RUN [--step latest|best|N] [--out FOLDER]
+    clearly export RUN --push OWNER/NAME [--dry-run]
+    clearly export EXPORT --push OWNER/NAME [--dry-run]
 
 Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The folder holds
 

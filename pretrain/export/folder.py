@@ -125,7 +125,7 @@ def find_source(source: Path, step: str) -> tuple[Path, Path]:
         )
     if STEP_FOLDER.fullmatch(source.name) and source.is_dir():
         if (problem := problem_with(source)) is not None:
-            raise UserError(f"checkpoint {source} {problem}. Export another: python -m pretrain.export RUN")
+            raise UserError(f"checkpoint {source} {problem}. Export another: clearly export RUN")
         run = source.parent.parent if source.parent.name == "checkpoints" else source.parent
         return run, source
     run = source.parent if source.name == "checkpoints" else source
@@ -316,7 +316,7 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         raise UserError(
-            f"{path} is damaged ({what}); export its run into this folder again: python -m pretrain.export "
+            f"{path} is damaged ({what}); export its run into this folder again: clearly export "
             f"RUN --out {folder}"
         ) from None
     return policy

@@ -124,7 +124,7 @@ def hub_card(export: Path, repo: str, policy: dict[str, Any], evaluations: list[
         measured.insert(0, EVALUATION)
     origin = [
         ("step", f"{policy['step']:,}"),
-        ("code", f"{DISTRIBUTION} {policy['versions'].get(DISTRIBUTION, '')}".strip()),
+        ("code", f"Clearly {policy['versions'].get(DISTRIBUTION, '')}".strip()),
         (f"sha256 of {WEIGHTS}", sha256_of(export / WEIGHTS)),
         ("sha256 of the tokenizer", policy["tokenizer_hash"]),
     ]

@@ -35,7 +35,7 @@ def takes_flash(qkv: Tensor, deterministic: bool = False) -> bool:
     if deterministic and not torch.are_deterministic_algorithms_enabled():
         raise UserError(
             "the model's config asks for deterministic_flash_attn, which torch's kernel does for a whole "
-            "process only: set --train.deterministic true, or take it out of the config."
+            "process only: set --train.deterministic, or take it out of the config."
         )
     return True
 

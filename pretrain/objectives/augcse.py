@@ -8,18 +8,18 @@ from torch import Tensor
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
-from pretrain.losses.adversary import (
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import batch_norm_head
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair
+from pretrain.objectives.losses.adversary import (
     Discriminator,
     discriminator_accuracy,
     discriminator_loss,
     majority_share,
     reverse_gradient,
 )
-from pretrain.losses.contrastive import info_nce, symmetric_info_nce
-from pretrain.losses.false_negatives import Guide
-from pretrain.model.encoder import SentenceEncoder
-from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair
+from pretrain.objectives.losses.contrastive import info_nce, symmetric_info_nce
+from pretrain.objectives.losses.false_negatives import Guide
 
 
 class Augcse(Objective):

@@ -7,10 +7,13 @@ from torch.nn.functional import cosine_similarity
 
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
-from pretrain.losses.contrastive import info_nce
-from pretrain.losses.false_negatives import Guide
-from pretrain.losses.vectors import unit_vectors
-from pretrain.losses.virtual_adversarial import (
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import batch_norm_head
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
+from pretrain.objectives.losses.contrastive import info_nce
+from pretrain.objectives.losses.false_negatives import Guide
+from pretrain.objectives.losses.vectors import unit_vectors
+from pretrain.objectives.losses.virtual_adversarial import (
     Ascent,
     adversarial_noise,
     at_lengths_of,
@@ -20,9 +23,6 @@ from pretrain.losses.virtual_adversarial import (
     sequence_noise,
     sizes,
 )
-from pretrain.model.encoder import SentenceEncoder
-from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
 
 
 class Vadvcse(Objective):

@@ -4,20 +4,20 @@ import torch
 from torch import Tensor
 
 from pretrain.config.run import Config
-from pretrain.losses.contrastive import nt_xent
-from pretrain.losses.false_negatives import Guide
-from pretrain.losses.identities import Meanings
-from pretrain.losses.neighbourhood import (
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import vascl_head
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, local_groups, stacked_identities
+from pretrain.objectives.losses.contrastive import nt_xent
+from pretrain.objectives.losses.false_negatives import Guide
+from pretrain.objectives.losses.identities import Meanings
+from pretrain.objectives.losses.neighbourhood import (
     NONE,
     nearest_neighbours,
     neighbourhood_loss,
     random_directions,
     virtual_augmentation,
 )
-from pretrain.losses.vectors import unit_vectors
-from pretrain.model.encoder import SentenceEncoder
-from pretrain.model.heads import vascl_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, local_groups, stacked_identities
+from pretrain.objectives.losses.vectors import unit_vectors
 
 
 class Vascl(Objective):

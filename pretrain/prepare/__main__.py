@@ -1,9 +1,9 @@
 """Prepare a corpus: raw text in, a tokenizer and shuffled, de-duplicated shards out.
 
-    python -m pretrain.prepare --source embedded --out data/embedded
-    python -m pretrain.prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --out data/mine
-    python -m pretrain.prepare --source nli_for_simcse.csv --unit record --max_length 32 --out data/nli
-    python -m pretrain.prepare --config data_wikipedia_bookcorpus --out DIR --executor slurm --partition P
+    clearly prepare --source embedded --out data/embedded
+    clearly prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --out data/mine
+    clearly prepare --source nli_for_simcse.csv --unit record --max-length 32 --out data/nli
+    clearly prepare --config data_wikipedia_bookcorpus --out DIR --executor slurm --partition P
 
 Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, two
 times 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:

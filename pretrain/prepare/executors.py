@@ -160,7 +160,7 @@ def _run_here(job: Job, work: Path, workers: int, advance: Advance) -> int:
         except BrokenProcessPool:
             raise UserError(
                 f"A process of stage {job.name} was killed, most likely because memory ran out. Use fewer "
-                "--workers or a smaller --bucket_megabytes, and run the same command again: finished tasks "
+                "--workers or a smaller --bucket-megabytes, and run the same command again: finished tasks "
                 "are not redone (with a new bucket size, all are)."
             ) from None
         except BaseException:

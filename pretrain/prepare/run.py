@@ -9,7 +9,7 @@
     shuffle   K tasks   units sequence and document only: `build` scatters, and this writes the shards
     merge     1 task    counts and shard records -> manifest
 
-The command is `python -m pretrain.prepare`. What the stages leave for each other: `work_folder`.
+The command is `clearly prepare`. What the stages leave for each other: `work_folder`.
 """
 
 import contextlib
@@ -146,7 +146,7 @@ def _refuse_other_config(out: Path, existing: dict, wanted: dict, what: str) -> 
         raise UserError(
             f"{out} {what} with another config: {key} is {before.get(key)!r} there and {now.get(key)!r} now"
             + (f" ({len(differing) - 1} more keys differ)" if len(differing) > 1 else "")
-            + ". Choose another --out, or give --overwrite true to prepare it again."
+            + ". Choose another --out, or give --overwrite to prepare it again."
         )
 
 
@@ -196,7 +196,7 @@ def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> P
     if plan is None or plan.preparation != PREPARATION:
         raise UserError(
             f"{out} holds an unfinished preparation by another version of this program, which cannot "
-            "resume it. Give --overwrite true to start again, choose another --out, or finish it with that "
+            "resume it. Give --overwrite to start again, choose another --out, or finish it with that "
             "version."
         )
     existing, wanted = (settings.model_dump(mode="json") for settings in (plan.config, config))

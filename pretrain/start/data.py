@@ -23,6 +23,7 @@ from pretrain.data.damage import describe_record
 from pretrain.data.loader import Loader, LoaderSettings, Position, require_negatives
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
 from pretrain.data.masking import Masking
+from pretrain.data.remote.mirror import mirror
 from pretrain.data.shards import MixedShardReader, ShardReader
 from pretrain.data.tokenizer import DEL, load_tokenizer, prompt_tokens, tokenizer_hash, without_del
 from pretrain.data.worker import build_for, synonyms_for
@@ -31,7 +32,6 @@ from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import own_tokenizer
 from pretrain.objectives import view_specs
 from pretrain.prepare.run import find_or_prepare
-from pretrain.remote.mirror import mirror
 from pretrain.start import inputs
 from pretrain.start.encoder import adopt_interface
 from pretrain.step.heldout import Heldout
@@ -215,7 +215,7 @@ def find_data(config: Config) -> None:
         for one in config.data.sets:
             if not (one.folder / MANIFEST).is_file():
                 raise UserError(
-                    f"data.sets: {one.folder} holds no prepared data. Prepare it: python -m pretrain.prepare "
+                    f"data.sets: {one.folder} holds no prepared data. Prepare it: clearly prepare "
                     f"--source ... --out {one.folder}, all sets with the tokenizer of one (--tokenizer)"
                 )
         return

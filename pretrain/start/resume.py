@@ -25,10 +25,10 @@ from pretrain.common.files import copy_tree, make_folder, replace_durably
 from pretrain.common.ranks import gathered, host_group, on_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec
+from pretrain.data.ledger import chain
+from pretrain.data.ledger.hashes import COLUMNS, sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.shards import ShardReader
-from pretrain.ledger import chain
-from pretrain.ledger.hashes import COLUMNS, sum_words
 from pretrain.start import continuity, inputs
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.faults import OverBudget, steadier_settings

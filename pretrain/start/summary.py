@@ -300,7 +300,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[
     print(
         f"\n  {steps:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}; "
         f"the last step is exported to {run / 'export'}\n  {run} stands for its {stands_for}: "
-        + shlex.join(["python", "-m", "finetune.sts", str(run)])
+        + shlex.join(["clearly", "sts", str(run)])
     )
     content = {
         "start": first,

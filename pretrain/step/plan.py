@@ -10,9 +10,9 @@ from torch import Tensor
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from pretrain.data.batch import RankBatch
+from pretrain.data.ledger.hashes import COLUMNS, sum_words
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack
-from pretrain.ledger.hashes import COLUMNS, sum_words
 from pretrain.objectives import WholeObjective
 
 # names of passes; others are those of a masking or a sequence loss
@@ -101,7 +101,7 @@ class StepPlan:
     drawn: how many sequences this rank draws; merged, how many each rank does.
     sequences: name -> int64[n], a number for each sequence: "length", "label", "length ROLE",
         "identity ROLE", "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
-    sums: of the words of the sequences (`pretrain.ledger.hashes`); merged the sums modulo 2^64.
+    sums: of the words of the sequences (`ledger.hashes`); merged the sums modulo 2^64.
     busy: microseconds that this rank did not wait for others (`pretrain.watch.stragglers`); merged, of each.
 
     >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, [2], {"length": torch.tensor([40, 50])})

@@ -34,11 +34,11 @@ from pretrain.config.run import Balance
 from pretrain.data.batch import NEGATIVE, RankBatch, column_of
 from pretrain.data.lanes import lanes_of_rank, most_lanes
 from pretrain.data.microbatches import MicroBatch, send_all
-from pretrain.losses.identities import Meanings
-from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
+from pretrain.objectives.losses.identities import Meanings
+from pretrain.objectives.losses.sharing import shared_over
 from pretrain.step.balance import initial_owners
 from pretrain.step.model import (
     Condition,
@@ -70,7 +70,7 @@ class StepResult:
     request: to stop, the largest over ranks (`pretrain.common.shutdown`).
     lengths: int64[N], tokens of each original sequence of the global batch; on the CPU.
     substitutions: of all ranks (`RankBatch.substitutions`).
-    sums: by which the ledger knows the global batch (`pretrain.ledger.chain.extend`).
+    sums: by which the ledger knows the global batch (`ledger.chain.extend`).
     busy: what each rank gave to `WholeBatch.compute`.
     negatives: how many an anchor was compared with, in the mean over the batch; None: no term has any.
     """

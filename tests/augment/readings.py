@@ -10,7 +10,7 @@ no rule was tuned, and of its training set where those are too few. Chinese is t
 BY-SA 4.0), without the sentences that the rules were tuned on. The parses are the treebanks' own, so that
 what is wrong is the rule's fault and no parser's. A row of readings/*.tsv is rule, sentence id, verdict, why,
 sentence, output. The verdict is "right", "wrong" or "unread"; "why" says what is wrong. Wrong is what is no
-good language where the sentence was, or does not do to the meaning what `python -m augment --list` says that
+good language where the sentence was, or does not do to the meaning what `clearly augment --list` says that
 the rule does.
 """
 

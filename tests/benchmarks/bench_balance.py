@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_balance.py [--data FOLDER] [--ranks 8 64 256 1024] [--each 8 32 128]
 
 Simulated: the lengths of the sequences that every rank draws at a step, in the order of the lanes, from a
-prepared corpus (`python -m pretrain.prepare`), or, without one, log-normal with the mean of Wikipedia's
+prepared corpus (`clearly prepare`), or, without one, log-normal with the mean of Wikipedia's
 sentences, 27 tokens. A step is one masking. Printed for every number of ranks and of sequences a rank, over
 `--steps` steps: mean and largest max/mean, before and after; the share of sequences that move; bytes that a
 rank sends, on average, and to how many ranks at most; milliseconds to decide it (CPU time of one thread, the

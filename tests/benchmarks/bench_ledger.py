@@ -14,11 +14,11 @@ from augment.core.vocabulary import Vocabulary
 from pretrain.commands.verify.replay import Replay
 from pretrain.config.recipe import load_config
 from pretrain.data.batch import BatchSpec, RankBatch
+from pretrain.data.ledger import chain
+from pretrain.data.ledger.hashes import batch_words, masking_words, sequence_words, sum_words, view_words
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.tokenizer import load_tokenizer
-from pretrain.ledger import chain
-from pretrain.ledger.hashes import batch_words, masking_words, sequence_words, sum_words, view_words
 from pretrain.objectives import view_specs
 
 ROUNDS = 7

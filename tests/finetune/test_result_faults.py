@@ -19,7 +19,7 @@ from finetune.results import Evaluation, read, write
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.commands.sweep import table
 from pretrain.common.errors import UserError
-from pretrain.remote.mirror import Place, RemoteChunks, Transport
+from pretrain.data.remote.mirror import Place, RemoteChunks, Transport
 
 
 def evaluation(task: str) -> Evaluation:

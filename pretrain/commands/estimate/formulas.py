@@ -11,7 +11,7 @@ USABLE = 0.9
 """Share of a device's memory that is planned with: the rest is the context, kernels and holes."""
 TILES = {True: (2**28, 2**26), False: (2**25, 2**22)}
 """Most masked-language logits, and contrastive logits, alive at once: on a GPU, and on a CPU
-(`pretrain.losses.mlm`, `pretrain.losses.contrastive`; not imported, because they import torch)."""
+(`losses.mlm`, `losses.contrastive`; not imported, because they import torch)."""
 LOGIT = 12
 """Bytes for each logit of a tile: read, exponentiated, and its gradient."""
 VECTOR_COPIES = 6

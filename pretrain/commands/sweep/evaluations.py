@@ -5,7 +5,7 @@ A column's metric is one of
     dev.start, dev.last      the same of step 0, and of the last step
     dev.change, dev.gain     the last step less step 0; the best step less step 0, so never below 0
     sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
-    EVALUATION.TASK[.SCORE]  the headline, or another score, of `python -m finetune.EVALUATION`
+    EVALUATION.TASK[.SCORE]  the headline, or another score, of `clearly EVALUATION`
     start.EVALUATION...      the same of the model that the run started from
     run.seconds_per_step, run.best_step
     run.NAME                 a score of best/ during training, as metrics.jsonl names it: heldout_mlm_loss ...

@@ -86,7 +86,7 @@ def _verify_batches(
 ) -> int:
     """Compare steps `first` to `last`, counted from 1; print what was found; return the exit status."""
     from pretrain.commands.verify.records import compare
-    from pretrain.ledger.chain import KINDS
+    from pretrain.data.ledger.chain import KINDS
 
     if not recorded.records:
         raise UserError(f"{run} records no hashes of its batches; --seen works all the same")

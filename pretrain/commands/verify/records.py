@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from pretrain.checkpoint.folder import CheckpointError, candidates, read_state
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import require_run
+from pretrain.data.ledger import chain
+from pretrain.data.ledger.chain import Ledger
 from pretrain.export.folder import read_policy
-from pretrain.ledger import chain
-from pretrain.ledger.chain import Ledger
 from pretrain.telemetry.metrics_file import read_metrics
 
 EXPORTS = ("best", "export")
@@ -21,7 +21,7 @@ EXPORTS = ("best", "export")
 class Record(NamedTuple):
     """What one place says of the batches of steps since + 1, ..., step.
 
-    where: "row", or the name of a checkpoint or export. ledger: as `pretrain.ledger.chain` describes it.
+    where: "row", or the name of a checkpoint or export. ledger: as `ledger.chain` describes it.
     """
 
     step: int

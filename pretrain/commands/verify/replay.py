@@ -19,12 +19,12 @@ from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec, ViewSpec
 from pretrain.data.damage import replay
 from pretrain.data.lanes import Lanes
+from pretrain.data.ledger.hashes import COLUMNS, sequence_words, sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position, lanes_of
 from pretrain.data.masking import Masking
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 from pretrain.data.tokenizer import load_tokenizer, prompt_tokens
 from pretrain.data.worker import synonyms_for
-from pretrain.ledger.hashes import COLUMNS, sequence_words, sum_words
 from pretrain.objectives import view_specs
 from pretrain.start.data import open_train
 

@@ -31,7 +31,7 @@ def test_data_root_and_find(tmp_path, monkeypatch):
         data_root(tmp_path / "none")
     monkeypatch.setenv("CLEAR_DATA", str(tmp_path))
     assert data_root() == tmp_path
-    with pytest.raises(UserError, match=f"python -m finetune.data check {tmp_path}"):
+    with pytest.raises(UserError, match=f"clearly benchmarks check {tmp_path}"):
         find(None, "GLUE", "RTE")
 
 

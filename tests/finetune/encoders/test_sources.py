@@ -191,5 +191,5 @@ def test_a_damaged_export_says_so(folders, tmp_path, content):
     shutil.copytree(folders["bert"], folder)
     (folder / "clear.json").write_bytes(content)
     for load in (open_model, resolve):
-        with pytest.raises(UserError, match=r"clear\.json is damaged .*python -m pretrain\.export"):
+        with pytest.raises(UserError, match=r"clear\.json is damaged .*clearly export"):
             load(folder)

@@ -83,7 +83,7 @@ def test_what_is_done_is_kept_and_so_are_vectors(evaluated, data):
 @pytest.mark.full
 def test_from_python_a_suite_returns_all_that_is_done(evaluated, data):
     run, vectors, _ = evaluated
-    units = Run(run).evaluate("quick", data=data, vectors=vectors)["units"]
+    units = Run(run).evaluate("quick", eval_data=data, vectors=vectors)["units"]
     assert set(units) == {"sts STS-B, SICK-R", "intents SNIPS"}
     assert units["intents SNIPS"]["tasks"]["SNIPS-5"]["metric"] == "accuracy"
 

@@ -1,4 +1,4 @@
-"""Run `python -m augment` as a user does."""
+"""Run `clearly augment` as a user does."""
 
 import gzip
 import json

@@ -209,7 +209,7 @@ def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, rec
         (["--train.global_batch", "800"], "600 sequences, fewer than one global batch"),
         (["--model.max_positions", "32"], "the model takes 32"),
         (["--split", "test"], "--split: Input should be 'train' or 'heldout'"),
-        (["--data", "/nowhere"], "python -m pretrain.prepare"),
+        (["--data", "/nowhere"], "clearly prepare"),
         (["--aug", "subs", "--augment.synonyms", "/nowhere"], "/nowhere"),
     ],
 )

@@ -96,5 +96,5 @@ def test_a_wrong_flag_imports_nothing_slow(command):
 def test_a_command_says_first_that_it_loads_libraries():
     done = answer("pretrain.export", "no/such/run")
     first, *_, last = done.stderr.strip().splitlines()
-    assert done.returncode == 2 and first.startswith("python -m pretrain.export: loading torch ")
+    assert done.returncode == 2 and first.startswith("clearly export: loading torch ")
     assert last == "error: there is no folder no/such/run"

@@ -286,7 +286,7 @@ def test_a_run_stands_for_its_export(tmp_path, key):
         "x" * 300,
     ]
     with pytest.raises(
-        UserError, match=rf"{key}: .*run is a run without an export yet.*python -m pretrain.export \S+/run$"
+        UserError, match=rf"{key}: .*run is a run without an export yet.*clearly export \S+/run$"
     ):
         named(run)
     (run / "export").mkdir()

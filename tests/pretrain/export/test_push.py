@@ -95,7 +95,7 @@ def test_what_is_pushed_is_the_export_with_its_evaluations(run):
     assert f'SentenceTransformer("{REPO}")' in card.text and '"PATH"' not in card.text
     assert "9 rows of 10" in card.text and "not comparable" in card.text and "senteval" not in card.text
     assert "sha256 of model.safetensors" in card.text and "## More Information" in card.text
-    assert f"| code | sentence-clear {own_version()} |" in card.text  # as it was when the run was saved
+    assert f"| code | Clearly {own_version()} |" in card.text  # as it was when the run was saved
     template = Path(huggingface_hub.__file__).parent / "templates" / "modelcard_template.md"
     order = [heading.removesuffix(" [optional]") for heading in headings(template.read_text())]
     of_template = [heading for heading in headings(card.text) if heading in order]

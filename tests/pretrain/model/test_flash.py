@@ -120,7 +120,7 @@ def test_the_kernel_takes_what_it_can():
     with flash_on_cpu():
         assert flash.takes_flash(half)
         assert not flash.takes_flash(torch.zeros(2, 3, 1, 257, dtype=torch.bfloat16))
-        with pytest.raises(UserError, match=r"--train\.deterministic true"):
+        with pytest.raises(UserError, match=r"set --train\.deterministic,"):
             flash.takes_flash(half, deterministic=True)
         torch.use_deterministic_algorithms(True)
         try:

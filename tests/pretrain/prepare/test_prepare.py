@@ -212,7 +212,7 @@ def test_help_names_every_key(capsys):
         assert f"\n  {name} {type_name(field.annotation)} (" in text
     assert "--source list (default embedded)" in text and "--executor" in text and "--partition" in text
     assert "pretrain.config.data" not in text and "Source(" not in text
-    assert "\n    python -m pretrain.prepare --source embedded --out data/embedded\n" in text
+    assert "\n    clearly prepare --source embedded --out data/embedded\n" in text
 
 
 def test_flags_reach_the_config(tmp_path, corpus, capsys):

@@ -169,7 +169,7 @@ def test_data_of_an_earlier_version_is_used_and_said_so(corpus, tmp_path, capsys
     for look in (lambda: prepare(config(corpus), out, **QUIETLY), lambda: warn_if_outdated(ShardReader(out))):
         look()
         (line,) = capsys.readouterr().err.splitlines()
-        assert str(out) in line and "earlier version (1, this is " in line and "--overwrite true" in line
+        assert str(out) in line and "earlier version (1, this is " in line and "--overwrite" in line
     assert prepare(config(corpus), out, **QUIETLY, overwrite=True)["preparation"] == PREPARATION
     assert outdated(out, read_manifest(out)) is None
 
@@ -178,7 +178,7 @@ def test_what_is_made_of_old_data_is_old(tiny_data, tmp_path):
     shutil.copytree(tiny_data, tmp_path / "data")
     make_old(tmp_path / "data")
     manifest = cache(tmp_path / "data", tmp_path / "cache", {"augmented": "crop|repeat"}, **QUIETLY)
-    assert manifest["preparation"] == 1 and "pretrain.cache" in outdated(tmp_path / "cache", manifest)
+    assert manifest["preparation"] == 1 and "clearly cache" in outdated(tmp_path / "cache", manifest)
     assert (
         cache(tiny_data, tmp_path / "new", {"augmented": "crop|repeat"}, **QUIETLY)["preparation"]
         == PREPARATION
@@ -219,7 +219,7 @@ def test_an_unfinished_preparation_of_another_version_is_refused(
     assert plan.pop("preparation") == PREPARATION
     SentenceCounts({}).write(path.parent)  # a task has ended
     path.write_text(json.dumps(plan if version is None else plan | {"preparation": version}))
-    with pytest.raises(UserError, match=r"unfinished preparation by another version.*--overwrite true"):
+    with pytest.raises(UserError, match=r"unfinished preparation by another version.*--overwrite"):
         prepare(made, out, **QUIETLY)
     prepare(made, out, **QUIETLY, overwrite=True)
     prepare(made, tmp_path / "fresh", **QUIETLY)

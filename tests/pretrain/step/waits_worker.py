@@ -19,7 +19,7 @@ from exactness_worker import build
 from pretended_device import PretendedDevice
 
 from pretrain.common.shutdown import NONE
-from pretrain.ledger.chain import begin
+from pretrain.data.ledger.chain import begin
 from pretrain.run import TrainingRun
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.engine import build_engine, start_processes

@@ -30,7 +30,7 @@ def begin(step: int) -> Ledger:
 def extend(ledger: Mapping[str, Any], sums: Sequence[int]) -> Ledger:
     """Return the ledger after one more step.
 
-    sums: four signed 64-bit numbers of the step (`pretrain.ledger.hashes.sum_words`) over the global batch.
+    sums: four signed 64-bit numbers of the step (`ledger.hashes.sum_words`) over the global batch.
 
     >>> ledger = extend(begin(0), [1, 2, 3, -4])
     >>> ledger["last"]["views"]

@@ -11,9 +11,9 @@ from loader_helpers import write_folder
 from augment.core.keys import derive
 from augment.core.ragged import Ragged
 from pretrain.data.batch import RankBatch, View
+from pretrain.data.ledger import chain
+from pretrain.data.ledger.hashes import label_words, masking_words, sequence_words, sum_words, view_words
 from pretrain.data.masking import Masked
-from pretrain.ledger import chain
-from pretrain.ledger.hashes import label_words, masking_words, sequence_words, sum_words, view_words
 from pretrain.step.plan import StepPlan
 
 WRAP = 1 << 64

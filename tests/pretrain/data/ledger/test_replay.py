@@ -11,10 +11,10 @@ from pretrain.commands.verify.replay import Replay
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.lanes import MixedLanes
+from pretrain.data.ledger import chain
+from pretrain.data.ledger.hashes import sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
-from pretrain.ledger import chain
-from pretrain.ledger.hashes import sum_words
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain.losses.contrastive import (
+from pretrain.objectives.losses.contrastive import (
     TILE_LOGITS,
     info_nce,
     nt_xent,

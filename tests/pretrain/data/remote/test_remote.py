@@ -18,10 +18,18 @@ from augment.core import waiting
 from pretrain import api
 from pretrain.common.credentials import require_no_credentials, without_credentials
 from pretrain.common.errors import UserError
+from pretrain.data.remote import mirror as remote
+from pretrain.data.remote.mirror import (
+    Place,
+    RemoteChunks,
+    Retries,
+    Transport,
+    Unreachable,
+    chunks_of,
+    mirror,
+)
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.export.push import Upload
-from pretrain.remote import mirror as remote
-from pretrain.remote.mirror import Place, RemoteChunks, Retries, Transport, Unreachable, chunks_of, mirror
 
 QUICK = Retries(tries=4, first=0.001, longest=0.01)
 ENOUGH = 10**9

@@ -5,14 +5,14 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from pretrain.common.errors import UserError
-from pretrain.losses.contrastive import (
+from pretrain.objectives.losses.contrastive import (
     info_nce,
     nt_xent,
     relaxed_negative_info_nce,
     softmax_over_candidates,
     symmetric_info_nce,
 )
-from pretrain.losses.vectors import directions, unit_vectors
+from pretrain.objectives.losses.vectors import directions, unit_vectors
 
 TILES = [1, 7, 37, 512, None]
 

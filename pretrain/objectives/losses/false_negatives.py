@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pretrain.losses.vectors import unit_vectors
+from pretrain.objectives.losses.vectors import unit_vectors
 
 
 @dataclass(frozen=True)

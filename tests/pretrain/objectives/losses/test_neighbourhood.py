@@ -7,7 +7,8 @@ from test_contrastive_memory import Largest, peak_memory, restart_peak
 from torch.nn.functional import cross_entropy, normalize
 
 from pretrain.common.errors import UserError
-from pretrain.losses.neighbourhood import (
+from pretrain.model.heads import vascl_head
+from pretrain.objectives.losses.neighbourhood import (
     NONE,
     nearest_neighbours,
     neighbourhood_loss,
@@ -15,7 +16,6 @@ from pretrain.losses.neighbourhood import (
     softmax_over_listed,
     virtual_augmentation,
 )
-from pretrain.model.heads import vascl_head
 
 
 @pytest.mark.parametrize("tile", TILES)

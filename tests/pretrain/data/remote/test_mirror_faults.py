@@ -6,8 +6,8 @@ from write_faults import Subject, require_all
 
 from pretrain.common.errors import UserError
 from pretrain.data.manifest import MANIFEST
+from pretrain.data.remote.mirror import REMOTE, mirror
 from pretrain.data.shards import ShardReader
-from pretrain.remote.mirror import REMOTE, mirror
 
 
 def test_a_mirror_with_a_manifest_is_whole(tiny_data, tmp_path):

@@ -11,8 +11,8 @@ from encoder_helpers import make_encoder
 from run_helpers import ROOT, finish, start
 from torch.nn.functional import cross_entropy
 
-from pretrain.losses.mlm import cross_entropy_sum, masked_lm_loss
 from pretrain.model import encoder as encoder_module
+from pretrain.objectives.losses.mlm import cross_entropy_sum, masked_lm_loss
 
 
 def test_cross_entropy_sum_equals_the_reference():
@@ -85,7 +85,7 @@ def test_ranks_with_unequal_tiles_do_not_hang_under_zero_3(tmp_path):
     """Weights are gathered by collectives, once a tile: all ranks must run as many tiles. 2 ranks, CPU."""
     import tiles_worker
 
-    path = f"{ROOT}{os.pathsep}{Path(__file__).parents[1]}"
+    path = f"{ROOT}{os.pathsep}{Path(__file__).parents[2]}"
     finish(start([tiles_worker.__file__, str(tmp_path / "gradients.pt")], ranks=2, PYTHONPATH=path))
     model = tiles_worker.Model()
     (model(0) + model(1)).backward()

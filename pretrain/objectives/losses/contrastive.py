@@ -6,7 +6,7 @@ Every loss here is a softmax over candidates, anchor by anchor:
     s_ij = a_i . c_j / temperature
 
 `TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors, shared out over ranks
-(`pretrain.losses.sharing`). A loss says who the anchors, candidates and positives are, and may change the
+(`losses.sharing`). A loss says who the anchors, candidates and positives are, and may change the
 logits of a tile (`Adjustment`), exclude texts of one meaning (`Identities`) and what a guide holds for false
 negatives (`Guide`), or give each anchor candidates of its own (`own_logits`).
 
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.losses.false_negatives import FalseNegatives, Guide
-from pretrain.losses.identities import Identities, Meanings
-from pretrain.losses.sharing import complete, is_shared, my_rows
-from pretrain.losses.vectors import inverse, unit_vectors
+from pretrain.objectives.losses.false_negatives import FalseNegatives, Guide
+from pretrain.objectives.losses.identities import Identities, Meanings
+from pretrain.objectives.losses.sharing import complete, is_shared, my_rows
+from pretrain.objectives.losses.vectors import inverse, unit_vectors
 
 TILE_LOGITS = {"cpu": 2**22, "cuda": 2**26}
 """Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 256 MiB on
@@ -55,7 +55,7 @@ def nt_xent(
         tile: anchors at a time; memory is tile x 2N numbers. Default: `TILE_LOGITS` of the device.
         groups: int64[N]; if given, an anchor's candidates are the vectors of its own group only.
         identities: int64[2, N], hashes of the texts; if given, texts of one meaning are no negatives
-            (`pretrain.losses.identities`).
+            (`losses.identities`).
         guide: if given, what it holds for false negatives is left out.
 
     Returns:
@@ -123,7 +123,7 @@ def info_nce(
         groups: int64[N]; if given, an anchor's candidates are those of its own group only. With negatives, M
             = K N.
         anchor_identities, positive_identities: int64[N]; negative_identities: int64[M]: hashes of the texts.
-            If given, all are, and texts of one meaning are no negatives (`pretrain.losses.identities`); of
+            If given, all are, and texts of one meaning are no negatives (`losses.identities`); of
             `negatives`, those that some anchor or positive of the meaning equals.
         guide: if given, what it holds for false negatives is left out, hard negatives too, if it has vectors
             of them.

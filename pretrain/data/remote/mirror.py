@@ -215,7 +215,7 @@ class RemoteChunks:
     full, chunks are not kept. May be pickled and forked.
 
     Args:
-        folder: the mirror (`pretrain.remote.mirror`).
+        folder: the mirror (`pretrain.data.remote.mirror`).
         limit: bytes to keep; where processes write at once, a twentieth more for each.
     """
 
