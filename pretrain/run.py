@@ -5,6 +5,7 @@ Importing it takes seconds (torch, DeepSpeed, transformers): `pretrain/main.py` 
 
 import hashlib
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_fol
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
-from pretrain.start.views import require_different_views
+from pretrain.start.views import measure_lengths, require_different_views
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.model import SentenceModel
@@ -168,7 +169,7 @@ class TrainingRun:
 
     def loop(self) -> int:
         """Train from where the run stands to `stop_step`, rolling back after faults; return the exit code."""
-        with self.checkpoints, self._telemetry() as self.telemetry, self.watchdog.end_after_errors():
+        with closing(self.checkpoints), self._telemetry() as self.telemetry, self.watchdog.end_after_errors():
             self._record_what_runs()
             if self.progress.step == 0:
                 # the start is the best so far; and an evaluation that cannot run must not fail after a month
@@ -284,7 +285,9 @@ class TrainingRun:
         number = progress.step + 1
         ends_row = number in (1, self.stop_step) or is_due(number, settings.log_every)
         request = max(self.shutdown.requested(), UNSAVED if self.checkpoints.failed else NONE)
-        result = self.whole.compute(batch, request, probing=ends_row, busy=self.stragglers.busy())
+        result = self.whole.compute(
+            batch, request, collects_diagnostics=ends_row, busy=self.stragglers.busy()
+        )
         if result.request == MOVED:
             on_rank_zero(lambda: require_in_place(self.folder))
         with clock("step"):
@@ -374,19 +377,15 @@ class TrainingRun:
         on_rank_zero(lambda: replace_durably(self.folder / "config.yaml", recipe))
         telemetry.log(progress.step, {"config_sha256": hashlib.sha256(recipe).hexdigest()})
         if self.default_recipe is not None:
-            telemetry.say(summary.describe_default(self.default_recipe))
-        self.lengths = summary.measure_views(config, data, self.encoder, progress)
-        summary.print_summary(
-            config,
-            data,
-            self.encoder,
-            self.objective,
-            progress,
-            self.checkpoint,
-            self.threads,
-            self.lengths,
-            telemetry,
-        )
+            telemetry.say(f"no --config given: using {self.default_recipe}")
+        longest, resumed = self.encoder.max_positions, ""
+        if self.checkpoint is not None:
+            resumed = f", resumed from {self.checkpoint} at step {progress.step}"
+        self.lengths = on_rank_zero(lambda: measure_lengths(data, longest, progress.substitutions))
+        for line in summary.lines_of_run(
+            config, data, self.engine.module, self.lengths, self.threads, resumed
+        ):
+            telemetry.say(line)
         if self.ledger_message is not None:
             telemetry.say(self.ledger_message)
         continuity.print_changes(progress.changes, progress.step, telemetry)

@@ -15,6 +15,7 @@ made once for as long as the weights stay.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +25,16 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from pretrain.common.errors import UserError
-from pretrain.model.attention import PackedLayout
-from pretrain.model.flash import attend, takes_flash
-from pretrain.model.kernels import Kernels
+from pretrain.model.attention import PackedLayout, attend, takes_flash
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
+from pretrain.model.kernels.plain import Norm
 
 Copies = dict[tuple[object, ...], Tensor]
 """Working copies of weights, by the parameters that they are made of and their type."""
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class ForwardState:
     """What all layers know of one forward pass over a packed row of T tokens, filler included.
 
     layout: where its sequences lie.
@@ -46,7 +45,7 @@ class Pass:
     """
 
     layout: PackedLayout
-    kernels: Kernels
+    kernels: ModuleType
     keys: Tensor | None
     dtype: torch.dtype
     residual: torch.dtype
@@ -58,11 +57,9 @@ class Pass:
             return None
         return Dropout(rate, self.keys, site_of(layer, place))
 
-    def attend(
-        self, qkv: Tensor, half_window: int | None, dropout: Dropout | None, deterministic: bool = False
-    ) -> Tensor:
+    def attend(self, qkv: Tensor, half_window: int | None, dropout: Dropout | None) -> Tensor:
         """Attend within each sequence: qkv [T, 3, heads, D] -> [T, heads * D]."""
-        if takes_flash(qkv, deterministic):
+        if takes_flash(qkv):
             rate = 0.0 if dropout is None else dropout.rate
             return attend(qkv, self.layout, rate, half_window).flatten(1)
         scale = qkv.shape[-1] ** -0.5
@@ -126,10 +123,14 @@ def _wide(parameter: Tensor | None) -> Tensor | None:
     return parameter.float()
 
 
-def _take_over(mine: nn.Module, library: nn.Module) -> None:
+def _norm_of(module: nn.Module) -> Norm:
+    return Norm(_wide(module.weight), _wide(module.bias), module.eps)
+
+
+def _take_over(own: nn.Module, library: nn.Module) -> None:
     """Make the library module's children this one's, in their order, under their names."""
     for name, child in library.named_children():
-        mine.add_module(name, child)
+        own.add_module(name, child)
 
 
 class EmbeddingNorm(nn.Module):
@@ -139,8 +140,8 @@ class EmbeddingNorm(nn.Module):
         super().__init__()
         self.weight, self.bias, self.eps = library.weight, library.bias, library.eps
 
-    def forward(self, x: Tensor, dropout: Dropout | None, run: Pass) -> Tensor:
-        x = run.kernels.norm_dropout(x, _wide(self.weight), _wide(self.bias), self.eps, dropout)
+    def forward(self, x: Tensor, dropout: Dropout | None, run: ForwardState) -> Tensor:
+        x = run.kernels.norm_dropout(x, *_norm_of(self), dropout)
         return x.to(run.residual)
 
 
@@ -155,23 +156,9 @@ class Embeddings(nn.Module):
         self.rate = rate
 
     def forward(
-        self,
-        ids: Tensor | None = None,
-        positions: Tensor | None = None,
-        token_types: Tensor | None = None,
-        run: Pass | None = None,
-        **of_library: object,
+        self, ids: Tensor, positions: Tensor, token_types: Tensor | None, run: ForwardState
     ) -> Tensor:
-        """ids, positions, token_types: int64[T]; token_types None: all 0. Returns [T, H].
-
-        Raises:
-            UserError: the library's model was called itself, which would hand on what own layers don't take.
-        """
-        if run is None:
-            raise UserError(
-                "a model with own layers takes packed rows, without attention_mask: call it through "
-                "pretrain.model.encoder.SentenceEncoder, or load its folder with another attn_implementation."
-            )
+        """ids, positions, token_types: int64[T]; token_types None: all 0. Returns [T, H]."""
         x = (self.tok_embeddings if hasattr(self, "tok_embeddings") else self.word_embeddings)(ids)
         if hasattr(self, "token_type_embeddings"):
             x = x + self.token_type_embeddings(torch.zeros_like(ids) if token_types is None else token_types)
@@ -231,7 +218,7 @@ class PostNormLayer(GradientCheckpointingLayer):
         self.attention_rate = getattr(config, names.attention_dropout) if names.attention_dropout else 0.0
         self.probability_rate = getattr(config, names.probability_dropout)
 
-    def forward(self, hidden: Tensor, normed: Tensor, run: Pass) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, normed: Tensor, run: ForwardState) -> tuple[Tensor, Tensor]:
         """Map [T, H] pairs to such pairs: the same twice, in the residual's type and, for products, the
         working type.
 
@@ -242,7 +229,7 @@ class PostNormLayer(GradientCheckpointingLayer):
         dropout = run.dropout(self.probability_rate, self.number, PROBABILITIES)
         attended = run.attend(qkv.unflatten(1, (3, self.heads, -1)), None, dropout)
         dropout = run.dropout(self.attention_rate, self.number, ATTENTION)
-        hidden, normed = self._connect(
+        hidden, normed = self._residual_norm(
             attended, part(names.attention_output), hidden, part(names.attention_norm), dropout, run
         )
         inner = run.product(normed, part(names.inner), bias=False)
@@ -253,16 +240,21 @@ class PostNormLayer(GradientCheckpointingLayer):
         dropout = run.dropout(self.rate, self.number, MLP)
         if self.is_last and hidden.dtype != torch.float64:
             hidden = hidden.float()  # sentence vectors and losses are made of float32 states
-        return self._connect(inner, part(names.outer), hidden, part(names.norm), dropout, run)
+        return self._residual_norm(inner, part(names.outer), hidden, part(names.norm), dropout, run)
 
     @staticmethod
-    def _connect(
-        x: Tensor, outwards: nn.Linear, hidden: Tensor, norm: nn.LayerNorm, dropout: Dropout | None, run: Pass
+    def _residual_norm(
+        x: Tensor,
+        outwards: nn.Linear,
+        hidden: Tensor,
+        norm: nn.LayerNorm,
+        dropout: Dropout | None,
+        run: ForwardState,
     ) -> tuple[Tensor, Tensor]:
         """norm(hidden + dropout(x outwards)), in the residual's type and in the working type."""
         x = run.product(x, outwards, bias=False)
-        bias, weight, norm_bias = _wide(outwards.bias), _wide(norm.weight), _wide(norm.bias)
-        return run.kernels.connect(x, bias, hidden, weight, norm_bias, norm.eps, dropout, run.dtype, True)
+        bias = _wide(outwards.bias)
+        return run.kernels.residual_norm(x, bias, hidden, _norm_of(norm), dropout, run.dtype, True)
 
 
 class PreNormLayer(GradientCheckpointingLayer):
@@ -278,18 +270,17 @@ class PreNormLayer(GradientCheckpointingLayer):
         self.number, self.heads = number, config.num_attention_heads
         self.kind = config.layer_types[number]
         self.half_window = config.sliding_window if self.kind == "sliding_attention" else None
-        self.deterministic = config.deterministic_flash_attn
         self.activation = _activation(config.hidden_activation)
         self.rate, self.attention_rate = config.mlp_dropout, config.attention_dropout
 
-    def forward(self, hidden: Tensor, added: Tensor | None, run: Pass) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, added: Tensor | None, run: ForwardState) -> tuple[Tensor, Tensor]:
         """Map [T, H] pairs to [T, H] pairs: in the residual's type, and in the working type."""
         attention, mlp = self.attn, self.mlp
         hidden, normed = self._add(hidden, added, self.attn_norm, None, run)
         qkv = run.product(normed, attention.Wqkv).unflatten(1, (3, self.heads, -1))
         qkv = run.kernels.rotate(qkv, *run.rotary[self.kind])
         dropout = run.dropout(self.attention_rate, self.number, PROBABILITIES)
-        attended = run.attend(qkv, self.half_window, dropout, self.deterministic)
+        attended = run.attend(qkv, self.half_window, dropout)
         added = run.product(attended, attention.Wo)
         dropout = run.dropout(self.attention_rate, self.number, ATTENTION)
         hidden, normed = self._add(hidden, added, self.mlp_norm, dropout, run)
@@ -303,13 +294,12 @@ class PreNormLayer(GradientCheckpointingLayer):
 
     @staticmethod
     def _add(
-        hidden: Tensor, added: Tensor | None, norm: nn.Module, dropout: Dropout | None, run: Pass
+        hidden: Tensor, added: Tensor | None, norm: nn.Module, dropout: Dropout | None, run: ForwardState
     ) -> tuple[Tensor, Tensor]:
         """(hidden + dropout(added), its norm); the first layer adds nothing and has no norm."""
         if added is None:
             return hidden, norm(hidden)
-        weight, bias = _wide(norm.weight), _wide(norm.bias)
-        return run.kernels.connect(added, None, hidden, weight, bias, norm.eps, dropout, run.dtype, False)
+        return run.kernels.residual_norm(added, None, hidden, _norm_of(norm), dropout, run.dtype, False)
 
 
 def rotations(library: nn.Module, hidden: Tensor, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -351,21 +341,18 @@ def layer_matrices(module: nn.Module) -> set[int]:
 
     Embeddings, heads, biases and norms are not among them.
     """
-    found: set[int] = set()
+    matrices: set[int] = set()
     for part in module.modules():
         if isinstance(part, PreTrainedModel):
             with suppress(ValueError):  # of a kind that has no layers
-                found |= {id(p) for p in layers_of(part).parameters() if p.ndim == 2 and p.requires_grad}
-    return found
+                matrices |= {id(p) for p in layers_of(part).parameters() if p.ndim == 2 and p.requires_grad}
+    return matrices
 
 
 def install(lm: PreTrainedModel) -> None:
     """Replace the library's embedding block and layers by ours, in place; parameters keep their names."""
     config, layers = lm.config, layers_of(lm)
-    if config.model_type not in (*POST_NORM, "modernbert"):
-        raise ValueError(
-            f"own layers do not know the parts of '{config.model_type}'; add a row to POST_NORM."
-        )
+    assert config.model_type in (*POST_NORM, "modernbert")
     names = POST_NORM.get(config.model_type)
     rate = config.embedding_dropout if names is None else getattr(config, names.dropout)
     lm.base_model.embeddings = Embeddings(lm.base_model.embeddings, rate)
@@ -378,7 +365,7 @@ def install(lm: PreTrainedModel) -> None:
 
 
 def run_layers(
-    lm: PreTrainedModel, hidden: Tensor, run: Pass, second: int | None
+    lm: PreTrainedModel, hidden: Tensor, run: ForwardState, second: int | None
 ) -> tuple[Tensor, Tensor | None]:
     """Pass the embedding block's output [T, H] through all layers: the last states, and those of one more.
 

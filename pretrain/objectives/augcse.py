@@ -1,6 +1,7 @@
 """AugCSE (Tang et al. 2022): many augmentations, and a discriminator that must not recognise them."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair
+from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
 from pretrain.objectives.losses.adversary import (
     Discriminator,
     discriminator_accuracy,
@@ -19,7 +20,7 @@ from pretrain.objectives.losses.adversary import (
     reverse_gradient,
 )
 from pretrain.objectives.losses.contrastive import info_nce, symmetric_info_nce
-from pretrain.objectives.losses.false_negatives import Guide
+from pretrain.objectives.losses.exclusions import Guide
 
 
 class Augcse(Objective):
@@ -85,14 +86,14 @@ class Augcse(Objective):
 
         z = projected(views)
         positive = "augmented" if settings.positive == "augmented" else "positive"
-        contrast = symmetric_info_nce
+        contrast: Callable[..., Tensor] = symmetric_info_nce
         if settings.reading == "paper" and positive == "positive":
             contrast = info_nce
 
         def loss(vectors: Views, guide: Guide | None) -> Tensor:
             both = z if vectors is views else projected(vectors)
-            same = pair(settings, context, positive)
-            return contrast(both["anchor"], both[positive], settings.temperature, **same, guide=guide)
+            same = exclusions(settings, context, guide, positive)
+            return contrast(both["anchor"], both[positive], settings.temperature, same)
 
         losses = {"augcse": self.contrast("augcse", views, context, loss, ("anchor", positive))}
         if settings.discriminator_weight:
@@ -109,18 +110,17 @@ class Augcse(Objective):
         if context.labels is None:
             raise UserError(
                 "augcse needs to know the augmentations: set augment.augmented to alternatives, 'a|b|c', or "
-                "use data "
-                "with labels"
+                "use data with labels"
             )
         nothing_changed = context.labels == self.number_of_labels - 1
         labels = {"augmentation": context.labels, "bool": (~nothing_changed).long()}.get(self.settings.labels)
-        shown = [original, augmented]
+        pair = [original, augmented]
         if labels is None:  # order: is the first of the two the augmented one?
             drawn = torch.randint(0, 2, (len(original),), generator=context.generator(1))
             (labels,) = send([drawn], original.device)
             swap = labels.bool()[:, None]
-            shown = [torch.where(swap, augmented, original), torch.where(swap, original, augmented)]
-        features = reverse_gradient(torch.cat(shown, 1), -self.alpha(context.progress))
+            pair = [torch.where(swap, augmented, original), torch.where(swap, original, augmented)]
+        features = reverse_gradient(torch.cat(pair, 1), -self.alpha(context.progress))
         with torch.random.fork_rng(devices=[original.device] if original.is_cuda else []):
             torch.manual_seed(context.generator(2).initial_seed())
             return self.discriminator(features), labels

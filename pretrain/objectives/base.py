@@ -12,11 +12,11 @@ sequence_loss   a loss of one sequence at a time (a perturbed forward pass, repl
 momentum        an encoder that follows the trained one and is not trained
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from pretrain.config.run import Config
 from pretrain.config.terms import FalseNegativesConfig, Term
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
-from pretrain.objectives.losses.false_negatives import Guide
+from pretrain.objectives.losses.exclusions import Exclusions, Guide
 
 
 class Probe:
@@ -89,8 +89,8 @@ class BatchContext:
     condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`;
         surrogates: scalars that carry it through the heads (`condition`).
     measures: where `relate` may leave numbers for the metrics: scalars on the device, which nobody waits for.
-    probing: whether the step ends a row of metrics: then `relate` also leaves what is too dear for every step
-        (checks of its mechanism).
+    collects_diagnostics: whether the step ends a row of metrics: then `relate` also leaves what is too dear
+        for every step (checks of its mechanism).
     """
 
     step: int
@@ -104,7 +104,7 @@ class BatchContext:
     condition_gradients: dict[str, Tensor] = field(default_factory=dict)
     surrogates: list[Tensor] = field(default_factory=list)
     measures: dict[str, Tensor | float] = field(default_factory=dict)
-    probing: bool = False
+    collects_diagnostics: bool = False
 
     def generator(self, purpose: int = 0) -> torch.Generator:
         """Return a generator on the CPU, the same on every rank at a step; `purpose` tells several apart."""
@@ -214,16 +214,16 @@ class Objective(nn.Module):
         """
         guide = None
         if self.false_negatives.guide != "none":
-            known = views if self.false_negatives.model is None else context.guided
-            assert known is not None  # a guide's vectors come with the step's
-            anchors, positives, *negatives = (known[role].detach() for role in roles)
+            guiding = views if self.false_negatives.model is None else context.guided
+            assert guiding is not None  # a guide's vectors come with the step's
+            anchors, positives, *negatives = (guiding[role].detach() for role in roles)
             guide = Guide(
                 anchors,
                 positives,
                 torch.cat(negatives) if negatives else None,
                 margin=self.false_negatives.margin,
                 strategy=self.false_negatives.strategy,
-                counting=context.probing,
+                counting=context.collects_diagnostics,
             )
         whole = next(iter(views.values())).shape[1]
         total = None
@@ -233,11 +233,11 @@ class Objective(nn.Module):
             else:
                 with running_statistics_kept(self):  # a head's are of whole vectors
                     value = loss({role: cut(vectors, width) for role, vectors in views.items()}, guide)
-            if self.widths and context.probing:
+            if self.widths and context.collects_diagnostics:
                 context.measures[f"{name}_at_{width}"] = value.detach()
             value = value if weight == 1 else weight * value
             total = value if total is None else total + value
-        if guide is not None and context.probing:
+        if guide is not None and context.collects_diagnostics:
             context.measures[f"{name}_masked_share"] = guide.share()
         return total
 
@@ -256,7 +256,7 @@ class Objective(nn.Module):
         return None
 
     def negatives(self, batch: int) -> int:
-        """Return how many negatives an anchor has in a batch of so many sequences, for display; 0: none."""
+        """Return how many negatives an anchor has in a batch of `batch` sequences, for display; 0: none."""
         return 0
 
     def given_negatives(self, batch: int) -> int:
@@ -303,7 +303,7 @@ class Objective(nn.Module):
         """
         return {}
 
-    def idle(self, device: torch.device) -> Tensor:
+    def touch_unused_heads(self, device: torch.device) -> Tensor:
         """Return a zero that depends on every parameter that `relate` does not reach, for idle steps."""
         return torch.zeros((), device=device)
 
@@ -312,6 +312,37 @@ class Objective(nn.Module):
 
         vectors: float32[N, d]. identities: int64[N], of their texts.
         """
+
+
+class MomentumEncoder(nn.Module):
+    """A copy of `source` that is never trained and has no dropout; `follow` moves it towards the source.
+
+    m <- gamma m + (1 - gamma) p (He et al. 2020, "MoCo", equation 2).
+
+    Its parameters are saved with the model's. With ZeRO 3 both are cut in the same way, and each rank moves
+    its part.
+    """
+
+    def __init__(self, source: nn.Module, momentum: float):
+        super().__init__()
+        self.copy = copy.deepcopy(source).requires_grad_(False).eval()
+        self.momentum = momentum
+        self._source = [source]  # in a list: not a submodule of this one
+
+    def train(self, mode: bool = True) -> "MomentumEncoder":
+        return super().train(False)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.copy(*inputs)
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """One step of the average, in place."""
+        for own, followed in zip(self.copy.parameters(), self._source[0].parameters(), strict=True):
+            part, towards = (getattr(p, "ds_tensor", p.data) for p in (own, followed))
+            part.lerp_(towards.to(part.dtype), 1 - self.momentum)
+        for own, followed in zip(self.copy.buffers(), self._source[0].buffers(), strict=True):
+            own.copy_(followed)
 
 
 def cut(vectors: Tensor, width: int) -> Tensor:
@@ -345,26 +376,12 @@ def joint(head: nn.Module, views: Sequence[Tensor]) -> Tensor:
     return head(torch.cat(list(views))).unflatten(0, (len(views), -1))
 
 
-def local_groups(settings: Term, context: BatchContext) -> Tensor | None:
-    """int64[N] for negatives of the same rank only, None for those of the whole batch."""
-    return context.groups if settings.scope == "local" else None
-
-
-class Pair(TypedDict):
-    """Keyword arguments of `info_nce`; see there."""
-
-    groups: Tensor | None
-    anchor_identities: Tensor | None
-    positive_identities: Tensor | None
-
-
-def pair(settings: Term, context: BatchContext, positive: str = "positive") -> Pair:
-    """Return what a loss of anchors and positives needs to know of the batch (for `info_nce`)."""
-    return {
-        "groups": local_groups(settings, context),
-        "anchor_identities": context.identity("anchor"),
-        "positive_identities": context.identity(positive),
-    }
+def exclusions(
+    settings: Term, context: BatchContext, guide: Guide | None, positive: str = "positive"
+) -> Exclusions:
+    """Return what a loss of anchors and positives must not take for negatives."""
+    groups = context.groups if settings.scope == "local" else None
+    return Exclusions(groups, stacked_identities(context, ("anchor", positive)), guide)
 
 
 def share_of_loss(loss: Tensor, without: Tensor) -> Tensor:

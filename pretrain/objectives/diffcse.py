@@ -1,8 +1,6 @@
 """DiffCSE (Chuang et al. 2022): SimCSE, and replaced-token detection conditioned on the sentence vector."""
 
 import copy
-import sys
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +12,19 @@ from augment.core.pretrained import pretrained, pretrained_model
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
-from pretrain.model.architectures import FAMILIES
+from pretrain.model.architectures import family_of
 from pretrain.model.encoder import SentenceEncoder, check_tokenizer
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
+from pretrain.objectives.base import (
+    BatchContext,
+    Objective,
+    Views,
+    exclusions,
+    joint,
+    running_statistics_kept,
+)
 from pretrain.objectives.losses.contrastive import info_nce
-from pretrain.objectives.losses.false_negatives import Guide
+from pretrain.objectives.losses.exclusions import Guide
 from pretrain.objectives.losses.mlm import replaced_token_loss
 
 
@@ -32,11 +37,9 @@ class Diffcse(Objective):
     Reading `code`: the edited sentence has the generator's likeliest token at every position; `paper`: one
     drawn from its distribution, at masked positions only.
 
-    As in the public code the generator's dropout is on. (A generator of a type that own layers do not know
-    draws it from torch's generator: another split is then another sample.) Padding counts nowhere (in the
-    code it does, so that its loss depends on the padding's width). The gradient that reaches the sentence
-    vector is that of the whole global batch, batch norm included, whatever the number of micro-batches and
-    ranks.
+    As in the public code the generator's dropout is on. Padding counts nowhere (in the code it does, so that
+    its loss depends on the padding's width). The gradient that reaches the sentence vector is that of the
+    whole global batch, batch norm included, whatever the number of micro-batches and ranks.
     """
 
     sequence_term = "diffcse_replaced_token"
@@ -51,27 +54,24 @@ class Diffcse(Objective):
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
         self._generator = [_load_generator(settings.generator, tokenizer, encoder)]
         generator = self._generator[0]
-        generator_config = (generator.lm if isinstance(generator, SentenceEncoder) else generator).config
         self.discriminator = copy.deepcopy(encoder)
         base = {id(parameter) for parameter in self.discriminator.lm.base_model.parameters()}
         for parameter in self.discriminator.lm.parameters():
             parameter.requires_grad_(id(parameter) in base)
         self.replaced = nn.Linear(encoder.hidden_size, 2)
-        self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
+        self.mask_id = tokenizer.mask_token_id
         # Tokens that both models have a row for. A published generator knows none that was added since, such
         # as [DEL].
-        self.vocabulary = min(len(tokenizer), generator_config.vocab_size, encoder.vocab_size)
-        self.most_positions = _positions(generator_config)
+        self.vocabulary = min(len(tokenizer), generator.vocab_size, encoder.vocab_size)
+        self.most_positions = generator.max_positions
         self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
 
     def require_positions(self, longest: int) -> None:
         if self.sequence_roles and longest > self.most_positions:
             raise UserError(
                 f"objective.diffcse.generator={self.settings.generator} takes {self.most_positions} "
-                "positions, and "
-                f"there are sequences of up to {longest} tokens: name one with more, or prepare the "
-                "data with "
-                f"max_length {self.most_positions}"
+                f"positions, and there are sequences of up to {longest} tokens: name one with more, or "
+                f"prepare the data with max_length {self.most_positions}"
             )
 
     def weights(self, step: int) -> dict[str, float]:
@@ -91,8 +91,8 @@ class Diffcse(Objective):
 
         def loss(vectors: Views, guide: Guide | None) -> Tensor:
             both = z if vectors is views else joint(self.head, [vectors["anchor"], vectors["positive"]])
-            same = pair(self.settings, context)
-            return info_nce(both[0], both[1], self.settings.temperature, **same, guide=guide)
+            same = exclusions(self.settings, context, guide)
+            return info_nce(both[0], both[1], self.settings.temperature, same)
 
         return {"diffcse": self.contrast("diffcse", views, context, loss)}
 
@@ -123,24 +123,24 @@ class Diffcse(Objective):
         ).last
         logits, replaced = self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids
         if self.probe is not None:
-            told = (logits[:, 1] > logits[:, 0]) == replaced
+            right = (logits[:, 1] > logits[:, 0]) == replaced
             self.probe.add(
-                told=told.sum(), original=(~replaced).sum(), tokens=torch.ones_like(replaced).sum()
+                right=right.sum(), original=(~replaced).sum(), tokens=torch.ones_like(replaced).sum()
             )
         return replaced_token_loss(logits, replaced, lengths)
 
     def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         return {
-            "diffcse_replaced_token_accuracy": sums["told"] / sums["tokens"],
+            "diffcse_replaced_token_accuracy": sums["right"] / sums["tokens"],
             "diffcse_always_original_accuracy": sums["original"] / sums["tokens"],
         }
 
     def sequence_scale(self, sequences: int, tokens: int) -> float:
         return 1.0 / max(1, tokens)
 
-    def idle(self, device: torch.device) -> Tensor:
+    def touch_unused_heads(self, device: torch.device) -> Tensor:
         if not self.sequence_roles:
-            return super().idle(device)
+            return super().touch_unused_heads(device)
         nothing = torch.zeros(0, dtype=torch.long, device=device)
         lengths, condition = (
             torch.zeros(0, dtype=torch.long),
@@ -162,7 +162,7 @@ class Diffcse(Objective):
             return ids
         settings, counts = self.settings, lengths.numpy()
         self.require_positions(int(counts.max()))  # an augmentation may lengthen what was short enough
-        known = ids < self.vocabulary
+        in_vocabulary = ids < self.vocabulary
         drawn = [
             torch.from_numpy(uniform(keys, counts) < settings.mask_rate),
             torch.from_numpy(uniform(keys, counts, 1)),
@@ -175,40 +175,27 @@ class Diffcse(Objective):
         masked = torch.where(
             chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids)
         )
-        masked = torch.where(known, masked, self.mask_id)
-        logits = self._fill_in(masked, lengths, keys)[:, : self.vocabulary].float()
+        masked = torch.where(in_vocabulary, masked, self.mask_id)
+        generator = self._generator[0].to(ids.device).train(self.training)
+        hidden = generator.forward_packed(masked, lengths, derive(keys, "generator"))
+        logits = generator.mlm_logits(hidden)[:, : self.vocabulary].float()
         if settings.reading == "code":
-            first = torch.zeros_like(known).index_fill_(0, starts, True)
-            return torch.where(first | ~known, ids, logits.argmax(1))
+            first = torch.zeros_like(in_vocabulary).index_fill_(0, starts, True)
+            return torch.where(first | ~in_vocabulary, ids, logits.argmax(1))
         # inverse of the distribution function: one draw a token
         below = logits.softmax(1).cumsum(1) < draws.to(logits.dtype)[:, None]
         edited = below.sum(1).clamp(max=logits.shape[1] - 1)
-        return torch.where(chosen & known, edited, ids)
-
-    def _fill_in(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
-        """Return the generator's logits [T, V] of packed ids."""
-        generator = self._generator[0].to(ids.device).train(self.training)
-        if isinstance(generator, SentenceEncoder):
-            hidden = generator.forward_packed(ids, lengths, derive(keys, "generator"))
-            return generator.mlm_logits(hidden)
-        rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-        columns = torch.arange(len(ids)) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
-        rows, columns = send([rows, columns], ids.device)
-        padded = ids.new_full((len(lengths), int(lengths.max())), self.pad_id)
-        attention = torch.zeros_like(padded)
-        padded[rows, columns], attention[rows, columns] = ids, 1
-        return generator(input_ids=padded, attention_mask=attention).logits[rows, columns]
+        return torch.where(chosen & in_vocabulary, edited, ids)
 
 
-def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> nn.Module:
+def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> SentenceEncoder:
     if source is None:
         raise UserError(
             "diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
-            "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased; an export of ours "
-            "will do)"
+            "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased)"
         )
     try:
-        config = pretrained(AutoConfig, source)
+        family_of(pretrained(AutoConfig, source).model_type)
         generator, report = pretrained_model(
             AutoModelForMaskedLM, source, dtype=torch.float32, output_loading_info=True
         )
@@ -217,8 +204,7 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
     if missing := sorted(report["missing_keys"]):
         raise UserError(
             f"objective.diffcse.generator={source} is no masked language model: it has no weights for "
-            f"{missing[0]} ({len(missing)} missing), and would replace tokens at random. Name one with a "
-            "masked-language head"
+            f"{missing[0]} ({len(missing)} missing)"
         )
     if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
         raise UserError(
@@ -227,11 +213,4 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
         )
     check_tokenizer(generator.config.vocab_size, tokenizer, source, "generator")
     generator.requires_grad_(False)
-    return SentenceEncoder(generator) if config.model_type in FAMILIES else generator
-
-
-def _positions(config: Any) -> int:
-    """Return the longest sequence that the generator takes, special tokens included."""
-    if config.model_type in FAMILIES:
-        return FAMILIES[config.model_type].usable_positions(config)
-    return getattr(config, "max_position_embeddings", sys.maxsize)
+    return SentenceEncoder(generator)

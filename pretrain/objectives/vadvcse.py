@@ -9,9 +9,16 @@ from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
+from pretrain.objectives.base import (
+    BatchContext,
+    Objective,
+    Views,
+    exclusions,
+    joint,
+    running_statistics_kept,
+)
 from pretrain.objectives.losses.contrastive import info_nce
-from pretrain.objectives.losses.false_negatives import Guide
+from pretrain.objectives.losses.exclusions import Guide
 from pretrain.objectives.losses.vectors import unit_vectors
 from pretrain.objectives.losses.virtual_adversarial import (
     Ascent,
@@ -62,8 +69,8 @@ class Vadvcse(Objective):
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         def loss(views: Views, guide: Guide | None) -> Tensor:
             z = joint(self.head, [views["anchor"], views["positive"]])
-            same = pair(self.settings, context)
-            return info_nce(z[0], z[1], self.settings.temperature, **same, guide=guide)
+            same = exclusions(self.settings, context, guide)
+            return info_nce(z[0], z[1], self.settings.temperature, same)
 
         return {"vadvcse": self.contrast("vadvcse", views, context, loss)}
 

@@ -1,15 +1,16 @@
 """VaSCL (Zhang et al. 2022): virtual augmentation in the neighbourhood of a sentence vector."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from pretrain.config.run import Config
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import vascl_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, local_groups, stacked_identities
+from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
 from pretrain.objectives.losses.contrastive import nt_xent
-from pretrain.objectives.losses.false_negatives import Guide
-from pretrain.objectives.losses.identities import Meanings
+from pretrain.objectives.losses.exclusions import Guide, Meanings
 from pretrain.objectives.losses.neighbourhood import (
     NONE,
     nearest_neighbours,
@@ -47,16 +48,14 @@ class Vascl(Objective):
         return 2 * batch - 2
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        settings, groups = self.settings, local_groups(self.settings, context)
-        first, identities = views["anchor"], stacked_identities(context, self.roles)
+        settings, first = self.settings, views["anchor"]
+        same = exclusions(settings, context, None)
 
         def loss(views: Views, guide: Guide | None) -> Tensor:
             return nt_xent(
                 joint(self.head, [views["anchor"], views["positive"]]),
                 settings.temperature,
-                groups=groups,
-                identities=identities,
-                guide=guide,
+                replace(same, guide=guide),
             )
 
         losses = {"vascl": self.contrast("vascl", views, context, loss)}
@@ -65,8 +64,10 @@ class Vascl(Objective):
             neighbours = nearest_neighbours(
                 unit_vectors(still) if self.as_printed else still,
                 settings.neighbours,
-                groups=groups,
-                identities=None if identities is None else Meanings.of(identities, still.device).records,
+                groups=same.groups,
+                identities=None
+                if same.identities is None
+                else Meanings.of(same.identities, still.device).records,
             )
             # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and
             # are counted.
@@ -77,12 +78,12 @@ class Vascl(Objective):
             )
             reached = first if self.as_printed else still
             clean = self.head(reached) if self.as_printed else self.head(reached).detach()
-            if context.probing:
+            if context.collects_diagnostics:
                 at_rest, at_random = self._unattacked(still, clean.detach(), neighbours, start)
             losses["vascl_neighbourhood"] = neighbourhood_loss(
                 clean, self.head(reached + delta), neighbours, settings.temperature
             )
-            if context.probing:
+            if context.collects_diagnostics:
                 attacked = losses["vascl_neighbourhood"].detach()
                 context.measures["vascl_neighbourhood_rise"] = attacked - at_rest
                 context.measures["vascl_neighbourhood_rise_of_random"] = at_random - at_rest

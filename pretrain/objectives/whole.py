@@ -10,8 +10,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, is_simcse_head
-from pretrain.model.momentum import MomentumEncoder
-from pretrain.objectives.base import BatchContext, Objective, Views
+from pretrain.objectives.base import BatchContext, MomentumEncoder, Objective, Views
 
 
 class Terms(nn.Module):
@@ -53,8 +52,7 @@ class WholeObjective(nn.Module):
             guide: the encoder that `objective.false_negatives.guide` names, if it names one.
         """
         super().__init__()
-        if (guide is None) != (config.objective.guide is None):
-            raise ValueError(f"objective.false_negatives.guide is {config.objective.guide}, given is {guide}")
+        assert (guide is None) == (config.objective.guide is None)
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
         self._guide = [guide]
         self.terms = Terms(terms)
@@ -74,26 +72,20 @@ class WholeObjective(nn.Module):
         first = config.batch_sizes.start
         if first < smallest:
             key = "train.batch_start" if config.train.batch_warmup_steps else "train.global_batch"
-            raise UserError(
-                f"{key}={first} is too small for objective "
-                f"{config.objective.name}, "
-                f"which needs {smallest} sequences or more"
-            )
+            name = config.objective.name
+            raise UserError(f"{key}={first} is too small for objective {name}, which needs {smallest}")
         self.smallest_batch = smallest
         keeping = {name: term.kept_head for name, term in terms.items() if term.kept_head is not None}
         if len(keeping) > 1:
             raise UserError(
-                f"objective {config.objective.name}: {' and '.join(keeping)} each keep a head for use, and "
-                "sentence "
-                "vectors can go through one only; let one keep it (objective.simcse.keep_head)"
+                f"objective {config.objective.name}: {' and '.join(keeping)} each keep a head for use; let "
+                "one keep it (objective.simcse.keep_head)"
             )
         for name, head in keeping.items():
             if not is_simcse_head(head):
                 raise UserError(
-                    f"objective {config.objective.name}: the head that {name} keeps for use is not one "
-                    "linear map of "
-                    "d to d, with bias, and tanh, which is what exports can hold; make it by "
-                    "pretrain.model.heads.simcse_head(d), or keep none"
+                    f"objective {config.objective.name}: exports cannot hold the head that {name} keeps for "
+                    "use; make it by pretrain.model.heads.simcse_head(d), or keep none"
                 )
 
     def require_positions(self, longest: int) -> None:
@@ -149,7 +141,7 @@ class WholeObjective(nn.Module):
         """Return the most negatives that any term has for an anchor, in the mean; 0 where none has any.
 
         present: share of the views of role "negative" that are there (`BatchContext.present`). same: other
-        records of the anchor's meaning (`losses.identities`). equal: records whose negative is a
+        records of the anchor's meaning (`losses.exclusions`). equal: records whose negative is a
         text of it.
         """
 
@@ -170,14 +162,14 @@ class WholeObjective(nn.Module):
         losses: dict[str, Tensor] = {}
         for name in self.terms:
             term = self.terms[name]
-            found = term.relate({role: views[role] for role in term.roles}, context)
+            of_term = term.relate({role: views[role] for role in term.roles}, context)
             weights = term.weights(context.step)
-            if unknown := sorted(found.keys() - weights.keys()):
+            if unknown := sorted(of_term.keys() - weights.keys()):
                 raise UserError(
                     f"objective {name}: relate returns a loss {unknown[0]!r}, and weights has "
                     f"{', '.join(map(repr, weights)) or 'none'}: give both the same names"
                 )
-            losses |= found
+            losses |= of_term
         return losses
 
     @torch.no_grad()
@@ -237,5 +229,6 @@ class WholeObjective(nn.Module):
         losses = self.relate(views, replace(context, guided=views))
         self.train(training)
         return sum(
-            (loss * 0.0 for loss in losses.values()), sum(term.idle(device) for term in self.terms.values())
+            (loss * 0.0 for loss in losses.values()),
+            sum(term.touch_unused_heads(device) for term in self.terms.values()),
         )

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch.distributed as dist
 
@@ -26,7 +25,7 @@ from pretrain.step.progress import Progress
 
 
 class Checkpoints(Saver):
-    """Save a run's engine and progress. Collective; a context, whose end waits for the save in flight."""
+    """Save a run's engine and progress. Collective; `close` waits for the save in flight."""
 
     def __init__(
         self, config: Config, engine, inputs: Inputs, of_start: Mapping[str, Any] | None = None
@@ -38,14 +37,6 @@ class Checkpoints(Saver):
         train = config.train
         self._branch_point = train.decay_begins if train.schedule == "wsd" else None
         """The step before wsd's decay: its checkpoint is kept, for longer runs and other decays."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def due(self, step: int) -> bool:
         """Return whether a checkpoint is due after a step."""
@@ -169,19 +160,15 @@ def _export_best(folder: Path, progress: Progress, source: Path) -> bool:
     finding = "" if can_export or progress.best_score is None else "is missing"
     if best.exists() and not (can_export and is_export(best)):  # else the export replaces it
         kind: Reason = "damaged" if exported is None else "abandoned"
-        why = "is not a whole export" if exported is None else f"is of step {exported}"
         try:
-            finding = f"{why}, and is renamed to {set_aside(best, kind).name}"
+            finding = f"is not that of the best step: renamed to {set_aside(best, kind).name}"
         except OSError as error:
-            raise UserError(f"cannot rename {best}, which {why}: {error.strerror}") from None
+            raise UserError(f"cannot rename {best}: {error.strerror}") from None
     if finding:
         again = f"exported again from {source.name if progress.best_step else 'the start'}"
         then = again if can_export else "without a checkpoint: the next evaluation counts as the best"
-        print(
-            f"warning: {best} {finding}. The best step so far is {progress.best_step}, {then}",
-            file=sys.stderr,
-            flush=True,
-        )
+        said = f"warning: {best} {finding}. The best step so far is {progress.best_step}, {then}"
+        print(said, file=sys.stderr, flush=True)
     if can_export:
         export(source, best)
     return can_export

@@ -77,7 +77,6 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             model.pooling,
             given.get("dropout"),
             given.get("attention_dropout"),
-            model.residual,
         )
         built = architecture_of(encoder.lm.config)
         if wrong := [key for key in SIZES if given.get(key) is not None and given[key] != built[key]]:
@@ -85,7 +84,7 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             raise UserError(f"a checkpoint keeps its sizes: {model.init} has {has}. Leave that out")
         config.model = model.model_copy(update=built)
     else:
-        encoder = build_encoder(model.architecture(), tokenizer, model.pooling, model.residual)
+        encoder = build_encoder(model.architecture(), tokenizer, model.pooling)
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     # now, rather than on one rank at some step
@@ -114,13 +113,7 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
         if policy is None and modules is not None and modules.others:
             raise UserError(f"packed rows have no counterpart of its {', '.join(modules.others)}")
         pooling = policy["pooling"] if policy else modules.pooling if modules else "mean"
-        try:
-            check_tokenizer(pretrained(AutoConfig, source).vocab_size, tokenizer, source, "guide")
-        except UserError as error:
-            raise UserError(
-                f"{error} A guide reads the token ids of the batch: prepare the data with its tokenizer "
-                f"(--data.prepare.tokenizer {source})"
-            ) from None
+        check_tokenizer(pretrained(AutoConfig, source).vocab_size, tokenizer, source, "guide")
         with torch.random.fork_rng(devices=[]):  # heads then start as they do without a guide
             guide = load_encoder(source, tokenizer, pooling)
     except (UserError, CannotLoad) as error:

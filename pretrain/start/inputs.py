@@ -6,6 +6,7 @@ same, or the run's data would change silently.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from augment.core.own_code import OWN
@@ -14,8 +15,8 @@ from augment.spec.resources import resource_hash, resources, rules_digest
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
+from pretrain.data.batch import ViewSpec
 from pretrain.data.shards import ShardReader
-from pretrain.objectives import view_specs
 
 Inputs = dict[str, dict[str, str]]
 """Name -> {"sha256": ..., "where": where it was found}."""
@@ -28,30 +29,17 @@ GUIDE = "guide"
 FIXED = ("shards", "manifest", "tokenizer")
 """Inputs that cannot change within a run: they decide what a position in the data, or an id, means."""
 
-_REMEDIES = {
-    "shards": "point --data at the data of that run, or --data.sets at its sets with their weights",
-    "manifest": "put back the manifest.json that the run began with",
-    "tokenizer": "point --data at the data of that run",
-    "held-out shards": "put the held-out shards back",
-    "parser": "point --data at the data that was parsed by it",
-    "rules": "use the version of the code that the run began with",
-    "synonyms": "name that table with --augment.synonyms",
-    "wordnet": "name that one in CLEAR_WORDNET",
-    "guide": "name that encoder with --objective.false_negatives.guide",
-}
-_OTHER_REMEDY = "put it back, or name it in the specification or in the environment"
 
-
-def collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
+def collect(config: Config, views: Sequence[ViewSpec], train: ShardReader, heldout: ShardReader) -> Inputs:
     """Hash everything that decides a batch of the run, on rank 0 for all. Collective.
 
     Args:
-        config: of what the loader reads (`pretrain.cache.views.trains_on`).
+        config, views: of what the loader reads (`pretrain.cache.views.trains_on`).
     """
-    return on_rank_zero(lambda: _collect(config, train, heldout))
+    return on_rank_zero(lambda: _collect(config, views, train, heldout))
 
 
-def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
+def _collect(config: Config, views: Sequence[ViewSpec], train: ShardReader, heldout: ShardReader) -> Inputs:
     folder = str(train.folder.resolve())
     folders = ", ".join(str(part.folder.resolve()) for part in train.parts)
     collected: Inputs = {}
@@ -71,7 +59,7 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
         note(f"{name} (of the cached views)", digest, folder)
     if "rules" in cached:
         note("rules (of the cached views)", cached["rules"], folder)
-    specs = [view.augmentation for view in view_specs(config)]
+    specs = [view.augmentation for view in views]
     if any(map(needs_text, specs)):
         note("rules", rules_digest(), "augment/")
     for name in config.objective.parts:
@@ -123,10 +111,11 @@ def require_same(
         raise UserError(f"checkpoint.accept: {names} cannot change within a run; start a new one with --init")
     if refused := [name for name in differ if name not in accepted]:
         lines = [f"{source} was trained with other inputs than this start has:"]
-        for name in refused:
-            change = f"{name} was {_short(before[name])}, is {_short(now[name])}"
-            lines.append(f"  {change}: {_REMEDIES.get(name, _OTHER_REMEDY)}")
-        lines.append("Or start a new run from its export with --init.")
+        lines += [f"  {name} was {_short(before[name])}, is {_short(now[name])}" for name in refused]
+        lines.append(
+            "Put them back (data is named by --data or --data.sets, others by the recipe or the environment; "
+            "rules are of the code's version), or start a new run from its export with --init."
+        )
         if free := [name for name in refused if name not in FIXED]:
             names = ",".join([*accepted, *free])
             lines.append(f"To continue with the present ones: --checkpoint.accept '{names}'.")

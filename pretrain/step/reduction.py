@@ -39,13 +39,9 @@ class Reduction(ABC):
         """Add the gradient of a scalar; final: it is the last of the step."""
 
 
-def reduction_of(engine, overlap: bool = True) -> Reduction:
-    """Return the reduction for the engine's ZeRO stage.
-
-    overlap: at ZeRO 0 and 1, send buckets while the last backward pass runs, and not after it. Either way
-        the same buckets are summed in the same order, so it changes no bit.
-    """
-    return Coalesced(engine) if int(engine.zero_optimization_stage()) > 1 else Buckets(engine, overlap)
+def reduction_of(engine) -> Reduction:
+    """Return the reduction for the engine's ZeRO stage."""
+    return Coalesced(engine) if int(engine.zero_optimization_stage()) > 1 else Buckets(engine)
 
 
 class Coalesced(Reduction):
@@ -84,7 +80,8 @@ class Buckets(Reduction):
     (1 + 2^-8)^W - 1 times the mean over ranks of its absolute values.
     """
 
-    def __init__(self, engine, overlap: bool):
+    def __init__(self, engine, overlap: bool = True):
+        """overlap: send while the last backward pass runs, and not after it, which changes no bit."""
         super().__init__(engine)
         self.world, self.overlap = dist.get_world_size(), overlap
         self.dtype: torch.dtype = engine.communication_data_type
@@ -175,7 +172,7 @@ class Buckets(Reduction):
 
 
 def cut_buckets(parameters: list[Parameter], most: int) -> list[list[Parameter]]:
-    """Cut a list of parameters into buckets of at most so many elements; a larger parameter has its own.
+    """Cut a list of parameters into buckets of at most `most` elements; a larger parameter has its own.
 
     >>> three = [Parameter(torch.zeros(count)) for count in (3, 5, 4)]
     >>> [[p.numel() for p in bucket] for bucket in cut_buckets(three, 8)]
@@ -194,14 +191,14 @@ def cut_buckets(parameters: list[Parameter], most: int) -> list[list[Parameter]]
 
 def leaves(loss: Tensor) -> set[int]:
     """Return the ids of the leaves, parameters among them, to which a backward pass from `loss` adds."""
-    found: set[int] = set()
+    parameters: set[int] = set()
     seen, rest = {loss.grad_fn}, [loss.grad_fn]
     while rest:
         node = rest.pop()
         if hasattr(node, "variable"):
-            found.add(id(node.variable))
+            parameters.add(id(node.variable))
         for following, _ in () if node is None else node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 rest.append(following)
-    return found
+    return parameters

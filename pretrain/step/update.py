@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from pretrain.model.precision import LossScale, gradient_norm
+from pretrain.model.precision import LossScale
 
 
 class Update:
@@ -29,7 +29,7 @@ class Update:
         self.skips = isinstance(engine.optimizer, torch.optim.AdamW)
         self._true = torch.ones((), dtype=torch.bool, device=engine.device)
         self._statistics = list(_statistics(engine.module))
-        self._before = [kept.clone() for kept in self._statistics]
+        self._before = [value.clone() for value in self._statistics]
 
     def apply(self, loss: Tensor, limit: float = math.inf) -> tuple[Tensor | float, Tensor]:
         """Step, if `loss` (a scalar) and all gradients are finite, and their norm is at most `limit`.
@@ -56,7 +56,7 @@ class Update:
         if not gradients:
             self.engine.zero_grad()
             return math.nan, ~self._true, ~self._true
-        norm = gradient_norm(gradients)
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in gradients]))
         finite = norm.isfinite() & loss.isfinite()
         sound = finite & (norm <= limit)
         if not self.skips and not sound:

@@ -21,15 +21,16 @@ heads saw the whole batch on every rank, so their mean over ranks is already the
 """
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.common.ranks import gathered
-from pretrain.common.transfer import send
 from pretrain.config.run import Balance
 from pretrain.data.batch import NEGATIVE, RankBatch, column_of
 from pretrain.data.lanes import lanes_of_rank, most_lanes
@@ -37,20 +38,10 @@ from pretrain.data.microbatches import MicroBatch, send_all
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
-from pretrain.objectives.losses.identities import Meanings
-from pretrain.objectives.losses.sharing import shared_over
-from pretrain.step.balance import initial_owners
-from pretrain.step.model import (
-    Condition,
-    Embed,
-    EmbedByGuide,
-    EmbedByMomentum,
-    MaskedLoss,
-    Relate,
-    SequenceLoss,
-    TouchUnusedHeads,
-)
-from pretrain.step.placement import Placement, place
+from pretrain.objectives.losses.contrastive import shared_over
+from pretrain.objectives.losses.exclusions import Meanings
+from pretrain.step.model import Request, SentenceModel
+from pretrain.step.placement import Placement, initial_owners, place
 from pretrain.step.plan import GUIDE, MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
 from pretrain.step.reduction import reduction_of
 from pretrain.step.shares import SequenceLosses, measure_shares
@@ -101,7 +92,6 @@ class WholeBatch:
         clock: Stopwatch | None = None,
         mask_duplicates: bool = True,
         balance: Balance = "off",
-        overlap: bool = True,
         lanes: int | None = None,
     ):
         """
@@ -111,9 +101,8 @@ class WholeBatch:
             budget: most tokens in a micro-batch.
             loss_scale: scaling of what goes backward through float16.
             clock: where to book the time of encode, loss and backward.
-            mask_duplicates: texts of one meaning are no negatives of each other (`losses.identities`).
-            balance: when sequences change ranks before a pass (`pretrain.step.balance`).
-            overlap: send gradients while the last backward pass runs (`pretrain.step.reduction`).
+            mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
+            balance: when sequences change ranks before a pass (`pretrain.step.placement`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
         """
         self.engine, self.seed, self.budget = engine, seed, budget
@@ -125,7 +114,7 @@ class WholeBatch:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.lanes = lanes or self.world
         self.device = engine.device
-        self.reduction = reduction_of(engine, overlap)
+        self.reduction = reduction_of(engine)
         # What the ranks agree on before a step is about numbers of the host. Over NCCL it would wait for all
         # that the device has to do.
         self.hosts = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
@@ -134,25 +123,28 @@ class WholeBatch:
     def objective(self) -> WholeObjective:
         return self.engine.module.objective
 
-    def compute(self, batch: RankBatch, request: int = 0, probing: bool = False, busy: int = 0) -> StepResult:
+    def compute(
+        self, batch: RankBatch, request: int = 0, collects_diagnostics: bool = False, busy: int = 0
+    ) -> StepResult:
         """Accumulate the gradient of the objective on the global batch of which `batch` is this rank's share.
 
         request: this rank's request to stop, as a number. The result has the largest over ranks, which the
             plan's all-gather finds at no further cost.
-        probing: also measure each loss's share of the gradient, and the objectives' checks
-            (`BatchContext.probing`). Changes no loss and no gradient.
+        collects_diagnostics: also measure each loss's share of the gradient, and the objectives' checks
+            (`BatchContext.collects_diagnostics`). Changes no loss and no gradient.
         busy: a number of this rank's that all are told, in the same all-gather (`StepPlan.busy`).
         """
         weights = self.objective.weights(batch.step)
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
-        mine = StepPlan.of_rank(batch, self.objective, passes, request, busy)
-        plan = mine.merge(self._gather(mine.to_tensor(self._most(len(batch))), self.hosts))
-        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
+        own = StepPlan.of_rank(batch, self.objective, passes, request, busy)
+        plan = own.merge(self._gather(own.to_tensor(self._most(len(batch))), self.hosts))
+        owners = torch.from_numpy(initial_owners(plan.drawn))
         lengths, of_host = plan.sequences["length"], plan.sequences
-        negatives = self._negatives(plan) if VIEWS in passes else None
+        negatives = self._negatives(plan, owners) if VIEWS in passes else None
+        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
         rows, sequences = send_all(
             {name: part.micro_batches(counts[name]) for name, part in passes.items()},
-            plan.sequences,
+            plan.sequences | {"owner": owners},
             self.device,
         )
         plan = replace(plan, micro_batches=counts, sequences=sequences)
@@ -164,10 +156,10 @@ class WholeBatch:
         with self.engine.module.weights_unchanged(), self.reduction.of_step():
             if VIEWS in rows:
                 vectors, losses, measures = self._sentence_level(
-                    batch, rows, placements, plan, weights, not maskings, probing, of_host
+                    batch, rows, placements, plan, weights, not maskings, collects_diagnostics, of_host
                 )
             elif self.objective.roles:
-                zero = self.engine(TouchUnusedHeads(self.device))
+                zero = self._run(SentenceModel.touch_unused_heads, self.device)
                 if zero.requires_grad:  # without heads it depends on nothing
                     self.reduction.backward(zero, final=not maskings)
             if maskings:
@@ -178,18 +170,18 @@ class WholeBatch:
         nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         losses["total"] = sum((weights[name] * value for name, value in losses.items()), nothing)
         return StepResult(
-            losses,
-            measures,
-            vectors,
-            sum(plan.tokens.values()),
-            sum(plan.masked_tokens),
-            (plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
-            plan.request,
-            lengths,
-            [row for of_rank in substitutions for row in of_rank],
-            plan.sums,
-            plan.busy,
-            negatives,
+            losses=losses,
+            measures=measures,
+            views=vectors,
+            tokens=sum(plan.tokens.values()),
+            masked_tokens=sum(plan.masked_tokens),
+            micro_batches=(plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
+            request=plan.request,
+            lengths=lengths,
+            substitutions=[row for of_rank in substitutions for row in of_rank],
+            sums=plan.sums,
+            busy=plan.busy,
+            negatives=negatives,
         )
 
     # ---- sentence level: embed, relate, backpropagate
@@ -202,18 +194,18 @@ class WholeBatch:
         plan: StepPlan,
         weights: dict[str, float],
         last: bool,
-        probing: bool,
+        collects_diagnostics: bool,
         of_host: dict[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor | float]]:
         """Run the three passes; return the vectors [views, N, d], losses and measures."""
         views, placed, objective = rows[VIEWS], placements[VIEWS], self.objective
         single = len(views) == 1
         with self.clock("encode"), nullcontext() if single else torch.no_grad():
-            parts = [self.engine(Embed(row)) for row in views]
+            parts = [self._run(SentenceModel.embed, row) for row in views]
         with self.clock("loss"):
             whole = self._in_order(views, parts, placed)
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
-            context = self._context(batch, plan, probing, of_host)
+            context = self._context(batch, plan, collects_diagnostics, of_host)
         if GUIDE in rows:
             context = replace(context, guided=self._guided(rows[GUIDE], placements[GUIDE]))
         momentum = (
@@ -225,14 +217,14 @@ class WholeBatch:
 
         with self.clock("loss"), shared_over(self.world):
             whole.requires_grad_()
-            terms = self.engine(Relate(dict(zip(objective.roles, whole)), context))
+            terms = self._run(SentenceModel.relate, dict(zip(objective.roles, whole)), context)
             total = sum(weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
             # Each rank computes this loss by itself. Where one alone finds it not finite, its gradients are
             # made so: they reach all ranks, which then leave the update out together. No host sync.
             total = total * torch.where(total.detach().isfinite(), 1.0, torch.nan)
             self.reduction.backward(total, final=False)
-            mine = placed.local_rows(whole.grad.flatten(0, 1)) * self.world
-            if probing:
+            own_gradient = placed.local_rows(whole.grad.flatten(0, 1)) * self.world
+            if collects_diagnostics:
                 context.measures.update(
                     measure_shares(self.engine.module, whole, context, list(terms), weights, of_sequences)
                 )
@@ -241,15 +233,15 @@ class WholeBatch:
 
         for index, row in enumerate(views):
             with self.clock("encode"):
-                part = parts[index] if single else self.engine(Embed(row))
+                part = parts[index] if single else self._run(SentenceModel.embed, row)
             with self.clock("backward"):
-                self._backward_scaled((part * mine[row.rows]).sum(), last and index == len(views) - 1)
+                self._backward_scaled((part * own_gradient[row.rows]).sum(), last and index == len(views) - 1)
             parts[index] = part = None  # one graph alive at a time
         losses |= {name: term.detach() for name, term in terms.items()}
         return whole.detach(), losses, context.measures
 
     def _context(
-        self, batch: RankBatch, plan: StepPlan, probing: bool, of_host: dict[str, Tensor]
+        self, batch: RankBatch, plan: StepPlan, collects_diagnostics: bool, of_host: dict[str, Tensor]
     ) -> BatchContext:
         roles, of_sequences = self.objective.roles, plan.sequences
         identities = {role: of_host[f"identity {role}"] for role in roles}
@@ -259,12 +251,12 @@ class WholeBatch:
             seed=self.seed,
             present={role: of_sequences[f"present {role}"].bool() for role in roles},
             labels=of_sequences.get("label"),
-            groups=send([torch.from_numpy(initial_owners(plan.drawn))], self.device)[0],
+            groups=of_sequences["owner"],
             identities=identities if self.mask_duplicates else None,
-            probing=probing,
+            collects_diagnostics=collects_diagnostics,
         )
 
-    def _negatives(self, plan: StepPlan) -> float | None:
+    def _negatives(self, plan: StepPlan, owners: Tensor) -> float | None:
         """Count the negatives of an anchor, in the mean, while the plan is on the host."""
         objective, sequences, drawn = self.objective, plan.sequences, plan.drawn
         pool = objective.pool(sum(drawn), self.world)
@@ -277,14 +269,13 @@ class WholeBatch:
             return objective.negatives(pool, present)
         texts = [sequences[f"identity {role}"] for role in objective.roles if role not in given]
         meanings = Meanings.of(torch.stack(texts))
-        owners = torch.from_numpy(initial_owners(drawn))
         groups = owners if objective.is_local else torch.zeros_like(meanings.records)
         keys = meanings.records * self.world + groups  # a meaning, where anchors see no other rank's
         members = keys.bincount(minlength=self.world * len(meanings.texts)).double()
         equal = 0.0
         for role, of_role in zip(given, there):
-            found = meanings.look_up(sequences[f"identity {role}"])
-            anchors = members[found.clamp(min=0) * self.world + groups].masked_fill_(found < 0, 0.0)
+            meaning = meanings.look_up(sequences[f"identity {role}"])
+            anchors = members[meaning.clamp(min=0) * self.world + groups].masked_fill_(meaning < 0, 0.0)
             equal += (anchors * of_role).mean().item() / len(given)
         return objective.negatives(pool, present, members[keys].mean().item() - 1, equal)
 
@@ -293,14 +284,14 @@ class WholeBatch:
         if step:
             self.objective.follow()
         with self.clock("encode"):
-            parts = [self.engine(EmbedByMomentum(row)) for row in rows]
+            parts = [self._run(SentenceModel.embed_by_momentum, row) for row in rows]
         return self._in_order(rows, parts, placed)
 
     def _guided(self, rows: list[MicroBatch], placed: Placement) -> dict[str, Tensor]:
         """Return the guide's vectors of the global batch: role -> float32[N, g]."""
         model = self.engine.module  # not by the engine: it holds no parameter of the guide
         with self.clock("encode"):
-            parts = [EmbedByGuide(row).answer(model) for row in rows]
+            parts = [model.embed_by_guide(row) for row in rows]
         roles = self.objective.guided_roles
         return dict(zip(roles, self._in_order(rows, parts, placed).unflatten(0, (len(roles), -1))))
 
@@ -316,20 +307,21 @@ class WholeBatch:
         weights: dict[str, float],
         context: BatchContext,
     ) -> tuple[dict[str, Tensor], SequenceLosses]:
-        """Back-propagate the terms' sequence losses; return them, and what a probing step finds of them.
+        """Back-propagate the terms' sequence losses; return them, and what is known of their gradients.
 
         Their gradients by what they were conditioned on, and their checks, are left in `context`.
         """
         passes = self.objective.sequence_passes(step)
         losses: dict[str, Tensor] = {}
-        found = SequenceLosses()
+        of_sequences = SequenceLosses()
         if not passes:
-            return losses, found
+            return losses, of_sequences
         active = self.objective.active_sequence_terms(step)
         for term in active.values():
-            term.probe = Probe() if context.probing else None
+            term.probe = Probe() if context.collects_diagnostics else None
         with self.clock("loss"):
-            conditions = self.engine(Condition(dict(zip(self.objective.roles, whole)), context))
+            views = dict(zip(self.objective.roles, whole))
+            conditions = self._run(SentenceModel.conditions, views, context)
         applied = 1.0 if self.loss_scale is None else self.loss_scale.value
         for name, role in passes:
             term = self.objective.terms[name]
@@ -343,7 +335,7 @@ class WholeBatch:
             for row in rows[sequence_loss(name, role)]:
                 own = None if condition is None else condition[row.rows].requires_grad_()
                 with self.clock("encode"):
-                    loss = self.engine(SequenceLoss(name, role, row, own))
+                    loss = self._run(SentenceModel.sequence_loss, name, role, row, own)
                 total += loss.detach()
                 with self.clock("backward"):
                     self._backward_scaled(loss * (scale * weights[term.sequence_term] * self.world), False)
@@ -353,10 +345,10 @@ class WholeBatch:
             losses[term.sequence_term] = losses.get(term.sequence_term, 0.0) + total * scale
             if condition is not None:
                 context.condition_gradients[role] = placed.in_order(self._gather(gradient))
-        for name, term in active.items() if context.probing else ():
-            found.conditioned = term.sequence_term if conditions[name] else found.conditioned
-            context.measures.update(found.finish(term, self.world * applied))
-        return losses, found
+        for name, term in active.items() if context.collects_diagnostics else ():
+            of_sequences.conditioned = term.sequence_term if conditions[name] else of_sequences.conditioned
+            context.measures.update(of_sequences.finish(term, self.world * applied))
+        return losses, of_sequences
 
     # ---- token level
 
@@ -375,7 +367,7 @@ class WholeBatch:
             rest = math.frexp(scale)[0] if self.half else 1.0
             for index, row in enumerate(rows):
                 with self.clock("encode"):
-                    total = self.engine(MaskedLoss(row))
+                    total = self._run(SentenceModel.masked_loss, row)
                 sums[copy] += total.detach()
                 with self.clock("backward"):
                     last = index == len(rows) - 1 and copy == len(counts) - 1
@@ -385,6 +377,10 @@ class WholeBatch:
 
     # ---- ranks, and the engine
 
+    def _run(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a method of the model gives, by the engine's forward."""
+        return self.engine(Request(method, *arguments))
+
     def _in_order(self, rows: list[MicroBatch], parts: list[Tensor], placed: Placement) -> Tensor:
         """Gather the vectors of this rank's rows with those of all ranks, in order: [S, d]."""
         vectors = parts[0].new_zeros((placed.max_rows_per_rank, parts[0].shape[1]))
@@ -392,11 +388,11 @@ class WholeBatch:
             vectors[row.rows] = part.detach()
         return placed.in_order(self._gather(vectors))
 
-    def _gather(self, mine: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    def _gather(self, part: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         """Stack all ranks' tensors of the same shape in order of rank: [W, ...]."""
-        mine = mine.contiguous()
-        every = mine.new_empty((self.world, *mine.shape))
-        dist.all_gather_into_tensor(every.view(-1), mine.view(-1), group=group)
+        part = part.contiguous()
+        every = part.new_empty((self.world, *part.shape))
+        dist.all_gather_into_tensor(every.view(-1), part.view(-1), group=group)
         return every
 
     def _most(self, sequences: int) -> int:

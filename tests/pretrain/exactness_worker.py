@@ -34,11 +34,11 @@ from pretrain.data.microbatches import count_micro_batches
 from pretrain.model.encoder import build_encoder
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
-from pretrain.objectives.losses import sharing
+from pretrain.objectives.losses import contrastive
 from pretrain.objectives.losses.virtual_adversarial import sequence_noise
-from pretrain.step.balance import ABOVE, balance, imbalance, initial_owners
 from pretrain.step.engine import build_engine, start_processes
-from pretrain.step.model import Embed, MaskedLoss, Relate, SentenceModel
+from pretrain.step.model import SentenceModel
+from pretrain.step.placement import ABOVE, balance, imbalance, initial_owners
 from pretrain.step.plan import passes_of
 from pretrain.step.whole_batch import WholeBatch
 
@@ -249,16 +249,16 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     count = count_micro_batches(views.lengths, budget)
     passes = passes_of(batch, model.objective, budget, seed, 0)
     for row in on_device(passes["views"].micro_batches(count)):
-        vectors = vectors.index_put((row.rows,), model(Embed(row)))
+        vectors = vectors.index_put((row.rows,), model.embed(row))
     same = {role: torch.from_numpy(view.identities).to(engine.device) for role, view in batch.views.items()}
     groups = torch.zeros(N, dtype=torch.long, device=engine.device)
     context = BatchContext(batch.step, 0.0, groups, same, {}, None, seed)
     by_role = dict(zip(batch.views, vectors.unflatten(0, (-1, N))))
-    total = model(Relate(by_role, context))["contrastive"] * config.objective.contrastive.weight
+    total = model.relate(by_role, context)["contrastive"] * config.objective.contrastive.weight
     masked = batch.masked[0]
     count = count_micro_batches(masked.lengths, budget)
     for row in on_device(passes["masking 0"].micro_batches(count)):
-        total = total + model(MaskedLoss(row)) / len(masked.positions)
+        total = total + model.masked_loss(row) / len(masked.positions)
     total.backward()
     return {n: p.grad.double().cpu().clone() for n, p in model.named_parameters() if p.grad is not None}
 
@@ -361,12 +361,13 @@ def main() -> None:
             for pieces in (1, 2, 4):
                 for name, buffer in engine.module.named_buffers():
                     buffer.copy_(buffers[name])  # ESimCSE's queue moves with every batch
-                sharing.SMALLEST = 2**20 if pieces == 2 else 0  # each rank the whole loss, or its share of it
+                # each rank computes the whole loss, or its share of it
+                contrastive.SMALLEST_SHARED = 2**20 if pieces == 2 else 0
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
                 scaled = pieces == 2 or precision == "fp16"
                 computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how, lanes=N)
                 with attention():
-                    result = computes.compute(batch, probing=pieces > 1)
+                    result = computes.compute(batch, collects_diagnostics=pieces > 1)
                 got = engine_gradients(engine)
                 needed = needed_micro_batches(shares, model, budget, how)
                 report.append(

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout
+from pretrain.model.kernels.plain import Norm
 
 PROGRAMS = 512
 """Programs of a backward that adds up rows; on any GPU the same, and so are the sums."""
-IGNORED = -1
-"""Label of a row that counts for nothing."""
 _COLUMNS = 1024
 _LARGEST_WIDTH = 1 << 14
 
@@ -35,21 +33,20 @@ def available() -> bool:
     return True
 
 
-def connect(
+def residual_norm(
     x: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
-    weight: Tensor,
-    norm_bias: Tensor | None,
-    eps: float,
+    norm: Norm,
     dropout: Dropout | None,
     dtype: torch.dtype,
     post: bool,
 ) -> tuple[Tensor, Tensor]:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
-        return plain.connect(x, bias, residual, weight, norm_bias, eps, dropout, dtype, post)
+        return plain.residual_norm(x, bias, residual, norm, dropout, dtype, post)
     kept = torch.is_grad_enabled()  # of the caller: within `apply` it is off
-    return _Connect.apply(x, bias, residual, weight, norm_bias, _How(eps, dropout, dtype, post, kept))
+    how = _How(norm.eps, dropout, dtype, post, kept)
+    return _Norm.apply(x, bias, residual, norm.weight, norm.bias, how)
 
 
 def norm_dropout(
@@ -57,7 +54,8 @@ def norm_dropout(
 ) -> Tensor:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
         return plain.norm_dropout(x, weight, norm_bias, eps, dropout)
-    return _NormDropout.apply(x, weight, norm_bias, eps, dropout)
+    how = _How(eps, dropout, x.dtype, post=True, kept=False, behind=True)
+    return _Norm.apply(x, None, None, weight, norm_bias, how)[0]
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -72,28 +70,15 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return plain.rotate(qkv, cos, sin) if qkv.dtype == torch.float64 else _Rotate.apply(qkv, cos, sin)
 
 
-def attention(
-    qkv: Tensor, layout: PackedLayout, scale: float, half_window: int | None, dropout: Dropout | None
-) -> Tensor:
-    """Attend by length in plain torch, where there is no flash kernel (float32, old GPUs)."""
-    return plain.attention(qkv, layout, scale, half_window, dropout)
+attention = plain.attention
+"""By length in plain torch, where there is no flash kernel (float32, old GPUs)."""
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
-    """Sum -log softmax(logits[:, :width])[label] over rows: float32.
-
-    logits: [P, V], V >= width, written over by their gradient where one is wanted. labels: int64[P].
-    """
+    """As `plain`'s; logits are written over by their gradient where one is wanted."""
+    if logits.dtype == torch.float64:
+        return plain.cross_entropy_sum(logits, labels, width)
     return _CrossEntropySum.apply(logits, labels, width)
-
-
-def scaled(gradient: Tensor, factor: Tensor) -> Tensor:
-    """Multiply a gradient, which stays as it is, by a wider scalar: each product is rounded once.
-
-    A scalar of no dimension would be rounded to the gradient's type first, on a GPU: by up to 0.4% to
-    bfloat16, and so the weight of the loss.
-    """
-    return torch.mul(gradient, factor.reshape(1), out=torch.empty_like(gradient))
 
 
 # ---- launches and derivatives ------------------------------------------------------------------------------
@@ -101,7 +86,8 @@ def scaled(gradient: Tensor, factor: Tensor) -> Tensor:
 
 def _launch(name: str, grid: tuple[int, ...], *arguments: Any, warps: int = 4, **constants: Any) -> None:
     """Run a program of `programs`; without data (device "meta"), or with nothing to compute, do nothing."""
-    if arguments[0].device.type == "meta" or 0 in grid:
+    first = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
+    if first.device.type == "meta" or 0 in grid:
         return
     from pretrain.model.kernels import programs
 
@@ -120,30 +106,33 @@ def _block(width: int) -> dict[str, int]:
 
 
 class _Drops(NamedTuple):
-    """Keys and site of a dropout, and the programs' constants; keys None: no dropout."""
+    """A dropout as programs take it: (keys, site), and its rate; keys None: no dropout."""
 
-    keys: Tensor | None
-    site: int
-    constants: dict[str, Any]
+    place: tuple[Tensor | None, int]
+    rate: float
 
 
 def _drops(dropout: Dropout | None) -> _Drops:
     if dropout is None or not dropout.rate:
-        return _Drops(None, 0, {"THRESHOLD": 0, "RATE": 0.0})
-    return _Drops(dropout.keys, dropout.site, {"THRESHOLD": dropout.threshold, "RATE": dropout.rate})
+        return _Drops((None, 0), 0.0)
+    return _Drops((dropout.keys, dropout.site), dropout.rate)
 
 
 class _How(NamedTuple):
-    """What `connect` does: as its arguments; kept: whether a backward may follow."""
+    """What a norm does: as the arguments of `residual_norm`.
+
+    kept: whether a backward may follow. behind: the dropout is that of the norm's result.
+    """
 
     eps: float
     dropout: Dropout | None
     dtype: torch.dtype
     post: bool
     kept: bool
+    behind: bool = False
 
 
-class _Connect(torch.autograd.Function):
+class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -157,19 +146,20 @@ class _Connect(torch.autograd.Function):
         x, (rows, width) = x.contiguous(), x.shape
         residual = None if residual is None else residual.contiguous()
         like, drops = x if residual is None else residual, _drops(how.dropout)
-        # the sum where it goes on, or is kept for a backward; its norm in the residual's type where that goes
-        # on, and in the working type where that is another
-        added = torch.empty_like(like) if how.kept or not how.post else None
+        # the sum where it goes on, or is kept for a backward (x is the sum of itself alone); its norm in the
+        # residual's type where that goes on, and in the working type where that is another
+        added = torch.empty_like(like) if not how.behind and (how.kept or not how.post) else None
         normed = torch.empty_like(like) if how.post else None
         apart = not how.post or like.dtype != how.dtype
         working = torch.empty_like(like, dtype=how.dtype) if apart else None
         statistics = x.new_empty((rows, 2), dtype=torch.float32)  # means and deviations
-        tensors = (x, bias, residual, weight, norm_bias, drops.keys, added, normed, working, statistics)
-        numbers = (width, how.eps, drops.site)
-        _launch("connect_forward", (rows,), *tensors, *numbers, **drops.constants, **_block(width))
-        ctx.save_for_backward(added, statistics, weight)
+        tensors = (bias, residual), (weight, norm_bias, how.eps), drops.place
+        outputs = (added, normed, working, statistics)
+        constants: dict[str, Any] = {"RATE": drops.rate, "BEHIND": how.behind, **_block(width)}
+        _launch("norm_forward", (rows,), x, *tensors, outputs, width, **constants)
+        ctx.save_for_backward(x if how.behind else added, statistics, weight)
         ctx.has = bias is not None, residual is not None, norm_bias is not None
-        ctx.drops, ctx.post, ctx.dtype = drops, how.post, x.dtype
+        ctx.drops, ctx.how, ctx.dtype = drops, how, x.dtype
         ctx.set_materialize_grads(False)
         stream = normed if how.post else added
         assert stream is not None
@@ -180,55 +170,29 @@ class _Connect(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_stream: Tensor | None, of_working: Tensor | None) -> tuple[Any, ...]:
         added, statistics, weight = ctx.saved_tensors
-        (rows, width), drops = added.shape, ctx.drops
+        (rows, width), drops, how = added.shape, ctx.drops, ctx.how
         of_residual = torch.empty_like(added)
-        apart = drops.keys is not None or added.dtype != ctx.dtype
+        apart = (drops.place[0] is not None and not how.behind) or added.dtype != ctx.dtype
         of_x = torch.empty_like(added, dtype=ctx.dtype) if apart else None
-        sums = _partial_sums(added, 3, width)
-        of_stream, of_working = (None if g is None else g.contiguous() for g in (of_stream, of_working))
-        tensors = (added, of_stream, of_working, statistics, weight, drops.keys, of_residual, of_x, sums)
-        numbers = (rows, width, len(sums), drops.site)
-        constants = {"POST": ctx.post, **drops.constants, **_block(width)}
-        _launch("connect_backward", (min(len(sums), rows),), *tensors, *numbers, **constants)
-        of_weight, of_norm_bias, of_bias = sums.sum(0)
+        sums = _partial_sums(added, 2 if how.behind else 3, width)
+        upstream = tuple(None if g is None else g.contiguous() for g in (of_stream, of_working))
+        saved, results = (added, statistics, weight), (of_residual, of_x, sums)
+        shape = (rows, width, len(sums))
+        constants: dict[str, Any] = {"POST": how.post, "RATE": drops.rate, "BEHIND": how.behind}
+        grid = (min(len(sums), rows),)
+        _launch(
+            "norm_backward", grid, saved, upstream, drops.place, results, shape, **constants, **_block(width)
+        )
+        of_weight, of_norm_bias, *of_bias = sums.sum(0)
         has_bias, has_residual, has_norm_bias = ctx.has
         return (
             of_residual if of_x is None else of_x,
-            of_bias if has_bias else None,
+            of_bias[0] if has_bias else None,
             of_residual if has_residual else None,
             of_weight,
             of_norm_bias if has_norm_bias else None,
             None,
         )
-
-
-class _NormDropout(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
-    ) -> Tensor:
-        x, (rows, width), drops = x.contiguous(), x.shape, _drops(dropout)
-        output = torch.empty_like(x)
-        statistics = x.new_empty((rows, 2), dtype=torch.float32)
-        tensors = (x, weight, norm_bias, drops.keys, output, statistics)
-        numbers = (width, eps, drops.site)
-        _launch("norm_dropout_forward", (rows,), *tensors, *numbers, **drops.constants, **_block(width))
-        ctx.save_for_backward(x, statistics, weight)
-        ctx.drops, ctx.has_norm_bias = drops, norm_bias is not None
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        x, statistics, weight = ctx.saved_tensors
-        (rows, width), drops = x.shape, ctx.drops
-        of_x, sums = torch.empty_like(x), _partial_sums(x, 2, width)
-        tensors = (gradient.contiguous(), x, statistics, weight, drops.keys, of_x, sums)
-        numbers = (rows, width, len(sums), drops.site)
-        grid, constants = (min(len(sums), rows),), {**drops.constants, **_block(width)}
-        _launch("norm_dropout_backward", grid, *tensors, *numbers, **constants)
-        of_weight, of_norm_bias = sums.sum(0)
-        return of_x, of_weight, of_norm_bias if ctx.has_norm_bias else None, None, None
 
 
 class _BiasGelu(torch.autograd.Function):
@@ -259,8 +223,8 @@ class _GeluGate(torch.autograd.Function):
         x, width, drops = x.contiguous(), x.shape[1] // 2, _drops(dropout)
         output = x.new_empty((len(x), width))
         grid = (len(x), -(-width // _COLUMNS))
-        arguments = (x, drops.keys, output, width, drops.site)
-        _launch("gelu_gate_forward", grid, *arguments, **drops.constants, BLOCK=_COLUMNS)
+        arguments = (x, drops.place, output, width)
+        _launch("gelu_gate_forward", grid, *arguments, RATE=drops.rate, BLOCK=_COLUMNS)
         ctx.save_for_backward(x)
         ctx.drops = drops
         return output
@@ -271,8 +235,8 @@ class _GeluGate(torch.autograd.Function):
         (x,), drops = ctx.saved_tensors, ctx.drops
         of_x, (rows, width) = torch.empty_like(x), gradient.shape
         grid = (rows, -(-width // _COLUMNS))
-        arguments = (gradient.contiguous(), x, drops.keys, of_x, width, drops.site)
-        _launch("gelu_gate_backward", grid, *arguments, **drops.constants, BLOCK=_COLUMNS)
+        arguments = (gradient.contiguous(), x, drops.place, of_x, width)
+        _launch("gelu_gate_backward", grid, *arguments, RATE=drops.rate, BLOCK=_COLUMNS)
         return of_x, None
 
 
@@ -305,7 +269,7 @@ class _CrossEntropySum(torch.autograd.Function):
         wanted = ctx.needs_input_grad[0]
         logits, (rows, stride) = logits.contiguous(), logits.shape
         losses = logits.new_empty(rows, dtype=torch.float32)
-        constants = {"IGNORED": IGNORED, "GRADIENT": wanted, "BLOCK": 2048, "warps": 8}
+        constants = {"IGNORED": plain.IGNORED, "GRADIENT": wanted, "BLOCK": 2048, "warps": 8}
         _launch("cross_entropy", (rows,), logits, labels, losses, stride, width, **constants)
         if wanted:
             ctx.save_for_backward(logits)
@@ -315,4 +279,4 @@ class _CrossEntropySum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
         (gradient,) = ctx.saved_tensors
-        return scaled(gradient, upstream), None, None
+        return plain.scaled(gradient, upstream), None, None

@@ -17,8 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from pretrain.common.transfer import send
 from pretrain.model.kernels.plain import at_least_float32
-from pretrain.objectives.losses.contrastive import TILE_LOGITS
-from pretrain.objectives.losses.sharing import complete, is_shared, my_rows
+from pretrain.objectives.losses.contrastive import TILE_LOGITS, complete, is_shared, my_rows
 from pretrain.objectives.losses.vectors import directions, inverse, unit_vectors
 
 NONE = -1

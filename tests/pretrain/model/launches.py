@@ -18,8 +18,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pretrain.model import attention as flash
 from pretrain.model import encoder as encoder_module
-from pretrain.model import flash
 from pretrain.model.encoder import SentenceEncoder, build_encoder
 from pretrain.model.kernels import fused
 from pretrain.objectives.losses import mlm
@@ -55,7 +55,7 @@ class Launches(TorchDispatchMode):
 
     def _count_program(self, name, grid, *arguments, **_):
         self.operators[name] += 1
-        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+        tensors = [x for x in tree_leaves(arguments) if isinstance(x, torch.Tensor)]
         self.bytes[name] += sum(x.numel() * x.element_size() for x in tensors)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):

@@ -18,7 +18,7 @@ from pretrain.model import encoder as encoder_module
 from pretrain.model.kernels import dropout as hashing
 from pretrain.model.kernels import fused, plain
 from pretrain.model.kernels.dropout import Dropout, site_of
-from pretrain.model.kernels.fused import IGNORED
+from pretrain.model.kernels.plain import IGNORED
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS = torch.tensor([3, 1, 12, 9])
@@ -44,6 +44,13 @@ def close(found, exact, dtype) -> None:
     assert error <= TOLERANCE[dtype] * torch.linalg.vector_norm(exact.double()), float(error)
 
 
+def call(module, name: str, *given: object):
+    if name == "residual_norm":
+        *before, weight, bias, eps, dropout, dtype, post = given
+        return module.residual_norm(*before, plain.Norm(weight, bias, eps), dropout, dtype, post)
+    return getattr(module, name)(*given)
+
+
 def check(name: str, inputs: list, *more: object, dtype: torch.dtype) -> None:
     """Compare outputs and gradients with those of the plain operation, in float64, for the same weights."""
     found, exact = [], []
@@ -53,7 +60,7 @@ def check(name: str, inputs: list, *more: object, dtype: torch.dtype) -> None:
             for x in inputs
         ]
         given = [torch.float64 if wide and x is dtype else x for x in more]
-        outputs = getattr(module, name)(*leaves, *given)
+        outputs = call(module, name, *leaves, *given)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         loss = sum(
             (output.double() * normal(*output.shape, seed=70 + number).double()).sum()
@@ -66,7 +73,7 @@ def check(name: str, inputs: list, *more: object, dtype: torch.dtype) -> None:
     for ours, theirs in zip(found, exact, strict=True):
         close(ours, theirs, dtype)
     with torch.no_grad():  # what only a backward reads is not written
-        again = getattr(fused, name)(*inputs, *more)
+        again = call(fused, name, *inputs, *more)
     again = again if isinstance(again, tuple) else (again,)
     assert all(torch.equal(ours, without) for ours, without in zip(found, again, strict=False))
 
@@ -75,7 +82,7 @@ def check(name: str, inputs: list, *more: object, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("residual", ["none", "own", "float32"])
 @pytest.mark.parametrize("rate", [None, 0.3])
 @pytest.mark.parametrize("dtype", TYPES[:2])
-def test_connect(dtype, rate, residual, post):
+def test_residual_norm(dtype, rate, residual, post):
     width = 40
     stream = (
         None
@@ -84,19 +91,19 @@ def test_connect(dtype, rate, residual, post):
     )
     inputs = [normal(25, width, seed=0, dtype=dtype), normal(width, seed=2), stream]
     inputs += [normal(width, seed=3), normal(width, seed=4)]
-    check("connect", inputs, 1e-5, make_dropout(rate), dtype, post, dtype=dtype)
+    check("residual_norm", inputs, 1e-5, make_dropout(rate), dtype, post, dtype=dtype)
 
 
 def test_connect_without_biases_and_with_one_gradient_missing():
     inputs = [normal(25, 24, seed=0), None, normal(25, 24, seed=1), normal(24, seed=3), None]
-    check("connect", inputs, 1e-5, None, torch.float32, False, dtype=torch.float32)
+    check("residual_norm", inputs, 1e-5, None, torch.float32, False, dtype=torch.float32)
     for post in (True, False):
         for chosen in (0, 1):
             gradients = []
             for module, dtype in ((fused, torch.float32), (plain, torch.float64)):
                 leaves = [None if x is None else x.to(dtype).requires_grad_() for x in inputs]
                 leaves = [None if x is None else x.detach().requires_grad_() for x in leaves]
-                outputs = module.connect(*leaves, 1e-5, make_dropout(), dtype, post)
+                outputs = call(module, "residual_norm", *leaves, 1e-5, make_dropout(), dtype, post)
                 outputs[chosen].square().sum().backward()
                 gradients.append([x.grad for x in leaves if x is not None])
             for ours, theirs in zip(*gradients):
@@ -158,7 +165,7 @@ def test_sums_of_more_rows_than_programs_are_the_same_at_every_call(monkeypatch)
 def test_no_rows():
     check("bias_gelu", [normal(0, 48, seed=0), normal(48, seed=2)], dtype=torch.float32)
     inputs = [normal(0, 8, seed=0), None, normal(0, 8, seed=1), normal(8, seed=3), normal(8, seed=4)]
-    check("connect", inputs, 1e-5, None, torch.float32, True, dtype=torch.float32)
+    check("residual_norm", inputs, 1e-5, None, torch.float32, True, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -208,4 +215,4 @@ def test_every_program_compiles_for_a_gpu_that_is_not_here(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = {line.split()[0] for line in done.stdout.splitlines()}
-    assert {"connect_forward", "connect_backward", "bias_gelu_backward", "cross_entropy"} <= compiled
+    assert {"norm_forward", "norm_backward", "bias_gelu_backward", "cross_entropy"} <= compiled
