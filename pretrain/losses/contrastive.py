@@ -14,6 +14,7 @@ Vectors come as they are; similarity is the cosine. Losses are float32 (float64 
 autocast.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -36,13 +37,64 @@ class Adjustment(Protocol):
     def __call__(self, logits: Tensor, start: int, stop: int) -> None: ...
 
 
+@dataclass(frozen=True)
+class Exclusions:
+    """Which candidates are no negatives of an anchor, for a loss of N anchors and N positives.
+
+    groups: int64[N]; if given, an anchor's candidates are those of its own group only.
+    identities: int64[2, N], hashes of the texts of anchors and positives; if given, texts of one meaning are
+        no negatives (`pretrain.losses.identities`).
+    guide: if given, what it holds for false negatives is left out.
+    """
+
+    groups: Tensor | None = None
+    identities: Tensor | None = None
+    guide: Guide | None = None
+
+    def within_group(self, device: torch.device, repeats: int = 1) -> Adjustment | None:
+        """Exclude candidates of other groups; anchors and candidates have `groups`, `repeats` times."""
+        if self.groups is None:
+            return None
+        membership = self.groups.repeat(repeats).to(device)
+
+        def exclude(logits: Tensor, start: int, stop: int) -> None:
+            logits.masked_fill_(membership[start:stop, None] != membership, -torch.inf)
+
+        return exclude
+
+    def same_meaning(self, device: torch.device, further: Tensor | None = None) -> Identities | None:
+        """Exclude positives and `further` candidates (identities int64[M]) of an anchor's meaning."""
+        if self.identities is None:
+            return None
+        meanings = Meanings.of(self.identities, device)
+        others = [] if further is None else [meanings.look_up(further)]
+        return Identities(meanings.records, torch.cat([meanings.records, *others]))
+
+
+NO_EXCLUSIONS = Exclusions()
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """Candidates of all anchors besides the N positives.
+
+    vectors: [M, d]: SimCSE's hard negatives (M = K N, K for each anchor: rows i, N + i ... are anchor i's
+        own), or ESimCSE's momentum queue (any M, without gradient). With groups, M = K N.
+    present: bool[M]; where False a row (finite) is nobody's candidate; None: all are there.
+    identities: int64[M], hashes of the texts, where anchors and positives have them: those that some anchor
+        or positive of a meaning equals have that meaning.
+    own_bias: added to the logits of an anchor's own hard negatives; SimCSE's `hard_negative_weight`, which is
+        a logit (0 is weight 1).
+    """
+
+    vectors: Tensor
+    present: Tensor | None = None
+    identities: Tensor | None = None
+    own_bias: float = 0.0
+
+
 def nt_xent(
-    views: Tensor,
-    temperature: float,
-    tile: int | None = None,
-    groups: Tensor | None = None,
-    identities: Tensor | None = None,
-    guide: Guide | None = None,
+    views: Tensor, temperature: float, exclusions: Exclusions = NO_EXCLUSIONS, tile: int | None = None
 ) -> Tensor:
     """NT-Xent (Chen et al. 2020, "SimCLR", equation 1; CLEAR, Wu et al. 2020, equations 1 and 2).
 
@@ -53,21 +105,16 @@ def nt_xent(
         views: [2, N, d], any floating dtype.
         temperature: divides the cosine.
         tile: anchors at a time; memory is tile x 2N numbers. Default: `TILE_LOGITS` of the device.
-        groups: int64[N]; if given, an anchor's candidates are the vectors of its own group only.
-        identities: int64[2, N], hashes of the texts; if given, texts of one meaning are no negatives
-            (`pretrain.losses.identities`).
-        guide: if given, what it holds for false negatives is left out.
 
     Returns:
         The mean over the 2N anchors, a scalar.
     """
     assert views.ndim == 3 and len(views) == 2
-    count = views.shape[1]
+    count, guide = views.shape[1], exclusions.guide
     with torch.autocast(views.device.type, enabled=False):
         vectors = unit_vectors(views.flatten(0, 1))
         index = torch.arange(2 * count, device=views.device)
-        positives = (index + count) % (2 * count)
-        within_group = _within_group(None if groups is None else groups.repeat(2), vectors)
+        within_group = exclusions.within_group(views.device, repeats=2)
 
         def exclude(logits: Tensor, start: int, stop: int) -> None:
             if within_group is not None:
@@ -75,14 +122,13 @@ def nt_xent(
             logits[:, start:stop].fill_diagonal_(-torch.inf)
 
         same = None
-        if identities is not None:
-            assert identities.shape == (2, count)
-            every = Meanings.of(identities, views.device).records.repeat(2)
+        if exclusions.identities is not None:
+            every = Meanings.of(exclusions.identities, views.device).records.repeat(2)
             same = Identities(every, every)
         return softmax_over_candidates(
             vectors,
             vectors,
-            positives,
+            (index + count) % (2 * count),
             temperature,
             exclude,
             tile,
@@ -95,15 +141,8 @@ def info_nce(
     anchors: Tensor,
     positives: Tensor,
     temperature: float,
-    *,
-    negatives: Tensor | None = None,
-    own_negative_bias: float = 0.0,
-    negatives_present: Tensor | None = None,
-    groups: Tensor | None = None,
-    anchor_identities: Tensor | None = None,
-    positive_identities: Tensor | None = None,
-    negative_identities: Tensor | None = None,
-    guide: Guide | None = None,
+    exclusions: Exclusions = NO_EXCLUSIONS,
+    negatives: Negatives | None = None,
     tile: int | None = None,
 ) -> Tensor:
     """Compute InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5).
@@ -113,55 +152,40 @@ def info_nce(
     Args:
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
         temperature: divides the cosine.
-        negatives: [M, d], further candidates of all anchors: SimCSE's hard negatives (M = K N, K for each
-            anchor: rows i, N + i ... are anchor i's own), or ESimCSE's momentum queue (any M, without
-            gradient).
-        own_negative_bias: added to the logits of an anchor's own hard negatives; SimCSE's
-            `hard_negative_weight`, which is a logit (0 is weight 1). Needs M = K N.
-        negatives_present: bool[M]; where False a row of `negatives` (finite) is nobody's candidate. Default:
-            all are there.
-        groups: int64[N]; if given, an anchor's candidates are those of its own group only. With negatives, M
-            = K N.
-        anchor_identities, positive_identities: int64[N]; negative_identities: int64[M]: hashes of the texts.
-            If given, all are, and texts of one meaning are no negatives (`pretrain.losses.identities`); of
-            `negatives`, those that some anchor or positive of the meaning equals.
-        guide: if given, what it holds for false negatives is left out, hard negatives too, if it has vectors
-            of them.
         tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
 
     Returns:
         The mean over the N anchors, a scalar.
     """
     assert anchors.shape == positives.shape
-    count = len(anchors)
-    with torch.autocast(anchors.device.type, enabled=False):
-        candidates = unit_vectors(positives)
+    count, device, guide = len(anchors), anchors.device, exclusions.guide
+    with torch.autocast(device.type, enabled=False):
+        candidates, further, absent, bias = unit_vectors(positives), None, None, 0.0
         if negatives is not None:
-            candidates = torch.cat([candidates, unit_vectors(negatives)])
-        within_group = _within_group(groups, anchors)
-        absent = None if negatives_present is None else ~negatives_present.to(anchors.device)
+            candidates = torch.cat([candidates, unit_vectors(negatives.vectors)])
+            further, bias = negatives.identities, negatives.own_bias
+            absent = None if negatives.present is None else ~negatives.present.to(device)
+            assert (further is None) == (exclusions.identities is None)
+        within_group = exclusions.within_group(device)
 
         def adjust(logits: Tensor, start: int, stop: int) -> None:
-            if own_negative_bias:
+            if bias:
                 for block in logits[:, count:].split(count, dim=1):
-                    block[:, start:stop].diagonal().add_(own_negative_bias)
+                    block[:, start:stop].diagonal().add_(bias)
             if absent is not None:
                 logits[:, count:].masked_fill_(absent, -torch.inf)
             if within_group is not None:
                 for block in logits.split(count, dim=1):
                     within_group(block, start, stop)
 
-        same = _pair_identities(anchors, anchor_identities, positive_identities, negative_identities)
-        assert negatives is None or (same is None) == (negative_identities is None)
-        index = torch.arange(count, device=anchors.device)
         return softmax_over_candidates(
             unit_vectors(anchors),
             candidates,
-            index,
+            torch.arange(count, device=device),
             temperature,
             adjust,
             tile,
-            identities=same,
+            identities=exclusions.same_meaning(device, further),
             false_negatives=None if guide is None else guide.forth(),
         )
 
@@ -170,11 +194,7 @@ def symmetric_info_nce(
     anchors: Tensor,
     positives: Tensor,
     temperature: float,
-    *,
-    groups: Tensor | None = None,
-    anchor_identities: Tensor | None = None,
-    positive_identities: Tensor | None = None,
-    guide: Guide | None = None,
+    exclusions: Exclusions = NO_EXCLUSIONS,
     tile: int | None = None,
 ) -> Tensor:
     """Compute the mean of InfoNCE from anchors to positives and from positives to anchors.
@@ -183,11 +203,11 @@ def symmetric_info_nce(
     2022). Arguments and result as `info_nce`.
     """
     assert anchors.shape == positives.shape
-    with torch.autocast(anchors.device.type, enabled=False):
+    device, guide = anchors.device, exclusions.guide
+    with torch.autocast(device.type, enabled=False):
         ours, theirs = unit_vectors(anchors), unit_vectors(positives)
-        index = torch.arange(len(anchors), device=anchors.device)
-        within_group = _within_group(groups, anchors)
-        same = _pair_identities(anchors, anchor_identities, positive_identities)
+        index = torch.arange(len(anchors), device=device)
+        within_group, same = exclusions.within_group(device), exclusions.same_meaning(device)
         false_forth, false_back = (None, None) if guide is None else (guide.forth(), guide.back())
         both = ((ours, theirs, false_forth), (theirs, ours, false_back))
         first, second = (
@@ -206,11 +226,7 @@ def relaxed_negative_info_nce(
     present: Tensor,
     temperature: float,
     margin: float,
-    *,
-    groups: Tensor | None = None,
-    anchor_identities: Tensor | None = None,
-    positive_identities: Tensor | None = None,
-    guide: Guide | None = None,
+    exclusions: Exclusions = NO_EXCLUSIONS,
     tile: int | None = None,
 ) -> Tensor:
     """InfoNCE with each anchor's own negation as a relaxed negative (SDA, equation 4):
@@ -219,7 +235,7 @@ def relaxed_negative_info_nce(
         )
 
     (The printed formula lacks the -log.) A negation is no negative of other anchors, unlike SimCSE's hard
-    negatives.
+    negatives, and no guide excludes it.
 
     Args:
         anchors, positives, negatives: [N, d].
@@ -227,29 +243,24 @@ def relaxed_negative_info_nce(
             for nothing.
         temperature: t.
         margin: of cosine.
-        groups, anchor_identities, positive_identities, tile: as `info_nce`. guide: the same; an anchor's own
-            negation stays.
 
     Returns:
         The mean over the N anchors, a scalar.
     """
     assert anchors.shape == positives.shape == negatives.shape
-    with torch.autocast(anchors.device.type, enabled=False):
-        ours, theirs = unit_vectors(anchors), unit_vectors(positives)
+    device, guide = anchors.device, exclusions.guide
+    with torch.autocast(device.type, enabled=False):
+        ours = unit_vectors(anchors)
         own_negative = ((ours * unit_vectors(negatives)).sum(1) - margin) * inverse(temperature)
-        own_logits = own_negative.masked_fill(~present.to(anchors.device), -torch.inf)[:, None]
-        within_group = _within_group(groups, anchors)
-        index = torch.arange(len(anchors), device=anchors.device)
-        same = _pair_identities(anchors, anchor_identities, positive_identities)
         return softmax_over_candidates(
             ours,
-            theirs,
-            index,
+            unit_vectors(positives),
+            torch.arange(len(anchors), device=device),
             temperature,
-            within_group,
+            exclusions.within_group(device),
             tile,
-            identities=same,
-            own_logits=own_logits,
+            identities=exclusions.same_meaning(device),
+            own_logits=own_negative.masked_fill(~present.to(device), -torch.inf)[:, None],
             false_negatives=None if guide is None else guide.forth(),
         )
 
@@ -377,26 +388,3 @@ class TiledSoftmax(torch.autograd.Function):
         # Not in place: a graph that is kept alive may be walked again.
         gradients = (None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors)
         return *gradients, None, None, None, None, None, None
-
-
-def _within_group(groups: Tensor | None, vectors: Tensor) -> Adjustment | None:
-    """Exclude candidates of other groups; anchors and candidates both have the groups int64[A]."""
-    if groups is None:
-        return None
-    membership = groups.to(vectors.device)
-
-    def exclude(logits: Tensor, start: int, stop: int) -> None:
-        logits.masked_fill_(membership[start:stop, None] != membership, -torch.inf)
-
-    return exclude
-
-
-def _pair_identities(
-    vectors: Tensor, anchors: Tensor | None, positives: Tensor | None, negatives: Tensor | None = None
-) -> Identities | None:
-    if anchors is None:
-        return None
-    assert positives is not None and anchors.shape == positives.shape == vectors.shape[:1]
-    meanings = Meanings.of(torch.stack([anchors, positives]), vectors.device)
-    further = [] if negatives is None else [meanings.look_up(negatives)]
-    return Identities(meanings.records, torch.cat([meanings.records, *further]))

@@ -19,7 +19,7 @@ from pretrain.losses.contrastive import info_nce, symmetric_info_nce
 from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair
+from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
 
 
 class Augcse(Objective):
@@ -91,8 +91,8 @@ class Augcse(Objective):
 
         def loss(vectors: Views, guide: Guide | None) -> Tensor:
             both = z if vectors is views else projected(vectors)
-            same = pair(settings, context, positive)
-            return contrast(both["anchor"], both[positive], settings.temperature, **same, guide=guide)
+            same = exclusions(settings, context, guide, positive)
+            return contrast(both["anchor"], both[positive], settings.temperature, same)
 
         losses = {"augcse": self.contrast("augcse", views, context, loss, ("anchor", positive))}
         if settings.discriminator_weight:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 
 from pretrain.config.run import Config
 from pretrain.config.terms import FalseNegativesConfig, Term
+from pretrain.losses.contrastive import Exclusions
 from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
@@ -345,26 +345,12 @@ def joint(head: nn.Module, views: Sequence[Tensor]) -> Tensor:
     return head(torch.cat(list(views))).unflatten(0, (len(views), -1))
 
 
-def local_groups(settings: Term, context: BatchContext) -> Tensor | None:
-    """int64[N] for negatives of the same rank only, None for those of the whole batch."""
-    return context.groups if settings.scope == "local" else None
-
-
-class Pair(TypedDict):
-    """Keyword arguments of `info_nce`; see there."""
-
-    groups: Tensor | None
-    anchor_identities: Tensor | None
-    positive_identities: Tensor | None
-
-
-def pair(settings: Term, context: BatchContext, positive: str = "positive") -> Pair:
-    """Return what a loss of anchors and positives needs to know of the batch (for `info_nce`)."""
-    return {
-        "groups": local_groups(settings, context),
-        "anchor_identities": context.identity("anchor"),
-        "positive_identities": context.identity(positive),
-    }
+def exclusions(
+    settings: Term, context: BatchContext, guide: Guide | None, positive: str = "positive"
+) -> Exclusions:
+    """Return what a loss of anchors and positives must not take for negatives."""
+    groups = context.groups if settings.scope == "local" else None
+    return Exclusions(groups, stacked_identities(context, ("anchor", positive)), guide)
 
 
 def share_of_loss(loss: Tensor, without: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from pretrain.losses.contrastive import nt_xent
 from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, local_groups, stacked_identities
+from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
 
 
 class Clear(Objective):
@@ -41,9 +41,7 @@ class Clear(Objective):
             return nt_xent(
                 joint(self.projection, [views["anchor"], views["positive"]]),
                 self.settings.temperature,
-                groups=local_groups(self.settings, context),
-                identities=stacked_identities(context, self.roles),
-                guide=guide,
+                exclusions(self.settings, context, guide),
             )
 
         return {"contrastive": self.contrast("contrastive", views, context, loss)}

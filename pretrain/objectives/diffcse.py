@@ -20,7 +20,14 @@ from pretrain.losses.mlm import replaced_token_loss
 from pretrain.model.architectures import FAMILIES
 from pretrain.model.encoder import SentenceEncoder, check_tokenizer
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
+from pretrain.objectives.base import (
+    BatchContext,
+    Objective,
+    Views,
+    exclusions,
+    joint,
+    running_statistics_kept,
+)
 
 
 class Diffcse(Objective):
@@ -91,8 +98,8 @@ class Diffcse(Objective):
 
         def loss(vectors: Views, guide: Guide | None) -> Tensor:
             both = z if vectors is views else joint(self.head, [vectors["anchor"], vectors["positive"]])
-            same = pair(self.settings, context)
-            return info_nce(both[0], both[1], self.settings.temperature, **same, guide=guide)
+            same = exclusions(self.settings, context, guide)
+            return info_nce(both[0], both[1], self.settings.temperature, same)
 
         return {"diffcse": self.contrast("diffcse", views, context, loss)}
 

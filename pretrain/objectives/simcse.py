@@ -10,7 +10,13 @@ from torch.nn.functional import cosine_similarity
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE
-from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
+from pretrain.losses.contrastive import (
+    Negatives,
+    info_nce,
+    nt_xent,
+    relaxed_negative_info_nce,
+    symmetric_info_nce,
+)
 from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
@@ -19,9 +25,8 @@ from pretrain.objectives.base import (
     BatchContext,
     Objective,
     Views,
+    exclusions,
     joint,
-    local_groups,
-    pair,
     share_of_loss,
     stacked_identities,
 )
@@ -80,28 +85,21 @@ class Simcse(Objective):
 
         def loss(views: Views, guide: Guide | None) -> Tensor:
             z = self._stacked(head, views)
+            anchors, positives, same = z["anchor"], z["positive"], exclusions(settings, context, guide)
             if settings.form == "2n-2":
-                return nt_xent(
-                    torch.stack([z["anchor"], z["positive"]]),
-                    settings.temperature,
-                    groups=local_groups(settings, context),
-                    identities=stacked_identities(context, self.roles),
-                    guide=guide,
+                return nt_xent(torch.stack([anchors, positives]), settings.temperature, same)
+            if settings.form == "symmetric":
+                return symmetric_info_nce(anchors, positives, settings.temperature, same)
+            hard, roles = None, self.roles[2:]
+            if roles:
+                identities = stacked_identities(context, roles)
+                hard = Negatives(
+                    torch.cat([z[role] for role in roles]),
+                    torch.cat([context.present[role] for role in roles]),
+                    None if identities is None else send([identities.flatten()], anchors.device)[0],
+                    settings.hard_negative_logit,
                 )
-            contrast = info_nce if settings.form == "one-direction" else symmetric_info_nce
-            more = {}
-            if negatives := self.roles[2:]:
-                identities = stacked_identities(context, negatives)
-                more = {
-                    "negatives": torch.cat([z[role] for role in negatives]),
-                    "own_negative_bias": settings.hard_negative_logit,
-                    "negatives_present": torch.cat([context.present[role] for role in negatives]),
-                    "negative_identities": None
-                    if identities is None
-                    else send([identities.flatten()], z["anchor"].device)[0],
-                }
-            same = pair(settings, context)
-            return contrast(z["anchor"], z["positive"], settings.temperature, **same, **more, guide=guide)
+            return info_nce(anchors, positives, settings.temperature, same, hard)
 
         return {"simcse": self.contrast("simcse", views, context, loss, self.roles)}
 
@@ -138,21 +136,21 @@ class Sda(Objective):
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings = self.settings
-        same, present = pair(settings, context), context.present["negative"] if settings.negatives else None
+        present = context.present["negative"] if settings.negatives else None
 
         def loss(vectors: Views, guide: Guide | None) -> Tensor:
-            z = joint(self.head, [vectors[role] for role in self.roles])
+            z, same = joint(self.head, [vectors[r] for r in self.roles]), exclusions(settings, context, guide)
             if present is None:
-                return info_nce(z[0], z[1], settings.temperature, **same, guide=guide)
+                return info_nce(z[0], z[1], settings.temperature, same)
             value = relaxed_negative_info_nce(
-                z[0], z[1], z[2], present, settings.temperature, settings.margin, **same, guide=guide
+                z[0], z[1], z[2], present, settings.temperature, settings.margin, same
             )
             if context.probing and vectors is views:
                 with torch.no_grad():
                     positive, negation = cosine_similarity(z[0], z[1]), cosine_similarity(z[0], z[2])
                     nearer = ((negation > positive) & present).sum() / present.sum().clamp_min(1)
                     context.measures["sda_negation_nearer_than_positive"] = nearer
-                    without = info_nce(z[0], z[1], settings.temperature, **same, guide=guide)
+                    without = info_nce(z[0], z[1], settings.temperature, same)
                     context.measures["sda_negation_share_of_loss"] = share_of_loss(value, without)
             return value
 
@@ -187,25 +185,20 @@ class Esimcse(Objective):
         return batch - 1 + self.queue_size
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        temperature, same = self.settings.temperature, pair(self.settings, context)
+        temperature = self.settings.temperature
 
         def loss(vectors: Views, guide: Guide | None) -> Tensor:
+            same = exclusions(self.settings, context, guide)
             z = joint(self.head, [vectors["anchor"], vectors["positive"]])
             # The queue holds outputs of the head, of whole vectors: narrower ones have the batch alone.
             if vectors is not views or not (self.momentum_role and (filled := self._filled())):
-                return info_nce(z[0], z[1], temperature, **same, guide=guide)
-            value = info_nce(
-                z[0],
-                z[1],
-                temperature,
-                negatives=self.queue[:filled],
-                negative_identities=None if context.identities is None else self.queue_identities[:filled],
-                **same,
-                guide=guide,
-            )
+                return info_nce(z[0], z[1], temperature, same)
+            texts = None if context.identities is None else self.queue_identities[:filled]
+            queued = Negatives(self.queue[:filled], identities=texts)
+            value = info_nce(z[0], z[1], temperature, same, queued)
             if context.probing:
                 with torch.no_grad():
-                    without = info_nce(z[0], z[1], temperature, **same, guide=guide)
+                    without = info_nce(z[0], z[1], temperature, same)
                 context.measures["esimcse_queue_share_of_loss"] = share_of_loss(value, without)
             return value
 
@@ -259,9 +252,7 @@ class Declutr(Objective):
             return nt_xent(
                 torch.stack([views["anchor"], views["positive"]]),
                 self.settings.temperature,
-                groups=local_groups(self.settings, context),
-                identities=stacked_identities(context, self.roles[:2]),
-                guide=guide,
+                exclusions(self.settings, context, guide),
             )
 
         return {"declutr": self.contrast("declutr", self._averaged(views), context, loss)}

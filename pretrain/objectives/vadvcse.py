@@ -22,7 +22,14 @@ from pretrain.losses.virtual_adversarial import (
 )
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, pair, running_statistics_kept
+from pretrain.objectives.base import (
+    BatchContext,
+    Objective,
+    Views,
+    exclusions,
+    joint,
+    running_statistics_kept,
+)
 
 
 class Vadvcse(Objective):
@@ -62,8 +69,8 @@ class Vadvcse(Objective):
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         def loss(views: Views, guide: Guide | None) -> Tensor:
             z = joint(self.head, [views["anchor"], views["positive"]])
-            same = pair(self.settings, context)
-            return info_nce(z[0], z[1], self.settings.temperature, **same, guide=guide)
+            same = exclusions(self.settings, context, guide)
+            return info_nce(z[0], z[1], self.settings.temperature, same)
 
         return {"vadvcse": self.contrast("vadvcse", views, context, loss)}
 

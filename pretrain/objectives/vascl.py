@@ -1,5 +1,7 @@
 """VaSCL (Zhang et al. 2022): virtual augmentation in the neighbourhood of a sentence vector."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ from pretrain.losses.neighbourhood import (
 from pretrain.losses.vectors import unit_vectors
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import vascl_head
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, local_groups, stacked_identities
+from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
 
 
 class Vascl(Objective):
@@ -47,16 +49,14 @@ class Vascl(Objective):
         return 2 * batch - 2
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        settings, groups = self.settings, local_groups(self.settings, context)
-        first, identities = views["anchor"], stacked_identities(context, self.roles)
+        settings, first = self.settings, views["anchor"]
+        same = exclusions(settings, context, None)
 
         def loss(views: Views, guide: Guide | None) -> Tensor:
             return nt_xent(
                 joint(self.head, [views["anchor"], views["positive"]]),
                 settings.temperature,
-                groups=groups,
-                identities=identities,
-                guide=guide,
+                replace(same, guide=guide),
             )
 
         losses = {"vascl": self.contrast("vascl", views, context, loss)}
@@ -65,8 +65,10 @@ class Vascl(Objective):
             neighbours = nearest_neighbours(
                 unit_vectors(still) if self.as_printed else still,
                 settings.neighbours,
-                groups=groups,
-                identities=None if identities is None else Meanings.of(identities, still.device).records,
+                groups=same.groups,
+                identities=None
+                if same.identities is None
+                else Meanings.of(same.identities, still.device).records,
             )
             # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and
             # are counted.

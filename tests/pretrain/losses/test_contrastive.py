@@ -6,6 +6,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 from pretrain.common.errors import UserError
 from pretrain.losses.contrastive import (
+    Exclusions,
+    Negatives,
     info_nce,
     nt_xent,
     relaxed_negative_info_nce,
@@ -83,7 +85,7 @@ def test_nt_xent_equals_the_reference(tile, grouped, duplicates, temperature):
     groups = torch.randint(0, 4, (37,)) if grouped else None
     identities = torch.randint(0, 90, (2, 37)) if duplicates else None
     same_with_gradients(
-        nt_xent(views, temperature, tile, groups, identities),
+        nt_xent(views, temperature, Exclusions(groups, identities), tile),
         reference_nt_xent(views, temperature, groups, identities),
         views,
     )
@@ -102,7 +104,7 @@ def test_nt_xent_is_float32_under_autocast_and_from_bfloat16():
 
 def test_alone_in_its_group_a_pair_costs_nothing():
     views = vectors(2, 3, 8)
-    loss = nt_xent(views, 0.1, groups=torch.tensor([0, 1, 2]))
+    loss = nt_xent(views, 0.1, Exclusions(torch.tensor([0, 1, 2])))
     loss.backward()
     assert loss.item() == pytest.approx(0.0, abs=1e-12)
     assert views.grad.abs().max() < 1e-10
@@ -134,17 +136,13 @@ def test_float32_gradients_keep_their_digits_where_sentences_are_told_apart(temp
 @pytest.mark.parametrize("duplicates", [False, True])
 def test_info_nce_with_hard_negatives_equals_the_reference(tile, bias, duplicates):
     a, p, n = vectors(37, 16), vectors(37, 16), vectors(37, 16)
-    ours, reference = {}, None
+    same, negative_ids, reference = Exclusions(), None, None
     if duplicates:
         anchor_ids, positive_ids, negative_ids = torch.randint(0, 90, (3, 37))
-        ours = {
-            "anchor_identities": anchor_ids,
-            "positive_identities": positive_ids,
-            "negative_identities": negative_ids,
-        }
+        same = Exclusions(identities=torch.stack([anchor_ids, positive_ids]))
         reference = anchor_ids, positive_ids, torch.cat([positive_ids, negative_ids])
     same_with_gradients(
-        info_nce(a, p, 0.05, negatives=n, own_negative_bias=bias, tile=tile, **ours),
+        info_nce(a, p, 0.05, same, Negatives(n, identities=negative_ids, own_bias=bias), tile),
         reference_info_nce(a, p, 0.05, n, bias, reference),
         a,
         p,
@@ -157,7 +155,7 @@ def test_an_absent_negative_is_nobodys_candidate(tile):
     a, p, n = vectors(37, 16), vectors(37, 16), vectors(37, 16)
     present = torch.rand(37) < 0.6
     same_with_gradients(
-        info_nce(a, p, 0.05, negatives=n, negatives_present=present, tile=tile),
+        info_nce(a, p, 0.05, negatives=Negatives(n, present), tile=tile),
         reference_info_nce(a, p, 0.05, n[present]),
         a,
         p,
@@ -168,7 +166,8 @@ def test_an_absent_negative_is_nobodys_candidate(tile):
 @pytest.mark.parametrize("queue", [0, 5, 90])
 def test_info_nce_takes_a_queue_of_any_length_without_gradient(queue):
     a, p, n = vectors(37, 16), vectors(37, 16), torch.randn(queue, 16, dtype=torch.float64)
-    same_with_gradients(info_nce(a, p, 0.1, negatives=n, tile=10), reference_info_nce(a, p, 0.1, n), a, p)
+    ours = info_nce(a, p, 0.1, negatives=Negatives(n), tile=10)
+    same_with_gradients(ours, reference_info_nce(a, p, 0.1, n), a, p)
 
 
 def test_info_nce_is_simcse_as_its_code_computes_it():
@@ -181,7 +180,7 @@ def test_info_nce_is_simcse_as_its_code_computes_it():
         [[0.0] * 9 + [0.0] * i + [0.3] + [0.0] * (8 - i) for i in range(9)], dtype=torch.float64
     )
     same_with_gradients(
-        info_nce(a, p, 0.05, negatives=n, own_negative_bias=0.3),
+        info_nce(a, p, 0.05, negatives=Negatives(n, own_bias=0.3)),
         cross_entropy(logits + weights, torch.arange(9)),
         a,
         p,
@@ -200,20 +199,20 @@ def test_local_negatives_are_the_mean_over_groups_computed_alone(tile):
 
     present = torch.arange(24) % 3 > 0
     same_with_gradients(
-        info_nce(a, p, 0.1, negatives=n, own_negative_bias=0.2, groups=groups, tile=tile),
+        info_nce(a, p, 0.1, Exclusions(groups), Negatives(n, own_bias=0.2), tile),
         alone(lambda *x: reference_info_nce(x[0], x[1], 0.1, x[2], 0.2), a, p, n),
         a,
         p,
         n,
     )
     same_with_gradients(
-        symmetric_info_nce(a, p, 0.1, groups=groups, tile=tile),
+        symmetric_info_nce(a, p, 0.1, Exclusions(groups), tile),
         alone(lambda *x: symmetric_info_nce(*x, 0.1), a, p),
         a,
         p,
     )
     same_with_gradients(
-        relaxed_negative_info_nce(a, p, n, present, 0.1, 0.2, groups=groups, tile=tile),
+        relaxed_negative_info_nce(a, p, n, present, 0.1, 0.2, Exclusions(groups), tile),
         alone(lambda *x: relaxed_negative_info_nce(*x, 0.1, 0.2), a, p, n, present),
         a,
         p,
@@ -221,7 +220,10 @@ def test_local_negatives_are_the_mean_over_groups_computed_alone(tile):
     )
     views = torch.stack([a, p])
     same_with_gradients(
-        nt_xent(views, 0.1, tile, groups), alone(lambda *x: nt_xent(torch.stack(x), 0.1), a, p), a, p
+        nt_xent(views, 0.1, Exclusions(groups), tile),
+        alone(lambda *x: nt_xent(torch.stack(x), 0.1), a, p),
+        a,
+        p,
     )
 
 
@@ -229,15 +231,14 @@ def test_local_negatives_are_the_mean_over_groups_computed_alone(tile):
 @pytest.mark.parametrize("tile", TILES)
 def test_symmetric_info_nce_is_clips(tile, duplicates):
     a, p = vectors(37, 16), vectors(37, 16)
-    ours, forth, back = {}, None, None
+    ids, forth, back = None, None, None
     if duplicates:
         ids = torch.randint(0, 90, (2, 37))
-        ours = {"anchor_identities": ids[0], "positive_identities": ids[1]}
         forth, back = (ids[0], ids[1], ids[1]), (ids[1], ids[0], ids[0])
     expected = 0.5 * (
         reference_info_nce(a, p, 0.05, identities=forth) + reference_info_nce(p, a, 0.05, identities=back)
     )
-    same_with_gradients(symmetric_info_nce(a, p, 0.05, tile=tile, **ours), expected, a, p)
+    same_with_gradients(symmetric_info_nce(a, p, 0.05, Exclusions(identities=ids), tile), expected, a, p)
 
 
 @pytest.mark.parametrize("duplicates", [False, True])
@@ -250,10 +251,8 @@ def test_relaxed_negatives_equal_equation_4_of_sda(tile, duplicates):
     own = (cosines(a, n).diagonal() - 0.5) / 0.05
     denominator = (cosine / 0.05).exp().sum(1) + own.exp() * present
     expected = -((cosine.diagonal() / 0.05).exp() / denominator).log().mean()
-    given = {"anchor_identities": ids[0], "positive_identities": ids[1]} if duplicates else {}
-    same_with_gradients(
-        relaxed_negative_info_nce(a, p, n, present, 0.05, 0.5, tile=tile, **given), expected, a, p, n
-    )
+    same = Exclusions(identities=ids if duplicates else None)
+    same_with_gradients(relaxed_negative_info_nce(a, p, n, present, 0.05, 0.5, same, tile), expected, a, p, n)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -292,11 +291,11 @@ def test_without_negations_relaxed_negatives_are_info_nce():
 def test_equal_texts_everywhere_leave_no_negatives():
     a, p, n = vectors(6, 8), vectors(6, 8), vectors(6, 8)
     ids = torch.full((6,), 9)
-    pair = {"anchor_identities": ids, "positive_identities": ids}
+    same = Exclusions(identities=ids.expand(2, 6))
     for loss in (
-        info_nce(a, p, 0.1, negatives=n, negative_identities=ids, **pair),
-        symmetric_info_nce(a, p, 0.1, **pair),
-        nt_xent(torch.stack([a, p]), 0.1, identities=ids.expand(2, 6)),
+        info_nce(a, p, 0.1, same, Negatives(n, identities=ids)),
+        symmetric_info_nce(a, p, 0.1, same),
+        nt_xent(torch.stack([a, p]), 0.1, same),
     ):
         assert loss.item() == 0.0
         assert not any(g.any() for g in torch.autograd.grad(loss, (a, p)))

@@ -8,6 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.losses.contrastive import (
     TILE_LOGITS,
+    Exclusions,
+    Negatives,
     info_nce,
     nt_xent,
     relaxed_negative_info_nce,
@@ -32,9 +34,9 @@ class Largest(TorchDispatchMode):
     "loss",
     [
         lambda a, p, n: nt_xent(
-            torch.stack([a, p]), 0.1, tile=16, identities=torch.arange(2000).view(2, 1000)
+            torch.stack([a, p]), 0.1, Exclusions(identities=torch.arange(2000).view(2, 1000)), 16
         ),
-        lambda a, p, n: info_nce(a, p, 0.1, negatives=n, groups=torch.arange(1000) % 2, tile=16),
+        lambda a, p, n: info_nce(a, p, 0.1, Exclusions(torch.arange(1000) % 2), Negatives(n), 16),
         lambda a, p, n: symmetric_info_nce(a, p, 0.1, tile=16),
         lambda a, p, n: relaxed_negative_info_nce(
             a, p, n, torch.ones(1000, dtype=torch.bool), 0.1, 0.5, tile=16
@@ -50,16 +52,18 @@ def test_memory_grows_with_the_batch_not_its_square(loss):
     assert largest.numbers <= 16 * 2000
 
 
+def same(ids):
+    return Exclusions(identities=ids.expand(2, -1))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
     [
-        lambda a, p, ids: nt_xent(torch.stack([a, p]), 0.05, identities=ids.expand(2, -1)),
-        lambda a, p, ids: info_nce(a, p, 0.05, anchor_identities=ids, positive_identities=ids),
-        lambda a, p, ids: symmetric_info_nce(a, p, 0.05, anchor_identities=ids, positive_identities=ids),
-        lambda a, p, ids: relaxed_negative_info_nce(
-            a, p, a.roll(1, 0), ids % 2 == 0, 0.05, 0.5, anchor_identities=ids, positive_identities=ids
-        ),
+        lambda a, p, ids: nt_xent(torch.stack([a, p]), 0.05, same(ids)),
+        lambda a, p, ids: info_nce(a, p, 0.05, same(ids)),
+        lambda a, p, ids: symmetric_info_nce(a, p, 0.05, same(ids)),
+        lambda a, p, ids: relaxed_negative_info_nce(a, p, a.roll(1, 0), ids % 2 == 0, 0.05, 0.5, same(ids)),
     ],
     ids=["nt_xent", "info_nce", "symmetric", "relaxed"],
 )

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
-from pretrain.losses.contrastive import info_nce, nt_xent, symmetric_info_nce
+from pretrain.losses.contrastive import Exclusions, Negatives, info_nce, nt_xent, symmetric_info_nce
 from pretrain.losses.false_negatives import Guide
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import BatchContext, build_objective
@@ -65,7 +65,7 @@ def test_records_that_share_a_text_are_no_negatives_of_each_other():
         others = [p[j : j + 1] for j in range(6) if meaning[j] != meaning[i]]
         columns = [{"model": x} for x in (a[i : i + 1], p[i : i + 1], *others)]
         theirs += losses.MultipleNegativesRankingLoss(Given("model"), scale=1 / 0.07)(columns, None) / 6
-    equal(info_nce(a, p, 0.07, anchor_identities=texts[0], positive_identities=texts[1]), theirs, [a, p])
+    equal(info_nce(a, p, 0.07, Exclusions(identities=texts)), theirs, [a, p])
 
 
 @pytest.mark.parametrize("absent", [0, 3, 8])
@@ -90,8 +90,8 @@ def test_an_absent_hard_negative_is_no_negative(absent):
 def test_masked_false_negatives_equal_gist_embed_loss(strategy, margin, count, tile):
     ours, of_guide = columns(count)
     guide = Guide(*of_guide, margin=margin, strategy=strategy, counting=True)
-    more = {} if count == 2 else {"negatives": ours[2]}
-    loss = info_nce(ours[0], ours[1], 0.07, guide=guide, tile=tile, **more)
+    hard = None if count == 2 else Negatives(ours[2])
+    loss = info_nce(ours[0], ours[1], 0.07, Exclusions(guide=guide), hard, tile)
     settings = {"temperature": 0.07, "margin": margin, "margin_strategy": strategy}
     settings |= {"contrast_anchors": False, "contrast_positives": False}
     features = [{"model": x, "guide": g} for x, g in zip(ours, of_guide)]
@@ -100,7 +100,7 @@ def test_masked_false_negatives_equal_gist_embed_loss(strategy, margin, count, t
     cached = losses.CachedGISTEmbedLoss(Given("model"), Given("guide"), mini_batch_size=7, **settings)
     equal(loss, cached.calculate_loss([[x] for x in ours], [[g] for g in of_guide]), ours)
     assert 0 < float(guide.share()) < 1
-    assert loss < info_nce(ours[0], ours[1], 0.07, **more)
+    assert loss < info_nce(ours[0], ours[1], 0.07, negatives=hard)
 
 
 def test_nt_xent_and_both_directions_leave_out_by_the_rule():
@@ -132,13 +132,13 @@ def test_nt_xent_and_both_directions_leave_out_by_the_rule():
 
     expected, masked, there = by_hand(every, every, partner, of_guide, of_guide, True)
     ours = guide()
-    equal(nt_xent(torch.stack([a, p]), 0.2, guide=ours, tile=9), expected, [a, p])
+    equal(nt_xent(torch.stack([a, p]), 0.2, Exclusions(guide=ours), 9), expected, [a, p])
     assert float(ours.share()) == pytest.approx(masked / there)
     index = torch.arange(N)
     forth, *first = by_hand(a, p, index, g, h, False)
     back, *second = by_hand(p, a, index, h, g, False)
     ours = guide()
-    equal(symmetric_info_nce(a, p, 0.2, guide=ours), (forth + back) / 2, [a, p])
+    equal(symmetric_info_nce(a, p, 0.2, Exclusions(guide=ours)), (forth + back) / 2, [a, p])
     assert float(ours.share()) == pytest.approx((first[0] + second[0]) / (first[1] + second[1]))
 
 
@@ -146,7 +146,7 @@ def test_what_is_no_negative_anyway_is_not_counted():
     (a, p), (g, h) = columns(2)
     texts = torch.arange(N) % 5
     guide = Guide(g, h, margin=9.0, counting=True)
-    info_nce(a, p, 0.1, guide=guide, anchor_identities=texts, positive_identities=texts)
+    info_nce(a, p, 0.1, Exclusions(identities=texts.expand(2, -1), guide=guide))
     assert float(guide.share()) == 1.0
     assert float(guide.tally[0][1]) == int((texts[:, None] != texts[None]).sum())
 
