@@ -67,7 +67,7 @@ def inspect(
     reader = open_train(settings) if split == "train" else ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     views = view_specs(settings)
-    batch = load_batch(settings, reader, tokenizer, step, rank, world_size)
+    batch = load_batch(settings, views, reader, tokenizer, step, rank, world_size)
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 110)  # the table's; lines wrap where the terminal does
     console.print(

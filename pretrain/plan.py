@@ -169,13 +169,14 @@ def assumed_batch(config: Config, length: int | None) -> tuple[BatchSize, int]:
 
 def sampled_batch(config: Config, tokenizer: Any) -> tuple[BatchSize, int]:
     """Return the batch by a sample of its first step, from the run's own loader, and the mean length."""
+    from pretrain.objectives import view_specs
     from pretrain.start.data import load_batch, open_train
 
     reader, lanes = open_train(config), config.data.lanes
     sample = config.model_copy(deep=True)
     sample.train.global_batch = min(config.train.global_batch, lanes * max(1, SAMPLE // lanes))
     sample.train.batch_start, sample.train.batch_warmup_steps = None, 0
-    batch = load_batch(sample, reader, tokenizer)
+    batch = load_batch(sample, view_specs(sample), reader, tokenizer)
     scale = config.train.global_batch / sample.train.global_batch
     masked = scale * sum(masked.batch.num_tokens for masked in batch.masked)
     predicted = scale * sum(len(masked.positions) for masked in batch.masked)

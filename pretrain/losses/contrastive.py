@@ -5,73 +5,80 @@ Every loss here is a softmax over candidates, anchor by anchor:
     loss = mean over anchors i of  -log( exp(s_i,p(i)) / sum over candidates j of exp(s_ij) )
     s_ij = a_i . c_j / temperature
 
-`TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors, shared out over ranks
-(`pretrain.losses.sharing`). A loss says who the anchors, candidates and positives are, and may change the
-logits of a tile (`Adjustment`), exclude texts of one meaning (`Identities`) and what a guide holds for false
-negatives (`Guide`), or give each anchor candidates of its own (`own_logits`).
+`TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors. A loss says who the
+anchors, candidates and positives are, and may change the logits of a tile (`Adjustment`), exclude texts of
+one meaning (`Identities`) and what a guide holds for false negatives (`Guide`), or give each anchor
+candidates of its own (`own_logits`).
+
+A loss of N anchors against N candidates costs N squared, and every rank has the gathered vectors. Under
+`shared_over`, each rank computes the rows of its own share of the anchors, and sums over ranks complete loss
+and gradients: N squared / W each, and two vectors of N x d on the wire.
 
 Vectors come as they are; similarity is the cosine. Losses are float32 (float64 from float64), also under
 autocast.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.losses.false_negatives import FalseNegatives, Guide
-from pretrain.losses.identities import Identities, Meanings
-from pretrain.losses.sharing import complete, is_shared, my_rows
+from pretrain.losses.exclusions import (
+    NO_EXCLUSIONS,
+    Adjustment,
+    Exclusions,
+    FalseNegatives,
+    Identities,
+    Meanings,
+)
 from pretrain.losses.vectors import inverse, unit_vectors
 
 TILE_LOGITS = {"cpu": 2**22, "cuda": 2**26}
 """Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 256 MiB on
 CUDA."""
+SMALLEST_SHARED = 2**20
+"""Logits (anchors times candidates) from which sharing is worth the wait for the other ranks."""
+
+_shared: ContextVar[bool] = ContextVar("shared", default=False)
 
 
-class Adjustment(Protocol):
-    """Changes the logits [stop - start, C] of anchors start to stop - 1 in place, by constants."""
+@contextmanager
+def shared_over(ranks: int) -> Iterator[None]:
+    """Share the losses computed within over the ranks of the process group.
 
-    def __call__(self, logits: Tensor, start: int, stop: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class Exclusions:
-    """Which candidates are no negatives of an anchor, for a loss of N anchors and N positives.
-
-    groups: int64[N]; if given, an anchor's candidates are those of its own group only.
-    identities: int64[2, N], hashes of the texts of anchors and positives; if given, texts of one meaning are
-        no negatives (`pretrain.losses.identities`).
-    guide: if given, what it holds for false negatives is left out.
+    All ranks must enter with the same vectors, and compute the same losses in the same order.
     """
-
-    groups: Tensor | None = None
-    identities: Tensor | None = None
-    guide: Guide | None = None
-
-    def within_group(self, device: torch.device, repeats: int = 1) -> Adjustment | None:
-        """Exclude candidates of other groups; anchors and candidates have `groups`, `repeats` times."""
-        if self.groups is None:
-            return None
-        membership = self.groups.repeat(repeats).to(device)
-
-        def exclude(logits: Tensor, start: int, stop: int) -> None:
-            logits.masked_fill_(membership[start:stop, None] != membership, -torch.inf)
-
-        return exclude
-
-    def same_meaning(self, device: torch.device, further: Tensor | None = None) -> Identities | None:
-        """Exclude positives and `further` candidates (identities int64[M]) of an anchor's meaning."""
-        if self.identities is None:
-            return None
-        meanings = Meanings.of(self.identities, device)
-        others = [] if further is None else [meanings.look_up(further)]
-        return Identities(meanings.records, torch.cat([meanings.records, *others]))
+    token = _shared.set(ranks > 1)
+    try:
+        yield
+    finally:
+        _shared.reset(token)
 
 
-NO_EXCLUSIONS = Exclusions()
+def is_shared(anchors: int, candidates: int) -> bool:
+    """Return whether a loss of that many anchors and candidates is shared out."""
+    return _shared.get() and anchors * candidates >= SMALLEST_SHARED
+
+
+def my_rows(count: int, shared: bool) -> range:
+    """Return which of `count` anchors this rank computes: a consecutive part, all where nothing is shared."""
+    if not shared:
+        return range(count)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    return range(count * rank // ranks, count * (rank + 1) // ranks)
+
+
+def complete(shared: bool, *parts: Tensor | None) -> None:
+    """Sum each tensor over ranks, in place: what a rank did not compute is zero in its own."""
+    if shared:
+        for part in parts:
+            if part is not None:
+                dist.all_reduce(part)
 
 
 @dataclass(frozen=True)

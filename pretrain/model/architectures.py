@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import gelu
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
 
 
@@ -130,37 +129,19 @@ def config_from(architecture: Mapping[str, Any], tokenizer: Any) -> PreTrainedCo
     library's default.
     """
     settings = dict(architecture)
-    if "type" not in settings:
-        raise UserError(f"model: 'type' is missing; choose one of {', '.join(FAMILIES)}.")
     model_type = str(settings.pop("type"))
     family = family_of(model_type)
-    pad_id = tokenizer.pad_token_id
-    if pad_id is None:
-        raise UserError(
-            "the tokenizer has no padding token; train or load one that has [PAD] (RoBERTa-type: <pad>)."
-        )
     arguments: dict[str, Any] = {
         "vocab_size": len(tokenizer),
-        "pad_token_id": pad_id,
+        "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.cls_token_id,
         "eos_token_id": tokenizer.sep_token_id,
     }
     if model_type == "modernbert":
         arguments |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
-    defaults = AutoConfig.for_model(model_type)
-    known = {key for key in defaults.to_dict() if not key.startswith("_")} | {"global_attn_every_n_layers"}
     for key, value in settings.items():
-        names = family.names.get(key, (key,))
-        if key not in family.names and key not in known:
-            near = nearest_name(key, sorted(known | set(family.names)))
-            hint = f"; did you mean '{near}'?" if near else f"; known: {', '.join(sorted(family.names))}."
-            raise UserError(f"model: '{model_type}' has no setting '{key}'{hint}")
-        arguments |= dict.fromkeys(names, value)
+        arguments |= dict.fromkeys(family.names.get(key, (key,)), value)
     config = AutoConfig.for_model(model_type, **arguments)
     if "max_positions" in settings:
         config.max_position_embeddings = int(settings["max_positions"]) + family.first_position(config)
-    if config.hidden_size % config.num_attention_heads:
-        raise UserError(
-            f"model: hidden_size {config.hidden_size} is no multiple of heads {config.num_attention_heads}."
-        )
     return config

@@ -16,7 +16,7 @@ from pretrain.losses.adversary import (
     reverse_gradient,
 )
 from pretrain.losses.contrastive import info_nce, symmetric_info_nce
-from pretrain.losses.false_negatives import Guide
+from pretrain.losses.exclusions import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint

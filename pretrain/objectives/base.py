@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from pretrain.config.run import Config
 from pretrain.config.terms import FalseNegativesConfig, Term
-from pretrain.losses.contrastive import Exclusions
-from pretrain.losses.false_negatives import Guide
+from pretrain.losses.exclusions import Exclusions, Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
 

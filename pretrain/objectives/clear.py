@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
-from pretrain.losses.false_negatives import Guide
+from pretrain.losses.exclusions import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
 from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint

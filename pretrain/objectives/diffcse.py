@@ -15,7 +15,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
-from pretrain.losses.false_negatives import Guide
+from pretrain.losses.exclusions import Guide
 from pretrain.losses.mlm import replaced_token_loss
 from pretrain.model.architectures import FAMILIES
 from pretrain.model.encoder import SentenceEncoder, check_tokenizer

@@ -17,7 +17,7 @@ from pretrain.losses.contrastive import (
     relaxed_negative_info_nce,
     symmetric_info_nce,
 )
-from pretrain.losses.false_negatives import Guide
+from pretrain.losses.exclusions import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
 from pretrain.model.momentum import MomentumEncoder

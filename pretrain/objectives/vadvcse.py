@@ -8,7 +8,7 @@ from torch.nn.functional import cosine_similarity
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
-from pretrain.losses.false_negatives import Guide
+from pretrain.losses.exclusions import Guide
 from pretrain.losses.vectors import unit_vectors
 from pretrain.losses.virtual_adversarial import (
     Ascent,

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
-from pretrain.losses.false_negatives import Guide
-from pretrain.losses.identities import Meanings
+from pretrain.losses.exclusions import Guide, Meanings
 from pretrain.losses.neighbourhood import (
     NONE,
     nearest_neighbours,

@@ -149,7 +149,7 @@ class WholeObjective(nn.Module):
         """Return the most negatives that any term has for an anchor, in the mean; 0 where none has any.
 
         present: share of the views of role "negative" that are there (`BatchContext.present`). same: other
-        records of the anchor's meaning (`pretrain.losses.identities`). equal: records whose negative is a
+        records of the anchor's meaning (`pretrain.losses.exclusions`). equal: records whose negative is a
         text of it.
         """
 

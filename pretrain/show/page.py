@@ -151,7 +151,7 @@ def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
     """Return the first sequences of the run's first batch, each as lines of text."""
     config = trains_on(config)
     reader, views = ShardReader(config.data_folder, "train"), view_specs(config)
-    batch = load_batch(config, reader, tokenizer)
+    batch = load_batch(config, views, reader, tokenizer)
     names = inspect.names_of_labels(views, reader)
     shown = range(min(SHOWN, len(batch.original)))
     return [inspect.sequence_lines(batch, row, tokenizer, views, names) for row in shown]

@@ -1,8 +1,8 @@
 """The data of a run: found or prepared, checked, and opened."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Data:
     Attributes:
         config: of what the loader reads: the run's own, or that of views made once
             (`pretrain.cache.views.trains_on`).
+        views: that the loader makes of a sequence.
         train, heldout: readers of both splits.
         vocabulary: what augmentations know of the tokenizer.
         synonyms: the table that an augmentation reads; None: none does.
@@ -54,6 +55,7 @@ class Data:
     """
 
     config: Config
+    views: list[ViewSpec]
     train: ShardReader
     heldout: ShardReader
     tokenizer: Any
@@ -72,11 +74,6 @@ class Data:
         """Return what the run's exports say of their use. longest: most tokens that the encoder takes."""
         return interface_of(self.config.model_dump(), self.of_start["interface"], longest)
 
-    @cached_property
-    def views(self) -> list[ViewSpec]:
-        """The views of a sequence that the loader makes."""
-        return view_specs(self.config)
-
     @property
     def labels(self) -> int:
         """How many labels the labelled view has; 0 where none is labelled."""
@@ -91,14 +88,16 @@ def open_data(config: Config) -> Data:
         UserError: it cannot be prepared, is damaged, or its tokenizer or columns do not fit the run.
     """
     # as the run augments them, whether once or in every epoch
-    augmented = on_rank_zero(lambda: view_specs(config))
-    on_rank_zero(lambda: _check_prompts(config, [view.role for view in augmented]))
-    on_rank_zero(lambda: find_data(config))
+    views = on_rank_zero(lambda: view_specs(config))
+    on_rank_zero(lambda: _check_prompts(config, [view.role for view in views]))
+    on_rank_zero(lambda: find_data(config, views))
     interface = adopt_interface(config)
-    specs = [view.augmentation for view in augmented]
+    specs = [view.augmentation for view in views]
     with_del = any(map(writes_del, [*specs, *map(config.augment.of_role, ("anchor", "positive"))]))
-    config = cached_views.trains_on(config)
-    folder, views = config.data_folder, view_specs(config)
+    if config.data.cache:
+        config = cached_views.trains_on(config)
+        views = [replace(view, augmentation=config.augment.of_role(view.role)) for view in views]
+    folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
     on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
@@ -110,8 +109,8 @@ def open_data(config: Config) -> Data:
     synonyms = synonyms_for(specs, config.augment.synonyms, tokenizer, vocabulary)
     for spec in specs:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
-    hashes = inputs.collect(config, train, heldout)
-    return Data(config, train, heldout, tokenizer, vocabulary, synonyms, hashes, interface)
+    hashes = inputs.collect(config, views, train, heldout)
+    return Data(config, views, train, heldout, tokenizer, vocabulary, synonyms, hashes, interface)
 
 
 def as_begun(data: Data, state: dict[str, Any] | None) -> Data:
@@ -177,10 +176,16 @@ def open_train(config: Config) -> ShardReader:
 
 
 def load_batch(
-    config: Config, reader: ShardReader, tokenizer: Any, step: int = 0, rank: int = 0, ranks: int = 1
+    config: Config,
+    views: Sequence[ViewSpec],
+    reader: ShardReader,
+    tokenizer: Any,
+    step: int = 0,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> RankBatch:
     """Return a rank's batch of a step, from the Loader that training uses; any step costs the same."""
-    vocabulary, views = Vocabulary.from_tokenizer(tokenizer), view_specs(config)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
     require_negatives(reader, views)
     augmentations = [view.augmentation for view in views]
     spec = BatchSpec(
@@ -196,8 +201,10 @@ def load_batch(
     return next(iter(Loader(reader, spec, settings, Position(step, step + 1, rank, ranks))))
 
 
-def find_data(config: Config) -> None:
+def find_data(config: Config, views: Sequence[ViewSpec]) -> None:
     """Prepare the data folder if it is empty, and make the views that `data.cache` asks for; on one rank.
+
+    views: as the run augments them.
 
     Raises:
         UserError: --data names a folder without prepared data, and nothing says what to prepare it from; or
@@ -210,7 +217,7 @@ def find_data(config: Config) -> None:
     # What cannot be made, and what is missing for it, fails here and not after hours of preparation.
     made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
     if not made:
-        require_resources([view.augmentation for view in view_specs(config)], config.augment.synonyms)
+        require_resources([view.augmentation for view in views], config.augment.synonyms)
     if config.data.sets:
         for one in config.data.sets:
             if not (one.folder / MANIFEST).is_file():

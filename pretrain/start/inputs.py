@@ -6,6 +6,7 @@ same, or the run's data would change silently.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from augment.core.own_code import OWN
@@ -14,8 +15,8 @@ from augment.spec.resources import resource_hash, resources, rules_digest
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
+from pretrain.data.batch import ViewSpec
 from pretrain.data.shards import ShardReader
-from pretrain.objectives import view_specs
 
 Inputs = dict[str, dict[str, str]]
 """Name -> {"sha256": ..., "where": where it was found}."""
@@ -42,16 +43,16 @@ _REMEDIES = {
 _OTHER_REMEDY = "put it back, or name it in the specification or in the environment"
 
 
-def collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
+def collect(config: Config, views: Sequence[ViewSpec], train: ShardReader, heldout: ShardReader) -> Inputs:
     """Hash everything that decides a batch of the run, on rank 0 for all. Collective.
 
     Args:
-        config: of what the loader reads (`pretrain.cache.views.trains_on`).
+        config, views: of what the loader reads (`pretrain.cache.views.trains_on`).
     """
-    return on_rank_zero(lambda: _collect(config, train, heldout))
+    return on_rank_zero(lambda: _collect(config, views, train, heldout))
 
 
-def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
+def _collect(config: Config, views: Sequence[ViewSpec], train: ShardReader, heldout: ShardReader) -> Inputs:
     folder = str(train.folder.resolve())
     folders = ", ".join(str(part.folder.resolve()) for part in train.parts)
     collected: Inputs = {}
@@ -71,7 +72,7 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
         note(f"{name} (of the cached views)", digest, folder)
     if "rules" in cached:
         note("rules (of the cached views)", cached["rules"], folder)
-    specs = [view.augmentation for view in view_specs(config)]
+    specs = [view.augmentation for view in views]
     if any(map(needs_text, specs)):
         note("rules", rules_digest(), "augment/")
     for name in config.objective.parts:

@@ -34,8 +34,8 @@ from pretrain.config.run import Balance
 from pretrain.data.batch import NEGATIVE, RankBatch, column_of
 from pretrain.data.lanes import lanes_of_rank, most_lanes
 from pretrain.data.microbatches import MicroBatch, send_all
-from pretrain.losses.identities import Meanings
-from pretrain.losses.sharing import shared_over
+from pretrain.losses.contrastive import shared_over
+from pretrain.losses.exclusions import Meanings
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
@@ -111,7 +111,7 @@ class WholeBatch:
             budget: most tokens in a micro-batch.
             loss_scale: scaling of what goes backward through float16.
             clock: where to book the time of encode, loss and backward.
-            mask_duplicates: texts of one meaning are no negatives of each other (`losses.identities`).
+            mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
             balance: when sequences change ranks before a pass (`pretrain.step.balance`).
             overlap: send gradients while the last backward pass runs (`pretrain.step.reduction`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.

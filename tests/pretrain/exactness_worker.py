@@ -31,7 +31,7 @@ from pretrain.common.transfer import Numbers, send
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import count_micro_batches
-from pretrain.losses import sharing
+from pretrain.losses import contrastive
 from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.model.encoder import build_encoder
 from pretrain.model.precision import LossScale
@@ -361,7 +361,8 @@ def main() -> None:
             for pieces in (1, 2, 4):
                 for name, buffer in engine.module.named_buffers():
                     buffer.copy_(buffers[name])  # ESimCSE's queue moves with every batch
-                sharing.SMALLEST = 2**20 if pieces == 2 else 0  # each rank the whole loss, or its share of it
+                # each rank computes the whole loss, or its share of it
+                contrastive.SMALLEST_SHARED = 2**20 if pieces == 2 else 0
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
                 scaled = pieces == 2 or precision == "fp16"
                 computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how, lanes=N)

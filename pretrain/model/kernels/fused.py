@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout
 
@@ -49,7 +48,7 @@ def connect(
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
         return plain.connect(x, bias, residual, weight, norm_bias, eps, dropout, dtype, post)
     kept = torch.is_grad_enabled()  # of the caller: within `apply` it is off
-    return _Connect.apply(x, bias, residual, weight, norm_bias, _How(eps, dropout, dtype, post, kept))
+    return _Norm.apply(x, bias, residual, weight, norm_bias, _How(eps, dropout, dtype, post, kept))
 
 
 def norm_dropout(
@@ -57,7 +56,8 @@ def norm_dropout(
 ) -> Tensor:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
         return plain.norm_dropout(x, weight, norm_bias, eps, dropout)
-    return _NormDropout.apply(x, weight, norm_bias, eps, dropout)
+    how = _How(eps, dropout, x.dtype, post=True, kept=False, behind=True)
+    return _Norm.apply(x, None, None, weight, norm_bias, how)[0]
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -72,11 +72,8 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return plain.rotate(qkv, cos, sin) if qkv.dtype == torch.float64 else _Rotate.apply(qkv, cos, sin)
 
 
-def attention(
-    qkv: Tensor, layout: PackedLayout, scale: float, half_window: int | None, dropout: Dropout | None
-) -> Tensor:
-    """Attend by length in plain torch, where there is no flash kernel (float32, old GPUs)."""
-    return plain.attention(qkv, layout, scale, half_window, dropout)
+attention = plain.attention
+"""By length in plain torch, where there is no flash kernel (float32, old GPUs)."""
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
@@ -101,7 +98,8 @@ def scaled(gradient: Tensor, factor: Tensor) -> Tensor:
 
 def _launch(name: str, grid: tuple[int, ...], *arguments: Any, warps: int = 4, **constants: Any) -> None:
     """Run a program of `programs`; without data (device "meta"), or with nothing to compute, do nothing."""
-    if arguments[0].device.type == "meta" or 0 in grid:
+    first = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
+    if first.device.type == "meta" or 0 in grid:
         return
     from pretrain.model.kernels import programs
 
@@ -120,30 +118,33 @@ def _block(width: int) -> dict[str, int]:
 
 
 class _Drops(NamedTuple):
-    """Keys and site of a dropout, and the programs' constants; keys None: no dropout."""
+    """A dropout as programs take it: (keys, site), and its rate; keys None: no dropout."""
 
-    keys: Tensor | None
-    site: int
-    constants: dict[str, Any]
+    place: tuple[Tensor | None, int]
+    rate: float
 
 
 def _drops(dropout: Dropout | None) -> _Drops:
     if dropout is None or not dropout.rate:
-        return _Drops(None, 0, {"THRESHOLD": 0, "RATE": 0.0})
-    return _Drops(dropout.keys, dropout.site, {"THRESHOLD": dropout.threshold, "RATE": dropout.rate})
+        return _Drops((None, 0), 0.0)
+    return _Drops((dropout.keys, dropout.site), dropout.rate)
 
 
 class _How(NamedTuple):
-    """What `connect` does: as its arguments; kept: whether a backward may follow."""
+    """What a norm does: as the arguments of `connect`.
+
+    kept: whether a backward may follow. behind: the dropout is that of the norm's result.
+    """
 
     eps: float
     dropout: Dropout | None
     dtype: torch.dtype
     post: bool
     kept: bool
+    behind: bool = False
 
 
-class _Connect(torch.autograd.Function):
+class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -157,19 +158,20 @@ class _Connect(torch.autograd.Function):
         x, (rows, width) = x.contiguous(), x.shape
         residual = None if residual is None else residual.contiguous()
         like, drops = x if residual is None else residual, _drops(how.dropout)
-        # the sum where it goes on, or is kept for a backward; its norm in the residual's type where that goes
-        # on, and in the working type where that is another
-        added = torch.empty_like(like) if how.kept or not how.post else None
+        # the sum where it goes on, or is kept for a backward (x is the sum of itself alone); its norm in the
+        # residual's type where that goes on, and in the working type where that is another
+        added = torch.empty_like(like) if not how.behind and (how.kept or not how.post) else None
         normed = torch.empty_like(like) if how.post else None
         apart = not how.post or like.dtype != how.dtype
         working = torch.empty_like(like, dtype=how.dtype) if apart else None
         statistics = x.new_empty((rows, 2), dtype=torch.float32)  # means and deviations
-        tensors = (x, bias, residual, weight, norm_bias, drops.keys, added, normed, working, statistics)
-        numbers = (width, how.eps, drops.site)
-        _launch("connect_forward", (rows,), *tensors, *numbers, **drops.constants, **_block(width))
-        ctx.save_for_backward(added, statistics, weight)
+        tensors = (bias, residual), (weight, norm_bias, how.eps), drops.place
+        outputs = (added, normed, working, statistics)
+        constants = {"RATE": drops.rate, "BEHIND": how.behind, **_block(width)}
+        _launch("norm_forward", (rows,), x, *tensors, outputs, width, **constants)
+        ctx.save_for_backward(x if how.behind else added, statistics, weight)
         ctx.has = bias is not None, residual is not None, norm_bias is not None
-        ctx.drops, ctx.post, ctx.dtype = drops, how.post, x.dtype
+        ctx.drops, ctx.how, ctx.dtype = drops, how, x.dtype
         ctx.set_materialize_grads(False)
         stream = normed if how.post else added
         assert stream is not None
@@ -180,16 +182,17 @@ class _Connect(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_stream: Tensor | None, of_working: Tensor | None) -> tuple[Any, ...]:
         added, statistics, weight = ctx.saved_tensors
-        (rows, width), drops = added.shape, ctx.drops
+        (rows, width), drops, how = added.shape, ctx.drops, ctx.how
         of_residual = torch.empty_like(added)
-        apart = drops.keys is not None or added.dtype != ctx.dtype
+        apart = (drops.place[0] is not None and not how.behind) or added.dtype != ctx.dtype
         of_x = torch.empty_like(added, dtype=ctx.dtype) if apart else None
         sums = _partial_sums(added, 3, width)
-        of_stream, of_working = (None if g is None else g.contiguous() for g in (of_stream, of_working))
-        tensors = (added, of_stream, of_working, statistics, weight, drops.keys, of_residual, of_x, sums)
-        numbers = (rows, width, len(sums), drops.site)
-        constants = {"POST": ctx.post, **drops.constants, **_block(width)}
-        _launch("connect_backward", (min(len(sums), rows),), *tensors, *numbers, **constants)
+        upstream = tuple(None if g is None else g.contiguous() for g in (of_stream, of_working))
+        saved, results = (added, statistics, weight), (of_residual, of_x, sums)
+        shape = (rows, width, len(sums))
+        constants = {"POST": how.post, "RATE": drops.rate, "BEHIND": how.behind, **_block(width)}
+        grid = (min(len(sums), rows),)
+        _launch("norm_backward", grid, saved, upstream, drops.place, results, shape, **constants)
         of_weight, of_norm_bias, of_bias = sums.sum(0)
         has_bias, has_residual, has_norm_bias = ctx.has
         return (
@@ -200,35 +203,6 @@ class _Connect(torch.autograd.Function):
             of_norm_bias if has_norm_bias else None,
             None,
         )
-
-
-class _NormDropout(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
-    ) -> Tensor:
-        x, (rows, width), drops = x.contiguous(), x.shape, _drops(dropout)
-        output = torch.empty_like(x)
-        statistics = x.new_empty((rows, 2), dtype=torch.float32)
-        tensors = (x, weight, norm_bias, drops.keys, output, statistics)
-        numbers = (width, eps, drops.site)
-        _launch("norm_dropout_forward", (rows,), *tensors, *numbers, **drops.constants, **_block(width))
-        ctx.save_for_backward(x, statistics, weight)
-        ctx.drops, ctx.has_norm_bias = drops, norm_bias is not None
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        x, statistics, weight = ctx.saved_tensors
-        (rows, width), drops = x.shape, ctx.drops
-        of_x, sums = torch.empty_like(x), _partial_sums(x, 2, width)
-        tensors = (gradient.contiguous(), x, statistics, weight, drops.keys, of_x, sums)
-        numbers = (rows, width, len(sums), drops.site)
-        grid, constants = (min(len(sums), rows),), {**drops.constants, **_block(width)}
-        _launch("norm_dropout_backward", grid, *tensors, *numbers, **constants)
-        of_weight, of_norm_bias = sums.sum(0)
-        return of_x, of_weight, of_norm_bias if ctx.has_norm_bias else None, None, None
 
 
 class _BiasGelu(torch.autograd.Function):
@@ -259,8 +233,8 @@ class _GeluGate(torch.autograd.Function):
         x, width, drops = x.contiguous(), x.shape[1] // 2, _drops(dropout)
         output = x.new_empty((len(x), width))
         grid = (len(x), -(-width // _COLUMNS))
-        arguments = (x, drops.keys, output, width, drops.site)
-        _launch("gelu_gate_forward", grid, *arguments, **drops.constants, BLOCK=_COLUMNS)
+        arguments = (x, drops.place, output, width)
+        _launch("gelu_gate_forward", grid, *arguments, RATE=drops.rate, BLOCK=_COLUMNS)
         ctx.save_for_backward(x)
         ctx.drops = drops
         return output
@@ -271,8 +245,8 @@ class _GeluGate(torch.autograd.Function):
         (x,), drops = ctx.saved_tensors, ctx.drops
         of_x, (rows, width) = torch.empty_like(x), gradient.shape
         grid = (rows, -(-width // _COLUMNS))
-        arguments = (gradient.contiguous(), x, drops.keys, of_x, width, drops.site)
-        _launch("gelu_gate_backward", grid, *arguments, **drops.constants, BLOCK=_COLUMNS)
+        arguments = (gradient.contiguous(), x, drops.place, of_x, width)
+        _launch("gelu_gate_backward", grid, *arguments, RATE=drops.rate, BLOCK=_COLUMNS)
         return of_x, None
 
 

@@ -16,7 +16,7 @@ import ctypes
 import importlib.util
 import os
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout, apply
 
 VARIABLE = "CLEAR_KERNELS"  # plain turns them off, to compare; native: an error without them
-_INTERFACE = 1  # of the sources in native: a library compiled from other sources is not used
+_INTERFACE = 2  # of the sources in native: a library compiled from other sources is not used
 _EXTENSION = "pretrain.model.kernels._native"
 _INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 
@@ -59,12 +59,11 @@ def call(name: str, *arguments: Tensor | float | None) -> None:
 
 _POINTER, _SIZE, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
 _DROPOUT = [_POINTER, _SIZE, _REAL]
+_PLACED_DROPOUT = [*_DROPOUT, _INT]
 _SEQUENCES = [_SIZE, _SIZE, _SIZE, _POINTER, _SIZE, _SIZE, _REAL, _SIZE]
 _SIGNATURES: dict[str, list[Any]] = {  # behind the type, and before the number of threads
-    "add_norm_forward": [_SIZE] * 2 + [_POINTER] * 5 + [_REAL, *_DROPOUT] + [_POINTER] * 3,
-    "add_norm_backward": [_SIZE] * 2 + [_POINTER] * 3 + _DROPOUT + [_POINTER] * 6,
-    "norm_dropout_forward": [_SIZE] * 2 + [_POINTER] * 3 + [_REAL, *_DROPOUT] + [_POINTER] * 2,
-    "norm_dropout_backward": [_SIZE] * 2 + [_POINTER] * 3 + _DROPOUT + [_POINTER] * 3,
+    "add_norm_forward": [_SIZE] * 2 + [_POINTER] * 5 + [_REAL, *_PLACED_DROPOUT] + [_POINTER] * 3,
+    "add_norm_backward": [_SIZE] * 2 + [_POINTER] * 3 + _PLACED_DROPOUT + [_POINTER] * 6,
     "bias_gelu_forward": [_SIZE] * 2 + [_POINTER] * 3,
     "bias_gelu_backward": [_SIZE] * 2 + [_POINTER] * 5,
     "gelu_gate_forward": [_SIZE] * 2 + [_POINTER] * 2,
@@ -115,7 +114,7 @@ def add_norm(
         kind = _FLOAT32_RESIDUAL if mixed else None
     if kind is None or not _takes(x, bias, weight, norm_bias):
         return plain.add_norm(x, bias, residual, weight, norm_bias, eps, dropout)
-    return _AddNorm.apply(x, bias, residual, weight, norm_bias, eps, _active(dropout), kind)
+    return _AddNorm.apply(x, bias, residual, weight, norm_bias, _How(eps, _active(dropout), kind))
 
 
 def connect(
@@ -138,7 +137,8 @@ def norm_dropout(
 ) -> Tensor:
     if not _takes(x, weight, norm_bias):
         return plain.norm_dropout(x, weight, norm_bias, eps, dropout)
-    return _NormDropout.apply(x, weight, norm_bias, eps, _active(dropout))
+    how = _How(eps, _active(dropout), _TYPES[x.dtype], behind=True)
+    return _AddNorm.apply(x, None, None, weight, norm_bias, how)[1]
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -153,8 +153,7 @@ def gelu_gate(x: Tensor, dropout: Dropout | None = None) -> Tensor:
     return apply(_GeluGate.apply(x), dropout)
 
 
-def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return plain.rotate(qkv, cos, sin)
+rotate = plain.rotate
 
 
 def attention(
@@ -163,6 +162,15 @@ def attention(
     if not _takes(qkv):
         return plain.attention(qkv, layout, scale, half_window, dropout)
     return _Attention.apply(qkv, layout, scale, half_window, _active(dropout))
+
+
+class _How(NamedTuple):
+    """eps: of the norm. kind: of the types. behind: the dropout is that of the norm's result."""
+
+    eps: float
+    dropout: Dropout | None
+    kind: int
+    behind: bool = False
 
 
 class _AddNorm(torch.autograd.Function):
@@ -174,32 +182,18 @@ class _AddNorm(torch.autograd.Function):
         residual: Tensor | None,
         weight: Tensor,
         norm_bias: Tensor | None,
-        eps: float,
-        dropout: Dropout | None,
-        kind: int,
-    ) -> tuple[Tensor, Tensor]:
+        how: _How,
+    ) -> tuple[Tensor | None, Tensor]:
         x = x.contiguous()
-        residual = None if residual is None else residual.contiguous()
-        added = torch.empty_like(x if residual is None else residual)
-        normed = torch.empty_like(added)
+        residual = _contiguous(residual)
+        added = None if how.behind else torch.empty_like(x if residual is None else residual)
+        normed = torch.empty_like(x if added is None else added)
         statistics = x.new_empty((len(x), 2), dtype=torch.float32)
-        call(
-            "add_norm_forward",
-            kind,
-            *x.shape,
-            x,
-            bias,
-            residual,
-            weight,
-            norm_bias,
-            eps,
-            *_dropout(dropout, x),
-            added,
-            normed,
-            statistics,
-        )
-        ctx.save_for_backward(added, statistics, weight, bias, norm_bias)
-        ctx.dropout, ctx.kind, ctx.has_residual, ctx.dtype = dropout, kind, residual is not None, x.dtype
+        parts, dropout = (x, bias, residual, weight, norm_bias), _dropout(how.dropout, x)
+        outputs = (added, normed, statistics)
+        call("add_norm_forward", how.kind, *x.shape, *parts, how.eps, *dropout, how.behind, *outputs)
+        ctx.save_for_backward(x if added is None else added, statistics, weight, bias, norm_bias)
+        ctx.how, ctx.has_residual, ctx.dtype = how, residual is not None, x.dtype
         ctx.set_materialize_grads(False)
         return added, normed
 
@@ -207,27 +201,15 @@ class _AddNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, added_gradient: Tensor | None, normed_gradient: Tensor | None) -> tuple[Any, ...]:
         added, statistics, weight, bias, norm_bias = ctx.saved_tensors
-        added_gradient, normed_gradient = _contiguous(added_gradient), _contiguous(normed_gradient)
+        how, upstream = ctx.how, (_contiguous(added_gradient), _contiguous(normed_gradient))
         residual_gradient = torch.empty_like(added) if ctx.has_residual else None
-        shared = ctx.has_residual and ctx.dropout is None and ctx.dtype == added.dtype
+        shared = ctx.has_residual and how.dropout is None and ctx.dtype == added.dtype
         x_gradient = None if shared else torch.empty_like(added, dtype=ctx.dtype)
         bias_gradient = None if bias is None else torch.empty_like(bias)
         norm_gradients = weight.new_empty((2, len(weight)))
-        call(
-            "add_norm_backward",
-            ctx.kind,
-            *added.shape,
-            added,
-            statistics,
-            weight,
-            *_dropout(ctx.dropout, added),
-            added_gradient,
-            normed_gradient,
-            x_gradient,
-            residual_gradient,
-            bias_gradient,
-            norm_gradients,
-        )
+        saved, dropout = (added, statistics, weight), _dropout(how.dropout, added)
+        gradients = (*upstream, x_gradient, residual_gradient, bias_gradient, norm_gradients)
+        call("add_norm_backward", how.kind, *added.shape, *saved, *dropout, how.behind, *gradients)
         return (
             residual_gradient if shared else x_gradient,
             bias_gradient,
@@ -235,55 +217,7 @@ class _AddNorm(torch.autograd.Function):
             norm_gradients[0],
             None if norm_bias is None else norm_gradients[1],
             None,
-            None,
-            None,
         )
-
-
-class _NormDropout(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
-    ) -> Tensor:
-        x = x.contiguous()
-        y = torch.empty_like(x)
-        statistics = x.new_empty((len(x), 2), dtype=torch.float32)
-        call(
-            "norm_dropout_forward",
-            _TYPES[x.dtype],
-            *x.shape,
-            x,
-            weight,
-            norm_bias,
-            eps,
-            *_dropout(dropout, x),
-            y,
-            statistics,
-        )
-        ctx.save_for_backward(x, statistics, weight, norm_bias)
-        ctx.dropout = dropout
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        x, statistics, weight, norm_bias = ctx.saved_tensors
-        gradient = gradient.contiguous()
-        x_gradient = torch.empty_like(x)
-        norm_gradients = weight.new_empty((2, len(weight)))
-        call(
-            "norm_dropout_backward",
-            _TYPES[x.dtype],
-            *x.shape,
-            x,
-            statistics,
-            weight,
-            *_dropout(ctx.dropout, x),
-            gradient,
-            x_gradient,
-            norm_gradients,
-        )
-        return x_gradient, norm_gradients[0], None if norm_bias is None else norm_gradients[1], None, None
 
 
 class _BiasGelu(torch.autograd.Function):
@@ -360,17 +294,9 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         qkv, log_sums = ctx.saved_tensors
-        gradient = gradient.contiguous()
-        qkv_gradient = torch.empty_like(qkv)
-        call(
-            "attention_backward",
-            *ctx.task,
-            qkv,
-            *_dropout(ctx.dropout, qkv),
-            log_sums,
-            gradient,
-            qkv_gradient,
-        )
+        gradient, qkv_gradient = gradient.contiguous(), torch.empty_like(qkv)
+        dropout = _dropout(ctx.dropout, qkv)
+        call("attention_backward", *ctx.task, qkv, *dropout, log_sums, gradient, qkv_gradient)
         return qkv_gradient, None, None, None, None
 
 

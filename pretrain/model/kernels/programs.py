@@ -3,7 +3,7 @@
 Each reads and writes every tensor once. A program of a norm computes whole rows of H channels (BLOCK: the
 next power of 2); backward programs take every `programs`-th row and leave partial sums for the gradients of
 parameters, so that these add up in the same order at every call. Arithmetic is float32 whatever the tensors
-are. Optional tensors may be None, which is known when a program is compiled.
+are. Tensors in a tuple may be None, which is known when a program is compiled.
 
 With TRITON_INTERPRET=1 they run on a CPU, which is how tests hold them against `plain`.
 """
@@ -21,8 +21,9 @@ def _splitmix64(x):
 
 
 @triton.jit
-def _dropped(values, keys, row, site, columns, THRESHOLD: tl.constexpr, RATE: tl.constexpr):
+def _dropped(values, keys, row, site, columns, RATE: tl.constexpr):
     """Drop values of a row by the hash of `pretrain.model.kernels.dropout`."""
+    THRESHOLD: tl.constexpr = int(RATE * 4294967296.0)
     key = tl.load(keys + row).to(tl.uint64, bitcast=True)
     bits = _splitmix64(key + site.to(tl.uint64) * 0xA0761D6478BD642F)
     x = columns.to(tl.uint32) * 0x9E3779B9 + bits.to(tl.uint32)
@@ -62,25 +63,19 @@ def _standardised_gradient(gradient, standard, deviation, width, inside):
     return (gradient - mean - standard * along) * deviation
 
 
-@triton.jit(do_not_specialize=["site"])
-def connect_forward(
-    x,
-    bias,
-    residual,
-    weight,
-    norm_bias,
-    keys,
-    added,
-    normed,
-    working,
-    statistics,
-    width,
-    eps,
-    site,
-    THRESHOLD: tl.constexpr,
-    RATE: tl.constexpr,
-    BLOCK: tl.constexpr,
+@triton.jit
+def norm_forward(
+    x, before, norm, dropout, outputs, width, RATE: tl.constexpr, BEHIND: tl.constexpr, BLOCK: tl.constexpr
 ):
+    """Normalise a row of x, to which bias and residual are added.
+
+    before: (bias, residual). norm: (weight, bias, eps). dropout: (keys, site), of x + bias or, with BEHIND,
+    of the result. outputs: (the sum, its norm, the norm again in another type, statistics [rows, 2]).
+    """
+    bias, residual = before
+    weight, norm_bias, eps = norm
+    keys, site = dropout
+    added, normed, working, statistics = outputs
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -88,8 +83,8 @@ def connect_forward(
     total = _read(x, offsets, inside)
     if bias is not None:
         total += _read(bias, columns, inside)
-    if keys is not None:
-        total = _dropped(total, keys, row, site, columns, THRESHOLD, RATE)
+    if keys is not None and not BEHIND:
+        total = _dropped(total, keys, row, site, columns, RATE)
     if residual is not None:
         total += _read(residual, offsets, inside)
     if added is not None:
@@ -102,33 +97,38 @@ def connect_forward(
     result = centred * deviation * _read(weight, columns, inside)
     if norm_bias is not None:
         result += _read(norm_bias, columns, inside)
+    if keys is not None and BEHIND:
+        result = _dropped(result, keys, row, site, columns, RATE)
     if normed is not None:
         _write(normed, offsets, result, inside)
     if working is not None:
         _write(working, offsets, result, inside)
 
 
-@triton.jit(do_not_specialize=["site", "rows"])
-def connect_backward(
-    added,
-    of_stream,
-    of_working,
-    statistics,
-    weight,
-    keys,
-    of_residual,
-    of_x,
-    sums,
-    rows,
-    width,
-    programs,
-    site,
+@triton.jit
+def norm_backward(
+    saved,
+    upstream,
+    dropout,
+    results,
+    shape,
     POST: tl.constexpr,
-    THRESHOLD: tl.constexpr,
     RATE: tl.constexpr,
+    BEHIND: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """sums: float32[programs, 3, width], of the gradients by weight, norm_bias and bias."""
+    """Pull gradients through `norm_forward`.
+
+    saved: (the sum, statistics, weight). upstream: of (the stream, which is the norm with POST, else the
+    sum; the norm in its other type). results: (of the residual; of x, None where it is the same; sums
+    float32[programs, 3, width], of the gradients by weight, norm's bias and bias). shape: (rows, width,
+    programs).
+    """
+    of_stream, of_working = upstream
+    added, statistics, weight = saved
+    keys, site = dropout
+    of_residual, of_x, sums = results
+    rows, width, programs = shape
     program = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -144,6 +144,8 @@ def connect_backward(
             of_normed += _read(of_working, offsets, inside)
         if POST and of_stream is not None:
             of_normed += _read(of_stream, offsets, inside)
+        if keys is not None and BEHIND:
+            of_normed = _dropped(of_normed, keys, row, site, columns, RATE)
         mean = tl.load(statistics + 2 * row)
         deviation = tl.load(statistics + 2 * row + 1)
         standard = tl.where(inside, (_read(added, offsets, inside) - mean) * deviation, 0.0)
@@ -153,8 +155,8 @@ def connect_backward(
         if of_stream is not None and not POST:
             of_sum += _read(of_stream, offsets, inside)
         _write(of_residual, offsets, of_sum, inside)
-        if keys is not None:
-            of_sum = _dropped(of_sum, keys, row, site, columns, THRESHOLD, RATE)
+        if keys is not None and not BEHIND:
+            of_sum = _dropped(of_sum, keys, row, site, columns, RATE)
         of_bias += of_sum
         if of_x is not None:
             _write(of_x, offsets, of_sum, inside)
@@ -162,85 +164,6 @@ def connect_backward(
     tl.store(sums + offsets, of_weight, mask=inside)
     tl.store(sums + offsets + width, of_norm_bias, mask=inside)
     tl.store(sums + offsets + 2 * width, of_bias, mask=inside)
-
-
-@triton.jit(do_not_specialize=["site"])
-def norm_dropout_forward(
-    x,
-    weight,
-    norm_bias,
-    keys,
-    output,
-    statistics,
-    width,
-    eps,
-    site,
-    THRESHOLD: tl.constexpr,
-    RATE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < width
-    offsets = row * width + columns
-    values = _read(x, offsets, inside)
-    mean = tl.sum(values, 0) / width
-    centred = tl.where(inside, values - mean, 0.0)
-    deviation = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / width + eps)
-    tl.store(statistics + 2 * row, mean)
-    tl.store(statistics + 2 * row + 1, deviation)
-    result = centred * deviation * _read(weight, columns, inside)
-    if norm_bias is not None:
-        result += _read(norm_bias, columns, inside)
-    if keys is not None:
-        result = _dropped(result, keys, row, site, columns, THRESHOLD, RATE)
-    _write(output, offsets, result, inside)
-
-
-@triton.jit(do_not_specialize=["site", "rows"])
-def norm_dropout_backward(
-    gradient,
-    x,
-    statistics,
-    weight,
-    keys,
-    of_x,
-    sums,
-    rows,
-    width,
-    programs,
-    site,
-    THRESHOLD: tl.constexpr,
-    RATE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """sums: float32[programs, 2, width], of the gradients by weight and norm_bias."""
-    program = tl.program_id(0)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < width
-    factor = _read(weight, columns, inside)
-    of_weight = tl.zeros((BLOCK,), tl.float32)
-    of_norm_bias = tl.zeros((BLOCK,), tl.float32)
-    for number in range(program, rows, programs):
-        row = tl.zeros((), tl.int64) + number
-        offsets = row * width + columns
-        of_normed = _read(gradient, offsets, inside)
-        if keys is not None:
-            of_normed = _dropped(of_normed, keys, row, site, columns, THRESHOLD, RATE)
-        mean = tl.load(statistics + 2 * row)
-        deviation = tl.load(statistics + 2 * row + 1)
-        standard = tl.where(inside, (_read(x, offsets, inside) - mean) * deviation, 0.0)
-        of_weight += of_normed * standard
-        of_norm_bias += of_normed
-        _write(
-            of_x,
-            offsets,
-            _standardised_gradient(of_normed * factor, standard, deviation, width, inside),
-            inside,
-        )
-    offsets = program.to(tl.int64) * 2 * width + columns
-    tl.store(sums + offsets, of_weight, mask=inside)
-    tl.store(sums + offsets + width, of_norm_bias, mask=inside)
 
 
 @triton.jit
@@ -274,39 +197,22 @@ def bias_gelu_backward(gradient, x, bias, of_x, sums, rows, width, programs, BLO
         tl.store(sums + program.to(tl.int64) * width + columns, of_bias, mask=inside)
 
 
-@triton.jit(do_not_specialize=["site"])
-def gelu_gate_forward(
-    x,
-    keys,
-    output,
-    width,
-    site,
-    THRESHOLD: tl.constexpr,
-    RATE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+@triton.jit
+def gelu_gate_forward(x, dropout, output, width, RATE: tl.constexpr, BLOCK: tl.constexpr):
+    keys, site = dropout
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
     inner = _read(x, 2 * row * width + columns, inside)
     result = _gelu(inner) * _read(x, (2 * row + 1) * width + columns, inside)
     if keys is not None:
-        result = _dropped(result, keys, row, site, columns, THRESHOLD, RATE)
+        result = _dropped(result, keys, row, site, columns, RATE)
     _write(output, row * width + columns, result, inside)
 
 
-@triton.jit(do_not_specialize=["site"])
-def gelu_gate_backward(
-    gradient,
-    x,
-    keys,
-    of_x,
-    width,
-    site,
-    THRESHOLD: tl.constexpr,
-    RATE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+@triton.jit
+def gelu_gate_backward(gradient, x, dropout, of_x, width, RATE: tl.constexpr, BLOCK: tl.constexpr):
+    keys, site = dropout
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -314,7 +220,7 @@ def gelu_gate_backward(
     gate = _read(x, (2 * row + 1) * width + columns, inside)
     upstream = _read(gradient, row * width + columns, inside)
     if keys is not None:
-        upstream = _dropped(upstream, keys, row, site, columns, THRESHOLD, RATE)
+        upstream = _dropped(upstream, keys, row, site, columns, RATE)
     _write(of_x, 2 * row * width + columns, upstream * gate * _gelu_slope(inner), inside)
     _write(of_x, (2 * row + 1) * width + columns, upstream * _gelu(inner), inside)
 

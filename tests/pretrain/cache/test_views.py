@@ -160,9 +160,8 @@ def test_token_augmentations_of_the_anchor_stay_in_the_loader():
 def test_what_cannot_be_made_once_is_one_message_before_data_is_prepared(flags, said, monkeypatch):
     monkeypatch.setattr(start_data, "find_or_prepare", None)
     with pytest.raises(UserError, match=said):
-        start_data.find_data(
-            load_config(ROOT / "configs" / "augcse_micro.yaml", {"data.cache": "1", **flags})
-        )
+        settings = load_config(ROOT / "configs" / "augcse_micro.yaml", {"data.cache": "1", **flags})
+        start_data.find_data(settings, view_specs(settings))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +199,7 @@ def test_what_is_missing_is_one_message_before_data_is_prepared(
         ROOT / "configs" / "augcse_micro.yaml", {"data": str(tmp_path / "data"), "data.cache": "1", **flags}
     )
     with pytest.raises(error, match=said):
-        start_data.find_data(settings)
+        start_data.find_data(settings, view_specs(settings))
     assert error is AugmentationError or "the word vectors /no/file are not a file" in capfd.readouterr().err
 
 
@@ -218,7 +217,7 @@ def test_views_that_are_there_need_no_models(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(start_data, "find_or_prepare", lambda *_: asked.append("data"))
     monkeypatch.setattr(cached_views, "make", lambda *_: asked.append("views"))
-    start_data.find_data(settings)
+    start_data.find_data(settings, view_specs(settings))
     assert asked == ["data", "views"]
 
 
@@ -253,7 +252,7 @@ def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     encoder = SimpleNamespace(lm=model, pooling="mean", max_positions=64, hidden_size=32, random_head=False)
     train = SimpleNamespace(folder=folder, num_sequences=70, num_tokens=700, unit="record", shares=(1.0,))
     train.parts = [train]
-    data = start_data.Data(trains_on(settings), train, None, None, None, None, {})
+    data = start_data.Data(trains_on(settings), [], train, None, None, None, None, {})
     objective, telemetry = SimpleNamespace(roles=(), masked_copies=1), SimpleNamespace(say=lines.append)
     summary.print_summary(settings, data, encoder, objective, Progress(), None, 1, None, telemetry)
     assert any(line.startswith(f"data       {folder}: 70 sequences") for line in lines)

@@ -36,7 +36,7 @@ def test_the_base_recipe_is_the_papers():
 
 def test_a_sweep_is_no_recipe_and_the_message_says_what_it_is_for():
     sweep = RECIPES[0].parent / "sweeps" / "clear_table3.yaml"
-    with pytest.raises(UserError, match=r"is a sweep.*clearly sweep plan .*recipe is clear_base\.yaml"):
+    with pytest.raises(UserError, match="is a sweep: clearly sweep"):
         load_config(sweep, {})
 
 
@@ -60,43 +60,6 @@ def test_flags_are_raw_strings_and_win_over_the_recipe():
         None,
     )
     assert config.deepspeed == {"zero_optimization": {"reduce_bucket_size": 500000}}
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"objective.mlm.later_rates": "{2000: 0.2}"},
-        {"objective.mlm.later_rates": "{5000: 0.2}", "objective.mlm.rate_change": "linear"},
-        {"train.optimizer": "muon", "train.zero": "0", "train.muon_scale": "original"},
-        {"objective.false_negatives.guide": "self", "objective.false_negatives.margin": "-0.1"},
-    ],
-)
-def test_what_changes_something_is_taken(overrides):
-    load_config(None, overrides)
-
-
-def test_what_changes_nothing_is_refused_of_a_flag_and_taken_of_a_record(tmp_path):
-    """A finished run's config.yaml may hold it, and is read again to verify, show or resume it."""
-    tree = {
-        "objective": {
-            "name": "simcse",
-            "false_negatives": {"margin": 0.1},
-            "mlm": {"weight": 0, "later_rates": {500: 0.2, 5000: 0.1}},
-        },
-        "train": {"muon_scale": "original"},
-    }
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
-    config = load_config(tmp_path / "config.yaml", {"train.steps": "100"})
-    (tmp_path / "config.yaml").write_text(to_yaml(config))
-    assert load_config(tmp_path / "config.yaml", {"train.lr": "1e-4"}).objective == config.objective
-    for key, value, needs in (
-        ("objective.false_negatives", "{margin: 0.1}", "objective.false_negatives.guide, as self"),
-        ("objective.false_negatives.margin", "0.1", "objective.false_negatives.guide, as self"),
-        ("objective.mlm.later_rates.50", "0.1", "objective.mlm.weight and objective.mlm.copies"),
-        ("train.muon_scale", "original", "train.optimizer muon"),
-    ):
-        with pytest.raises(UserError, match=f"changes nothing .*: set {needs}, or leave it out"):
-            load_config(tmp_path / "config.yaml", {key: value})
 
 
 @pytest.mark.parametrize(
@@ -148,13 +111,7 @@ def test_none_is_an_augmentation():
         ({"train.batch_start": "208", "train.batch_warmup_steps": "9"}, ["208", "at most", "192"]),
         ({"train.decay_steps": "10"}, ["train.decay_steps=10", "train.schedule wsd"]),
         ({"train.schedule": "wsd", "train.decay_steps": "950"}, ["warmup_steps=100", "950", "steps=1000"]),
-        ({"train.muon_scale": "original"}, ["muon_scale=original", "train.optimizer muon"]),
         ({"objective.mlm.weight": "0", "objective.contrastive.weight": "0"}, ["switched off"]),
-        (
-            {"objective": "simcse", "objective.mlm.weight": "0", "objective.mlm.later_rates": "{500: 0.2}"},
-            ["later_rates", "changes nothing", "objective.mlm.weight"],
-        ),
-        ({"objective.false_negatives.margin": "0.1"}, ["margin=0.1", "objective.false_negatives.guide"]),
         (
             {"objective.false_negatives.margin": "5", "objective.false_negatives.guide": "self"},
             ["objective.false_negatives.margin", "less than 2", "got '5'"],

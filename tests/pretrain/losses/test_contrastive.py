@@ -6,7 +6,6 @@ from torch.nn.functional import cross_entropy, normalize
 
 from pretrain.common.errors import UserError
 from pretrain.losses.contrastive import (
-    Exclusions,
     Negatives,
     info_nce,
     nt_xent,
@@ -14,6 +13,7 @@ from pretrain.losses.contrastive import (
     softmax_over_candidates,
     symmetric_info_nce,
 )
+from pretrain.losses.exclusions import Exclusions
 from pretrain.losses.vectors import directions, unit_vectors
 
 TILES = [1, 7, 37, 512, None]

@@ -8,13 +8,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.losses.contrastive import (
     TILE_LOGITS,
-    Exclusions,
     Negatives,
     info_nce,
     nt_xent,
     relaxed_negative_info_nce,
     symmetric_info_nce,
 )
+from pretrain.losses.exclusions import Exclusions
 
 
 class Largest(TorchDispatchMode):

@@ -14,9 +14,28 @@ TARGET = GPUTarget("cuda", 90, 32)
 INTEGERS = {"width": "i32", "rows": "i32", "programs": "i32", "site": "i32", "heads": "i32", "size": "i32"}
 TYPES = INTEGERS | {"stride": "i32", "eps": "fp32", "labels": "*i64", "keys": "*i64", "losses": "*fp32"}
 FLOATS = {"bias", "weight", "norm_bias", "statistics", "sums", "cos", "sin"}
-STREAM = {"residual", "added", "normed", "of_stream", "of_residual"}
+STREAM = {"residual", "added", "sum", "normed", "of_stream", "of_residual"}
 OPTIONAL = {"bias", "residual", "norm_bias", "keys", "added", "normed", "working", "of_stream", "of_working"}
-CONSTANTS = {"THRESHOLD": int(0.1 * 2**32), "RATE": 0.1, "BLOCK": 1024, "HALF": 32, "SIGN": -1, "IGNORED": -1}
+ABSENT = "constexpr"  # the type of a tensor that is None
+TUPLES = {
+    "before": ("bias", "residual"),
+    "norm": ("weight", "norm_bias", "eps"),
+    "dropout": ("keys", "site"),
+    "outputs": ("added", "normed", "working", "statistics"),
+    "saved": ("sum", "statistics", "weight"),
+    "upstream": ("of_stream", "of_working"),
+    "results": ("of_residual", "of_x", "sums"),
+    "shape": ("rows", "width", "programs"),
+}
+CONSTANTS = {"RATE": 0.1, "BLOCK": 1024, "HALF": 32, "SIGN": -1, "IGNORED": -1}
+
+
+def type_of(name: str, activation: str, stream: str, flag: bool) -> str:
+    if not flag and name in OPTIONAL:
+        return ABSENT
+    if name in TYPES:
+        return TYPES[name]
+    return f"*{'fp32' if name in FLOATS else stream if name in STREAM else activation}"
 
 
 def main() -> None:
@@ -28,25 +47,19 @@ def main() -> None:
         for activation, stream in (("bf16", "fp32"), ("bf16", "bf16"), ("fp16", "fp32"), ("fp32", "fp32")):
             for flag in (True, False):
                 constants, signature = {}, {}
-                for parameter in inspect.signature(program.fn).parameters:
+                for place, parameter in enumerate(inspect.signature(program.fn).parameters):
                     if parameter.isupper():
                         signature[parameter] = "constexpr"
-                        constants[parameter] = CONSTANTS.get(parameter, flag)
-                    elif (
-                        not flag
-                        and parameter in OPTIONAL
-                        and (parameter, name) != ("added", "connect_backward")
-                    ):
-                        signature[parameter], constants[parameter] = "constexpr", None
-                    elif parameter in TYPES:
-                        signature[parameter] = TYPES[parameter]
-                    else:
-                        kind = (
-                            "fp32" if parameter in FLOATS else stream if parameter in STREAM else activation
-                        )
-                        signature[parameter] = f"*{kind}"
-                if name == "rotation":
-                    constants["BLOCK"] = 16
+                        constants[place,] = CONSTANTS.get(parameter, flag)
+                        if (name, parameter) == ("rotation", "BLOCK"):
+                            constants[place,] = 16
+                        continue
+                    names = TUPLES.get(parameter, (parameter,))
+                    types = tuple(type_of(part, activation, stream, flag) for part in names)
+                    signature[parameter] = types if parameter in TUPLES else types[0]
+                    for number, kind in enumerate(types):
+                        if kind == ABSENT:
+                            constants[(place, number) if parameter in TUPLES else (place,)] = None
                 source = triton.compiler.ASTSource(fn=program, signature=signature, constexprs=constants)
                 compiled = triton.compile(source, target=TARGET)
                 assert compiled.asm["cubin"]

@@ -55,7 +55,7 @@ class Launches(TorchDispatchMode):
 
     def _count_program(self, name, grid, *arguments, **_):
         self.operators[name] += 1
-        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+        tensors = [x for x in tree_leaves(arguments) if isinstance(x, torch.Tensor)]
         self.bytes[name] += sum(x.numel() * x.element_size() for x in tensors)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):

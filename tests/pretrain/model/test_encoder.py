@@ -238,17 +238,9 @@ def test_a_padded_call_is_an_error_that_says_what_to_do():
         encoder.lm(torch.ones(2, 4, dtype=torch.long), attention_mask=torch.ones(2, 4, dtype=torch.long))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"type": "t5"}, "'t5' is not supported.*modernbert"),
-        ({"layer": 3}, "no setting 'layer'; did you mean 'layers'"),
-        ({"heads": 5}, "no multiple of heads 5"),
-    ],
-)
-def test_bad_architectures_are_explained(change, message):
-    with pytest.raises(UserError, match=message):
-        build_encoder({"type": "bert"} | SIZES | change, make_tokenizer())
+def test_an_unknown_type_lists_the_known():
+    with pytest.raises(UserError, match=r"'t5' is not supported.*modernbert"):
+        build_encoder({"type": "t5"} | SIZES, make_tokenizer())
 
 
 def test_unknown_pooling_lists_the_known():

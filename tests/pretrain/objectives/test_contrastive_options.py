@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
-from pretrain.losses.contrastive import Exclusions, Negatives, info_nce, nt_xent, symmetric_info_nce
-from pretrain.losses.false_negatives import Guide
+from pretrain.losses.contrastive import Negatives, info_nce, nt_xent, symmetric_info_nce
+from pretrain.losses.exclusions import Exclusions, Guide
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import BatchContext, build_objective
 

@@ -16,7 +16,6 @@ from augment.core.ragged import Ragged
 from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import RECIPES, load_config
-from pretrain.config.run import Config
 from pretrain.data.damage import known_damaged
 from pretrain.data.lanes import Lanes
 from pretrain.data.shard_writer import write_manifest
@@ -83,15 +82,15 @@ def test_data_of_the_recipes_name_that_is_of_other_sources(tiny_data, tmp_path, 
     held["a key of an older version"] = None
     write_manifest(folder, manifest)
 
-    def settings(**flags: str) -> Config:
-        return load_config(RECIPES / "demo.yaml", flags)
+    def found(**flags: str) -> None:
+        find_data(load_config(RECIPES / "demo.yaml", flags), [])
 
     for others in ("new.txt", f"{held['source']},new.txt", f"{held['source']}@2"):
         with pytest.raises(UserError, match=r"data/demo holds .*, and data\.prepare\.sources"):
-            find_data(settings(**{"data.prepare.sources": others}))
-    find_data(settings())
-    find_data(settings(**{"data.prepare.sources": held["source"]}))
-    find_data(settings(**{"data.prepare.sources": "new.txt"}, data="data/demo"))
+            found(**{"data.prepare.sources": others})
+    found()
+    found(**{"data.prepare.sources": held["source"]})
+    found(**{"data.prepare.sources": "new.txt"}, data="data/demo")
 
 
 def test_benchmarks_that_are_not_there(tmp_path):

@@ -14,6 +14,7 @@ from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
+from pretrain.objectives import view_specs
 from pretrain.start import inputs
 
 
@@ -21,7 +22,9 @@ def collect(data, **flags):
     settings = load_config(
         None, {"objective": "clear", "data": str(data)} | {k.replace("__", "."): v for k, v in flags.items()}
     )
-    return inputs.collect(settings, ShardReader(data, "train"), ShardReader(data, "heldout"))
+    return inputs.collect(
+        settings, view_specs(settings), ShardReader(data, "train"), ShardReader(data, "heldout")
+    )
 
 
 def test_a_resume_with_another_synonym_table_is_refused_and_may_be_accepted(tiny_data, tmp_path):

@@ -8,8 +8,7 @@ from forked_python import run_python
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
-from pretrain.step.engine import deepspeed_config
-from pretrain.step.engine_options import KeyRecorder
+from pretrain.step.engine import KeyRecorder, deepspeed_config
 
 
 def check(**given):
@@ -99,11 +98,6 @@ def test_options_that_deepspeed_has_are_taken(key):
             ["offload_optimizer", "not supported", "train.zero 3"],
         ),
         ("zero_optimization__offload_param__device", "nvme", ["offload_param", "not supported"]),
-        (
-            "prescale_gradients",
-            "true",
-            ["deepspeed.prescale_gradients=True", "would do nothing", "train.zero=1"],
-        ),
         ("communication_data_type", "bf16", ["communication_data_type", "train.communication_dtype decides"]),
         ("zero_optimization__cpu_offload", "true", ["cpu_offload", "not supported"]),
     ],

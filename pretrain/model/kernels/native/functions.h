@@ -1,7 +1,8 @@
-// The functions of one instruction set, as pretrain/model/kernels/compiled.py calls them: plain pointers and sizes.
+// The functions of one instruction set, as pretrain/model/kernels/native.py calls them: plain pointers and sizes.
 //
 // CLEAR_NAME(function) adds the instruction set's suffix. `type` of activations: 0 bfloat16, 1 float32, 2 (add_norm only) bfloat16 with a
-// float32 residual. Pointers that a kernel documents as optional may be null.
+// float32 residual. `behind`: the dropout is that of the norm's result, and not of what is added. Pointers that a kernel documents as
+// optional may be null.
 
 #include "attention.h"
 #include "gelu.h"
@@ -27,68 +28,46 @@ const To* as(const void* pointer) {
 
 template <typename X, typename R>
 void call_add_norm_forward(int64_t rows, int64_t columns, const void* x, const void* bias, const void* residual, const void* weight,
-                           const void* norm_bias, double eps, Dropout dropout, void* added, void* normed, void* statistics,
-                           int threads) {
+                           const void* norm_bias, double eps, Dropout dropout, Dropout behind, void* added, void* normed,
+                           void* statistics, int threads) {
     add_norm_forward<X, R>(rows, columns, as<X>(x), as<float>(bias), as<R>(residual), as<float>(weight), as<float>(norm_bias),
-                           static_cast<float>(eps), dropout, as<R>(added), as<R>(normed), as<Statistics>(statistics), threads);
+                           static_cast<float>(eps), dropout, behind, as<R>(added), as<R>(normed), as<Statistics>(statistics),
+                           threads);
 }
 
 template <typename X, typename R>
 void call_add_norm_backward(int64_t rows, int64_t columns, const void* added, const void* statistics, const void* weight,
-                            Dropout dropout, const void* added_gradient, const void* normed_gradient, void* x_gradient,
-                            void* residual_gradient, void* bias_gradient, void* norm_gradients, int threads) {
-    add_norm_backward<X, R>(rows, columns, as<R>(added), as<Statistics>(statistics), as<float>(weight), dropout, as<R>(added_gradient),
-                            as<R>(normed_gradient), as<X>(x_gradient), as<R>(residual_gradient), as<float>(bias_gradient),
-                            as<float>(norm_gradients), threads);
+                            Dropout dropout, Dropout behind, const void* added_gradient, const void* normed_gradient,
+                            void* x_gradient, void* residual_gradient, void* bias_gradient, void* norm_gradients, int threads) {
+    add_norm_backward<X, R>(rows, columns, as<R>(added), as<Statistics>(statistics), as<float>(weight), dropout, behind,
+                            as<R>(added_gradient), as<R>(normed_gradient), as<X>(x_gradient), as<R>(residual_gradient),
+                            as<float>(bias_gradient), as<float>(norm_gradients), threads);
 }
 
 }  // namespace
 
 CLEAR_EXPORT CLEAR_NAME(add_norm_forward)(int type, int64_t rows, int64_t columns, const void* x, const void* bias,
                                           const void* residual, const void* weight, const void* norm_bias, double eps,
-                                          const void* keys, int64_t site, double rate, void* added, void* normed, void* statistics,
-                                          int threads) {
-    const Dropout dropout = make_dropout(keys, site, rate);
+                                          const void* keys, int64_t site, double rate, int behind, void* added, void* normed,
+                                          void* statistics, int threads) {
+    const Dropout dropout = make_dropout(keys, site, rate), none = make_dropout(nullptr, 0, 0);
     const auto call = type == 0   ? call_add_norm_forward<BFloat16, BFloat16>
                       : type == 1 ? call_add_norm_forward<float, float>
                                   : call_add_norm_forward<BFloat16, float>;
-    call(rows, columns, x, bias, residual, weight, norm_bias, eps, dropout, added, normed, statistics, threads);
+    call(rows, columns, x, bias, residual, weight, norm_bias, eps, behind ? none : dropout, behind ? dropout : none, added, normed,
+         statistics, threads);
 }
 
 CLEAR_EXPORT CLEAR_NAME(add_norm_backward)(int type, int64_t rows, int64_t columns, const void* added, const void* statistics,
-                                           const void* weight, const void* keys, int64_t site, double rate,
+                                           const void* weight, const void* keys, int64_t site, double rate, int behind,
                                            const void* added_gradient, const void* normed_gradient, void* x_gradient,
                                            void* residual_gradient, void* bias_gradient, void* norm_gradients, int threads) {
-    const Dropout dropout = make_dropout(keys, site, rate);
+    const Dropout dropout = make_dropout(keys, site, rate), none = make_dropout(nullptr, 0, 0);
     const auto call = type == 0   ? call_add_norm_backward<BFloat16, BFloat16>
                       : type == 1 ? call_add_norm_backward<float, float>
                                   : call_add_norm_backward<BFloat16, float>;
-    call(rows, columns, added, statistics, weight, dropout, added_gradient, normed_gradient, x_gradient, residual_gradient,
-         bias_gradient, norm_gradients, threads);
-}
-
-CLEAR_EXPORT CLEAR_NAME(norm_dropout_forward)(int type, int64_t rows, int64_t columns, const void* x, const void* weight,
-                                              const void* norm_bias, double eps, const void* keys, int64_t site, double rate, void* y,
-                                              void* statistics, int threads) {
-    const Dropout dropout = make_dropout(keys, site, rate);
-    const auto call = [&](auto* typed) {
-        using T = std::remove_pointer_t<decltype(typed)>;
-        norm_dropout_forward<T>(rows, columns, as<T>(x), as<float>(weight), as<float>(norm_bias), static_cast<float>(eps), dropout,
-                                as<T>(y), as<Statistics>(statistics), threads);
-    };
-    type == 0 ? call(static_cast<BFloat16*>(nullptr)) : call(static_cast<float*>(nullptr));
-}
-
-CLEAR_EXPORT CLEAR_NAME(norm_dropout_backward)(int type, int64_t rows, int64_t columns, const void* x, const void* statistics,
-                                               const void* weight, const void* keys, int64_t site, double rate, const void* gradient,
-                                               void* x_gradient, void* norm_gradients, int threads) {
-    const Dropout dropout = make_dropout(keys, site, rate);
-    const auto call = [&](auto* typed) {
-        using T = std::remove_pointer_t<decltype(typed)>;
-        norm_dropout_backward<T>(rows, columns, as<T>(x), as<Statistics>(statistics), as<float>(weight), dropout, as<T>(gradient),
-                                 as<T>(x_gradient), as<float>(norm_gradients), threads);
-    };
-    type == 0 ? call(static_cast<BFloat16*>(nullptr)) : call(static_cast<float*>(nullptr));
+    call(rows, columns, added, statistics, weight, behind ? none : dropout, behind ? dropout : none, added_gradient, normed_gradient,
+         x_gradient, residual_gradient, bias_gradient, norm_gradients, threads);
 }
 
 CLEAR_EXPORT CLEAR_NAME(bias_gelu_forward)(int type, int64_t rows, int64_t columns, const void* x, const void* bias, void* y,

@@ -27,11 +27,12 @@ inline Statistics statistics(const float* values, int64_t columns, float eps) {
     return {mean, 1.0f / __builtin_sqrtf(variance / static_cast<float>(columns) + eps)};
 }
 
-// added = residual + dropout(x + bias), of type R; normed its layer norm, from the sum before rounding. bias, residual, norm_bias and
-// the dropout's keys may be null. statistics: [rows] pairs for the backward.
+// added = residual + dropout(x + bias), of type R; normed = behind(its layer norm), from the sum before rounding. bias, residual,
+// norm_bias, added and the dropouts' keys may be null. statistics: [rows] pairs for the backward.
 template <typename X, typename R>
 void add_norm_forward(int64_t rows, int64_t columns, const X* x, const float* bias, const R* residual, const float* weight,
-                      const float* norm_bias, float eps, Dropout dropout, R* added, R* normed, Statistics* saved, int threads) {
+                      const float* norm_bias, float eps, Dropout dropout, Dropout behind, R* added, R* normed, Statistics* saved,
+                      int threads) {
 #pragma omp parallel num_threads(threads)
     {
         const NoDenormals guard;
@@ -47,15 +48,17 @@ void add_norm_forward(int64_t rows, int64_t columns, const X* x, const float* bi
                     value = drop(value, c);
                     if (residual) value += load(residual + start + c, left);
                     store(values + c, value);
-                    store(added + start + c, value, left);
+                    if (added) store(added + start + c, value, left);
                 });
             });
             const Statistics at = statistics(values, columns, eps);
             saved[row] = at;
-            each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
-                Floats value = (load(values + c) - at.mean) * at.rstd * load(weight + c, left);
-                if (norm_bias) value += load(norm_bias + c, left);
-                store(normed + start + c, value, left);
+            with_dropout(behind, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
+                each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
+                    Floats value = (load(values + c) - at.mean) * at.rstd * load(weight + c, left);
+                    if (norm_bias) value += load(norm_bias + c, left);
+                    store(normed + start + c, drop(value, c), left);
+                });
             });
         }
     }
@@ -65,8 +68,8 @@ void add_norm_forward(int64_t rows, int64_t columns, const X* x, const float* bi
 // norm_gradients: float[2, columns], the weight's and the norm bias's.
 template <typename X, typename R>
 void add_norm_backward(int64_t rows, int64_t columns, const R* added, const Statistics* saved, const float* weight, Dropout dropout,
-                       const R* added_gradient, const R* normed_gradient, X* x_gradient, R* residual_gradient, float* bias_gradient,
-                       float* norm_gradients, int threads) {
+                       Dropout behind, const R* added_gradient, const R* normed_gradient, X* x_gradient, R* residual_gradient,
+                       float* bias_gradient, float* norm_gradients, int threads) {
     const Chunks chunks(rows);
     const int64_t stride = rounded_up(columns, kWidth);
     Buffer partial(3 * chunks.count * stride);
@@ -89,16 +92,18 @@ void add_norm_backward(int64_t rows, int64_t columns, const R* added, const Stat
                 float mean = 0, projection = 0;
                 if (normed_gradient) {
                     Floats total{}, product{};
-                    each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
-                        const Floats dy = load(normed_gradient + start + c, left);
-                        const Floats value = (load(added + start + c, left) - at.mean) * at.rstd;
-                        const Floats dx = dy * load(weight + c, left);
-                        add_to(weight_sums + c, dy * value);
-                        add_to(norm_bias_sums + c, dy);
-                        total += dx;
-                        product += dx * value;
-                        store(scaled + c, dx);
-                        store(normal + c, value);
+                    with_dropout(behind, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
+                        each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
+                            const Floats dy = drop(load(normed_gradient + start + c, left), c);
+                            const Floats value = (load(added + start + c, left) - at.mean) * at.rstd;
+                            const Floats dx = dy * load(weight + c, left);
+                            add_to(weight_sums + c, dy * value);
+                            add_to(norm_bias_sums + c, dy);
+                            total += dx;
+                            product += dx * value;
+                            store(scaled + c, dx);
+                            store(normal + c, value);
+                        });
                     });
                     mean = sum(total) * share;
                     projection = sum(product) * share;
@@ -120,78 +125,6 @@ void add_norm_backward(int64_t rows, int64_t columns, const R* added, const Stat
     add_chunks(partial.data, chunks.count, 3 * stride, columns, norm_gradients);
     add_chunks(partial.data + stride, chunks.count, 3 * stride, columns, norm_gradients + columns);
     if (bias_gradient) add_chunks(partial.data + 2 * stride, chunks.count, 3 * stride, columns, bias_gradient);
-}
-
-// y = dropout(layer norm(x)).
-template <typename T>
-void norm_dropout_forward(int64_t rows, int64_t columns, const T* x, const float* weight, const float* norm_bias, float eps,
-                          Dropout dropout, T* y, Statistics* saved, int threads) {
-#pragma omp parallel num_threads(threads)
-    {
-        Buffer buffer(rounded_up(columns, kWidth));
-        float* values = buffer.data;
-#pragma omp for schedule(static)
-        for (int64_t row = 0; row < rows; ++row) {
-            const int64_t start = row * columns;
-            each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA { store(values + c, load(x + start + c, left)); });
-            const Statistics at = statistics(values, columns, eps);
-            saved[row] = at;
-            with_dropout(dropout, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
-                each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
-                    Floats value = (load(values + c) - at.mean) * at.rstd * load(weight + c, left);
-                    if (norm_bias) value += load(norm_bias + c, left);
-                    store(y + start + c, drop(value, c), left);
-                });
-            });
-        }
-    }
-}
-
-// norm_gradients: float[2, columns], the weight's and the norm bias's.
-template <typename T>
-void norm_dropout_backward(int64_t rows, int64_t columns, const T* x, const Statistics* saved, const float* weight, Dropout dropout,
-                           const T* gradient, T* x_gradient, float* norm_gradients, int threads) {
-    const Chunks chunks(rows);
-    const int64_t stride = rounded_up(columns, kWidth);
-    Buffer partial(2 * chunks.count * stride);
-    const float share = 1.0f / static_cast<float>(columns);
-#pragma omp parallel num_threads(threads)
-    {
-        const NoDenormals guard;
-        Buffer buffer(2 * stride);
-        float* scaled = buffer.data;
-        float* normal = buffer.data + stride;
-#pragma omp for schedule(static)
-        for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-            float* weight_sums = partial.data + 2 * chunk * stride;
-            float* norm_bias_sums = weight_sums + stride;
-            std::memset(weight_sums, 0, static_cast<size_t>(2 * stride) * 4);
-            for (int64_t row = chunks.begin(chunk); row < chunks.end(chunk); ++row) {
-                const int64_t start = row * columns;
-                const Statistics at = saved[row];
-                Floats total{}, product{};
-                with_dropout(dropout, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
-                    each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
-                        const Floats dy = drop(load(gradient + start + c, left), c);
-                        const Floats value = (load(x + start + c, left) - at.mean) * at.rstd;
-                        const Floats dx = dy * load(weight + c, left);
-                        add_to(weight_sums + c, dy * value);
-                        add_to(norm_bias_sums + c, dy);
-                        total += dx;
-                        product += dx * value;
-                        store(scaled + c, dx);
-                        store(normal + c, value);
-                    });
-                });
-                const float mean = sum(total) * share, projection = sum(product) * share;
-                each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
-                    store(x_gradient + start + c, (load(scaled + c) - mean - load(normal + c) * projection) * at.rstd, left);
-                });
-            }
-        }
-    }
-    add_chunks(partial.data, chunks.count, 2 * stride, columns, norm_gradients);
-    add_chunks(partial.data + stride, chunks.count, 2 * stride, columns, norm_gradients + columns);
 }
 
 }  // namespace
