@@ -48,8 +48,6 @@ class ModelConfig(Section):
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = "cls"
     """sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding output and last;
     of the last two"""
-    residual: Literal["bf16", "fp32"] = "fp32"
-    """type of the residual stream under train.precision bf16; bf16 halves its memory, and rounds every sum"""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
@@ -60,11 +58,11 @@ class ModelConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, value: Any) -> Any:
-        return without_former(value, "layer_code", "own")
+        return without_former(without_former(value, "layer_code", "own"), "residual", "fp32")
 
     def architecture(self) -> dict[str, Any]:
         """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""
-        sizes = self.model_dump(exclude={"init", "pooling", "residual"}, exclude_none=True)
+        sizes = self.model_dump(exclude={"init", "pooling"}, exclude_none=True)
         return sizes | {"intermediate_size": self.intermediate_size or 4 * self.hidden_size}
 
     @field_validator("init")

@@ -123,8 +123,7 @@ def _elements_of_muon(config: Config, module: nn.Module) -> int:
 
 
 def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceEncoder:
-    model = config.model
-    encoder = build_encoder(sizes, tokenizer, model.pooling, model.residual)
+    encoder = build_encoder(sizes, tokenizer, config.model.pooling)
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     return encoder

@@ -71,15 +71,13 @@ _MODERNBERT_NAMES = _BERT_NAMES | {
 }
 
 
-def _roberta_family() -> Family:
-    return Family(_roberta_head, _behind_padding, _BERT_NAMES)
-
+_ROBERTA = Family(_roberta_head, _behind_padding, _BERT_NAMES)
 
 FAMILIES: dict[str, Family] = {
     "bert": Family(lambda lm, hidden: lm.cls.predictions.transform(hidden), _no_offset, _BERT_NAMES),
-    "roberta": _roberta_family(),
-    "xlm-roberta": _roberta_family(),
-    "camembert": _roberta_family(),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
     "distilbert": Family(_distilbert_head, _no_offset, _DISTILBERT_NAMES),
     "electra": Family(lambda lm, hidden: lm.generator_predictions(hidden), _no_offset, _BERT_NAMES),
     "modernbert": Family(lambda lm, hidden: lm.head(hidden), _no_offset, _MODERNBERT_NAMES),

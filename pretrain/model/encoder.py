@@ -28,8 +28,6 @@ limit_kernel_cache()  # at import: oneDNN looks once, at the first product of th
 
 VOCABULARY_MULTIPLE = 128
 """What the width of logits is filled up to on a GPU."""
-RESIDUALS = {"bf16": torch.bfloat16, "fp32": torch.float32}
-"""`model.residual` -> type of the residual stream under bfloat16 products."""
 
 
 class SentenceEncoder(nn.Module):
@@ -41,20 +39,13 @@ class SentenceEncoder(nn.Module):
     `torch.autocast` for bfloat16 or float16: sentence vectors and losses are float32 all the same.
     """
 
-    def __init__(
-        self,
-        lm: PreTrainedModel,
-        pooling: str = "mean",
-        head: nn.Module | None = None,
-        residual: str = "fp32",
-    ):
+    def __init__(self, lm: PreTrainedModel, pooling: str = "mean", head: nn.Module | None = None):
         """
         Args:
             lm: a masked language model of a supported family. Its embedding block and layers are replaced in
                 place by own ones (`pretrain.model.layer`); weights and names stay.
             head: what sentence vectors [N, H] by `pooling` go through, of an export that keeps one. (Heads in
                 training are the objective's.)
-            residual: type of the residual stream under bfloat16 products, of `RESIDUALS`.
         """
         super().__init__()
         self.family = family_of(lm.config.model_type)
@@ -69,7 +60,6 @@ class SentenceEncoder(nn.Module):
         """Whether vectors by the encoder's own pooling have length 1 in use; training goes without."""
         self.random_head = False
         """Whether the masked-language head was not in the checkpoint, and starts at random values."""
-        self.residual = RESIDUALS[residual]
         install(lm)
         self._left_out: list[Tensor] = []
         self._copies: Copies | None = None
@@ -243,9 +233,8 @@ class SentenceEncoder(nn.Module):
         dtype = self.lm.dtype
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
-        residual = dtype
-        if dtype in (torch.bfloat16, torch.float16):  # float16 would overflow where the stream has grown
-            residual = self.residual if dtype == torch.bfloat16 else torch.float32
+        # the residual stream: float16 would overflow where it has grown, bfloat16 round every sum
+        residual = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
         run = Pass(row.layout, kernels_for(device, dtype), row.keys, dtype, residual, self._copies)
         with torch.autocast(device.type, enabled=False):
             hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
@@ -278,19 +267,14 @@ def fills_up(weight: Tensor) -> bool:
     return device == "cuda" and torch.is_autocast_enabled(device) and not hasattr(weight, "ds_id")
 
 
-def build_encoder(
-    architecture: Mapping[str, Any],
-    tokenizer: Any,
-    pooling: str = "mean",
-    residual: str = "fp32",
-) -> SentenceEncoder:
+def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str = "mean") -> SentenceEncoder:
     """Build a randomly initialised encoder of the given sizes (keys: `architectures.config_from`).
 
     Draws from torch's global generator: seed it first. Parameters are float32.
     """
     config = config_from(architecture, tokenizer)
     lm = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
-    return SentenceEncoder(lm, pooling, None, residual)
+    return SentenceEncoder(lm, pooling)
 
 
 def load_encoder(
@@ -299,7 +283,6 @@ def load_encoder(
     pooling: str = "mean",
     dropout: float | None = None,
     attention_dropout: float | None = None,
-    residual: str = "fp32",
 ) -> SentenceEncoder:
     """Load the encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`.
 
@@ -336,7 +319,7 @@ def load_encoder(
         raise UserError(f"'{source}' is incomplete: no weights for {missing[0]} ({len(missing)} missing).")
     check_tokenizer(lm.config.vocab_size, tokenizer, source)
     _add_rows(lm, len(tokenizer))
-    encoder = SentenceEncoder(lm, pooling, None, residual)
+    encoder = SentenceEncoder(lm, pooling)
     encoder.random_head = bool(report["missing_keys"])
     return encoder
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pretrain.common.errors import UserError
 from pretrain.model.attention import PackedLayout
 
 HALF = (torch.float16, torch.bfloat16)
@@ -20,24 +19,11 @@ _LARGEST_HEAD = 256
 _HEAD_MULTIPLE = 8
 
 
-def takes_flash(qkv: Tensor, deterministic: bool = False) -> bool:
-    """Return whether the kernel takes tensors like `qkv` [..., D].
-
-    deterministic: the backward must give the same bits again.
-
-    Raises:
-        UserError: so it must, and the process does not ask for it, which the kernel alone follows.
-    """
+def takes_flash(qkv: Tensor) -> bool:
+    """Return whether the kernel takes tensors like `qkv` [..., D]."""
     if qkv.dtype not in HALF or qkv.shape[-1] > _LARGEST_HEAD or not _runs_flash(qkv.device):
         return False
-    if not torch.backends.cuda.is_flash_attention_available():
-        return False
-    if deterministic and not torch.are_deterministic_algorithms_enabled():
-        raise UserError(
-            "the model's config asks for deterministic_flash_attn, which torch's kernel does for a whole "
-            "process only: set --train.deterministic true, or take it out of the config."
-        )
-    return True
+    return torch.backends.cuda.is_flash_attention_available()
 
 
 def attend(qkv: Tensor, layout: PackedLayout, dropout: float, half_window: int | None) -> Tensor:

@@ -89,8 +89,7 @@ class ProjectionHead(nn.Module):
         others'.
         """
         norms = self._norms()
-        if len(norms) != len(statistics):
-            raise ValueError(f"statistics of {len(statistics)} batch norms for a head that has {len(norms)}.")
+        assert len(norms) == len(statistics)
         for norm, values in zip(norms, statistics):
             norm.fixed = values
         try:

@@ -24,7 +24,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from pretrain.common.errors import UserError
 from pretrain.model.attention import PackedLayout
 from pretrain.model.flash import attend, takes_flash
 from pretrain.model.kernels import Kernels
@@ -58,11 +57,9 @@ class Pass:
             return None
         return Dropout(rate, self.keys, site_of(layer, place))
 
-    def attend(
-        self, qkv: Tensor, half_window: int | None, dropout: Dropout | None, deterministic: bool = False
-    ) -> Tensor:
+    def attend(self, qkv: Tensor, half_window: int | None, dropout: Dropout | None) -> Tensor:
         """Attend within each sequence: qkv [T, 3, heads, D] -> [T, heads * D]."""
-        if takes_flash(qkv, deterministic):
+        if takes_flash(qkv):
             rate = 0.0 if dropout is None else dropout.rate
             return attend(qkv, self.layout, rate, half_window).flatten(1)
         scale = qkv.shape[-1] ** -0.5
@@ -154,24 +151,8 @@ class Embeddings(nn.Module):
         setattr(self, self.norm_name, EmbeddingNorm(getattr(library, self.norm_name)))
         self.rate = rate
 
-    def forward(
-        self,
-        ids: Tensor | None = None,
-        positions: Tensor | None = None,
-        token_types: Tensor | None = None,
-        run: Pass | None = None,
-        **of_library: object,
-    ) -> Tensor:
-        """ids, positions, token_types: int64[T]; token_types None: all 0. Returns [T, H].
-
-        Raises:
-            UserError: the library's model was called itself, which would hand on what own layers don't take.
-        """
-        if run is None:
-            raise UserError(
-                "a model with own layers takes packed rows, without attention_mask: call it through "
-                "pretrain.model.encoder.SentenceEncoder, or load its folder with another attn_implementation."
-            )
+    def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor | None, run: Pass) -> Tensor:
+        """ids, positions, token_types: int64[T]; token_types None: all 0. Returns [T, H]."""
         x = (self.tok_embeddings if hasattr(self, "tok_embeddings") else self.word_embeddings)(ids)
         if hasattr(self, "token_type_embeddings"):
             x = x + self.token_type_embeddings(torch.zeros_like(ids) if token_types is None else token_types)
@@ -278,7 +259,6 @@ class PreNormLayer(GradientCheckpointingLayer):
         self.number, self.heads = number, config.num_attention_heads
         self.kind = config.layer_types[number]
         self.half_window = config.sliding_window if self.kind == "sliding_attention" else None
-        self.deterministic = config.deterministic_flash_attn
         self.activation = _activation(config.hidden_activation)
         self.rate, self.attention_rate = config.mlp_dropout, config.attention_dropout
 
@@ -289,7 +269,7 @@ class PreNormLayer(GradientCheckpointingLayer):
         qkv = run.product(normed, attention.Wqkv).unflatten(1, (3, self.heads, -1))
         qkv = run.kernels.rotate(qkv, *run.rotary[self.kind])
         dropout = run.dropout(self.attention_rate, self.number, PROBABILITIES)
-        attended = run.attend(qkv, self.half_window, dropout, self.deterministic)
+        attended = run.attend(qkv, self.half_window, dropout)
         added = run.product(attended, attention.Wo)
         dropout = run.dropout(self.attention_rate, self.number, ATTENTION)
         hidden, normed = self._add(hidden, added, self.mlp_norm, dropout, run)
@@ -362,10 +342,7 @@ def layer_matrices(module: nn.Module) -> set[int]:
 def install(lm: PreTrainedModel) -> None:
     """Replace the library's embedding block and layers by ours, in place; parameters keep their names."""
     config, layers = lm.config, layers_of(lm)
-    if config.model_type not in (*POST_NORM, "modernbert"):
-        raise ValueError(
-            f"own layers do not know the parts of '{config.model_type}'; add a row to POST_NORM."
-        )
+    assert config.model_type in (*POST_NORM, "modernbert")
     names = POST_NORM.get(config.model_type)
     rate = config.embedding_dropout if names is None else getattr(config, names.dropout)
     lm.base_model.embeddings = Embeddings(lm.base_model.embeddings, rate)

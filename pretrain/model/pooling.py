@@ -60,10 +60,7 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
         means = _mean(states.last, states)
         if SECOND_STATE[check_pooling(pooling)] is None:
             return means
-        if states.second is None:
-            raise ValueError(
-                f"pooling '{pooling}' needs a second hidden state; ask the encoder for it in forward_packed."
-            )
+        assert states.second is not None
         return (means + _mean(states.second, states)) / 2
 
 

@@ -109,8 +109,7 @@ class Augcse(Objective):
         if context.labels is None:
             raise UserError(
                 "augcse needs to know the augmentations: set augment.augmented to alternatives, 'a|b|c', or "
-                "use data "
-                "with labels"
+                "use data with labels"
             )
         nothing_changed = context.labels == self.number_of_labels - 1
         labels = {"augmentation": context.labels, "bool": (~nothing_changed).long()}.get(self.settings.labels)

@@ -75,10 +75,8 @@ class Diffcse(Objective):
         if self.sequence_roles and longest > self.most_positions:
             raise UserError(
                 f"objective.diffcse.generator={self.settings.generator} takes {self.most_positions} "
-                "positions, and "
-                f"there are sequences of up to {longest} tokens: name one with more, or prepare the "
-                "data with "
-                f"max_length {self.most_positions}"
+                f"positions, and there are sequences of up to {longest} tokens: name one with more, or "
+                f"prepare the data with max_length {self.most_positions}"
             )
 
     def weights(self, step: int) -> dict[str, float]:
@@ -211,8 +209,7 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
     if source is None:
         raise UserError(
             "diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
-            "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased; an export of ours "
-            "will do)"
+            "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased)"
         )
     try:
         config = pretrained(AutoConfig, source)
@@ -224,8 +221,7 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
     if missing := sorted(report["missing_keys"]):
         raise UserError(
             f"objective.diffcse.generator={source} is no masked language model: it has no weights for "
-            f"{missing[0]} ({len(missing)} missing), and would replace tokens at random. Name one with a "
-            "masked-language head"
+            f"{missing[0]} ({len(missing)} missing)"
         )
     if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
         raise UserError(

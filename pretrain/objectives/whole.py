@@ -53,8 +53,7 @@ class WholeObjective(nn.Module):
             guide: the encoder that `objective.false_negatives.guide` names, if it names one.
         """
         super().__init__()
-        if (guide is None) != (config.objective.guide is None):
-            raise ValueError(f"objective.false_negatives.guide is {config.objective.guide}, given is {guide}")
+        assert (guide is None) == (config.objective.guide is None)
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
         self._guide = [guide]
         self.terms = Terms(terms)
@@ -74,26 +73,20 @@ class WholeObjective(nn.Module):
         first = config.batch_sizes.start
         if first < smallest:
             key = "train.batch_start" if config.train.batch_warmup_steps else "train.global_batch"
-            raise UserError(
-                f"{key}={first} is too small for objective "
-                f"{config.objective.name}, "
-                f"which needs {smallest} sequences or more"
-            )
+            name = config.objective.name
+            raise UserError(f"{key}={first} is too small for objective {name}, which needs {smallest}")
         self.smallest_batch = smallest
         keeping = {name: term.kept_head for name, term in terms.items() if term.kept_head is not None}
         if len(keeping) > 1:
             raise UserError(
-                f"objective {config.objective.name}: {' and '.join(keeping)} each keep a head for use, and "
-                "sentence "
-                "vectors can go through one only; let one keep it (objective.simcse.keep_head)"
+                f"objective {config.objective.name}: {' and '.join(keeping)} each keep a head for use; let "
+                "one keep it (objective.simcse.keep_head)"
             )
         for name, head in keeping.items():
             if not is_simcse_head(head):
                 raise UserError(
-                    f"objective {config.objective.name}: the head that {name} keeps for use is not one "
-                    "linear map of "
-                    "d to d, with bias, and tanh, which is what exports can hold; make it by "
-                    "pretrain.model.heads.simcse_head(d), or keep none"
+                    f"objective {config.objective.name}: exports cannot hold the head that {name} keeps for "
+                    "use; make it by pretrain.model.heads.simcse_head(d), or keep none"
                 )
 
     def require_positions(self, longest: int) -> None:

@@ -77,7 +77,6 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             model.pooling,
             given.get("dropout"),
             given.get("attention_dropout"),
-            model.residual,
         )
         built = architecture_of(encoder.lm.config)
         if wrong := [key for key in SIZES if given.get(key) is not None and given[key] != built[key]]:
@@ -85,7 +84,7 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             raise UserError(f"a checkpoint keeps its sizes: {model.init} has {has}. Leave that out")
         config.model = model.model_copy(update=built)
     else:
-        encoder = build_encoder(model.architecture(), tokenizer, model.pooling, model.residual)
+        encoder = build_encoder(model.architecture(), tokenizer, model.pooling)
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     # now, rather than on one rank at some step

@@ -29,19 +29,6 @@ GUIDE = "guide"
 FIXED = ("shards", "manifest", "tokenizer")
 """Inputs that cannot change within a run: they decide what a position in the data, or an id, means."""
 
-_REMEDIES = {
-    "shards": "point --data at the data of that run, or --data.sets at its sets with their weights",
-    "manifest": "put back the manifest.json that the run began with",
-    "tokenizer": "point --data at the data of that run",
-    "held-out shards": "put the held-out shards back",
-    "parser": "point --data at the data that was parsed by it",
-    "rules": "use the version of the code that the run began with",
-    "synonyms": "name that table with --augment.synonyms",
-    "wordnet": "name that one in CLEAR_WORDNET",
-    "guide": "name that encoder with --objective.false_negatives.guide",
-}
-_OTHER_REMEDY = "put it back, or name it in the specification or in the environment"
-
 
 def collect(config: Config, views: Sequence[ViewSpec], train: ShardReader, heldout: ShardReader) -> Inputs:
     """Hash everything that decides a batch of the run, on rank 0 for all. Collective.
@@ -124,10 +111,11 @@ def require_same(
         raise UserError(f"checkpoint.accept: {names} cannot change within a run; start a new one with --init")
     if refused := [name for name in differ if name not in accepted]:
         lines = [f"{source} was trained with other inputs than this start has:"]
-        for name in refused:
-            change = f"{name} was {_short(before[name])}, is {_short(now[name])}"
-            lines.append(f"  {change}: {_REMEDIES.get(name, _OTHER_REMEDY)}")
-        lines.append("Or start a new run from its export with --init.")
+        lines += [f"  {name} was {_short(before[name])}, is {_short(now[name])}" for name in refused]
+        lines.append(
+            "Put them back (data is named by --data or --data.sets, others by the recipe or the environment; "
+            "rules are of the code's version), or start a new run from its export with --init."
+        )
         if free := [name for name in refused if name not in FIXED]:
             names = ",".join([*accepted, *free])
             lines.append(f"To continue with the present ones: --checkpoint.accept '{names}'.")

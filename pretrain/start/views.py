@@ -149,16 +149,8 @@ def _binned(lengths: np.ndarray, bins: int) -> np.ndarray:
 def require_different_views(config: Config, data: Data, objective: WholeObjective, spec: BatchSpec) -> None:
     """Refuse views of the same tokens under an encoder without dropout.
 
-    Their vectors are equal, whatever the encoder does: every positive has a cosine of 1 from the start, and a
-    contrastive loss can only push sentences apart. Objectives of the user's own are not looked at: they may
-    draw a difference themselves.
-
-    Args:
-        config: the run's, with the dropouts of the model that was built.
-        spec: of the run's batches.
-
-    Raises:
-        UserError: all views that a loss compares are one text, without augmentation.
+    Their vectors are equal, and a contrastive loss can only push sentences apart. Objectives of the user's
+    own may draw a difference themselves.
     """
     if config.model.dropout or config.model.attention_dropout:
         return
@@ -176,7 +168,6 @@ def require_different_views(config: Config, data: Data, objective: WholeObjectiv
         specs = ", ".join(dict.fromkeys(f"{role} {config.augment.of_role(role)}" for role in roles))
         raise UserError(
             f"the objective {name} compares views of a sentence that are the same tokens (augment: {specs}), "
-            "and the model has no dropout: the loss could only push sentences apart. Set an augmentation "
-            "(--aug del-span,reorder) or dropout (--model.dropout 0.1), train on data with a column "
-            f"`positive`, or leave the loss out (objective.{section}.weight 0)"
+            "and the model has no dropout. Set an augmentation (--aug del-span,reorder) or dropout "
+            "(--model.dropout 0.1), or train on data with a column `positive`"
         )

@@ -39,13 +39,9 @@ class Reduction(ABC):
         """Add the gradient of a scalar; final: it is the last of the step."""
 
 
-def reduction_of(engine, overlap: bool = True) -> Reduction:
-    """Return the reduction for the engine's ZeRO stage.
-
-    overlap: at ZeRO 0 and 1, send buckets while the last backward pass runs, and not after it. Either way
-        the same buckets are summed in the same order, so it changes no bit.
-    """
-    return Coalesced(engine) if int(engine.zero_optimization_stage()) > 1 else Buckets(engine, overlap)
+def reduction_of(engine) -> Reduction:
+    """Return the reduction for the engine's ZeRO stage."""
+    return Coalesced(engine) if int(engine.zero_optimization_stage()) > 1 else Buckets(engine)
 
 
 class Coalesced(Reduction):
@@ -84,7 +80,8 @@ class Buckets(Reduction):
     (1 + 2^-8)^W - 1 times the mean over ranks of its absolute values.
     """
 
-    def __init__(self, engine, overlap: bool):
+    def __init__(self, engine, overlap: bool = True):
+        """overlap: send while the last backward pass runs, and not after it, which changes no bit."""
         super().__init__(engine)
         self.world, self.overlap = dist.get_world_size(), overlap
         self.dtype: torch.dtype = engine.communication_data_type

@@ -101,7 +101,6 @@ class WholeBatch:
         clock: Stopwatch | None = None,
         mask_duplicates: bool = True,
         balance: Balance = "off",
-        overlap: bool = True,
         lanes: int | None = None,
     ):
         """
@@ -113,7 +112,6 @@ class WholeBatch:
             clock: where to book the time of encode, loss and backward.
             mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
             balance: when sequences change ranks before a pass (`pretrain.step.balance`).
-            overlap: send gradients while the last backward pass runs (`pretrain.step.reduction`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
         """
         self.engine, self.seed, self.budget = engine, seed, budget
@@ -125,7 +123,7 @@ class WholeBatch:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.lanes = lanes or self.world
         self.device = engine.device
-        self.reduction = reduction_of(engine, overlap)
+        self.reduction = reduction_of(engine)
         # What the ranks agree on before a step is about numbers of the host. Over NCCL it would wait for all
         # that the device has to do.
         self.hosts = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")

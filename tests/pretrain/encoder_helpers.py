@@ -34,12 +34,10 @@ def make_tokenizer(*more: str) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def make_encoder(
-    family: str, pooling: str = "mean", residual: str = "fp32", **more: object
-) -> SentenceEncoder:
+def make_encoder(family: str, pooling: str = "mean", **more: object) -> SentenceEncoder:
     torch.manual_seed(0)
     more = ({"local_attention": 8} if family == "modernbert" else {}) | more
-    return build_encoder({"type": family} | SIZES | more, make_tokenizer(), pooling, residual)
+    return build_encoder({"type": family} | SIZES | more, make_tokenizer(), pooling)
 
 
 def random_ids(lengths: torch.Tensor, seed: int = 1) -> torch.Tensor:

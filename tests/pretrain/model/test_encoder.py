@@ -230,14 +230,6 @@ def test_an_empty_sequence_is_an_error():
         make_encoder("bert").embed(torch.tensor([5, 6]), torch.tensor([1, 0, 1]))
 
 
-def test_a_padded_call_is_an_error_that_says_what_to_do():
-    encoder = make_encoder("bert")
-    with pytest.raises(UserError, match="SentenceEncoder"):
-        encoder.lm(torch.ones(2, 4, dtype=torch.long))
-    with pytest.raises(UserError, match="attention_mask"):
-        encoder.lm(torch.ones(2, 4, dtype=torch.long), attention_mask=torch.ones(2, 4, dtype=torch.long))
-
-
 def test_an_unknown_type_lists_the_known():
     with pytest.raises(UserError, match=r"'t5' is not supported.*modernbert"):
         build_encoder({"type": "t5"} | SIZES, make_tokenizer())

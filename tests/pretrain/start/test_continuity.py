@@ -90,7 +90,6 @@ def test_what_may_change_is_what_the_documentation_lists():
         ("objective.contrastive.projection_layers", "1"),
         ("objective.mask_duplicates", "false"),
         ("model.dropout", "0"),
-        ("model.residual", "bf16"),
     ],
 )
 def test_what_makes_a_run_another_is_refused_by_name(key, value):

@@ -51,7 +51,6 @@ def test_a_resume_with_another_synonym_table_is_refused_and_may_be_accepted(tiny
         command(tiny_data, run, **flags, checkpoint__resume="auto"),
         f"synonyms was {first[:12]} ({table})",
         second[:12],
-        "--augment.synonyms",
         "--init",
         "--checkpoint.accept 'synonyms'",
     )
