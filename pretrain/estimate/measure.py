@@ -26,7 +26,7 @@ from pretrain.model.encoder import SentenceEncoder, build_encoder
 from pretrain.model.kernels.native import VARIABLE
 from pretrain.model.layer import layer_matrices
 from pretrain.objectives import WholeObjective, build_objective
-from pretrain.step.model import Embed, SentenceModel
+from pretrain.step.model import SentenceModel
 from pretrain.telemetry.throughput import model_flops
 
 MOMENTS = 2
@@ -201,6 +201,6 @@ def saved_bytes(model: nn.Module, row: MicroBatch) -> tuple[int, int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        vectors = model(Embed(row))  # held until all is counted: freed memory would be counted twice
+        vectors = model.embed(row)  # held until all is counted: freed memory would be counted twice
     del vectors
     return sum(kept.values()), rounded_rows(row.ids.numel())

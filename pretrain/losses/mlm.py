@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pretrain.common.memory import rounded_rows
-from pretrain.model.kernels import fused, kernels_for
-from pretrain.model.kernels.fused import IGNORED, scaled
+from pretrain.model.kernels import kernels_for
+from pretrain.model.kernels.plain import IGNORED, cross_entropy_sum
 
 if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
@@ -50,11 +49,9 @@ def masked_lm_loss(
     tiles += [(hidden[:0], labels[:0])] * (_agreed_count(encoder, len(tiles)) - len(tiles))
 
     def tile_loss(states: Tensor, targets: Tensor) -> Tensor:
-        logits, vocabulary = encoder.filled_logits(states), encoder.vocab_size
+        logits = encoder.filled_logits(states)
         kernels = kernels_for(logits.device, logits.dtype)
-        if kernels is fused and logits.dtype != torch.float64:
-            return fused.cross_entropy_sum(logits, targets, vocabulary)
-        return cross_entropy_sum(logits[:, :vocabulary], targets)
+        return kernels.cross_entropy_sum(logits, targets, encoder.vocab_size)
 
     if len(tiles) == 1 or not torch.is_grad_enabled():
         return torch.stack([tile_loss(states, targets) for states, targets in tiles]).sum()
@@ -89,40 +86,6 @@ def _round_up(positions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return pad(positions, (0, filler)), pad(labels, (0, filler), value=IGNORED)
 
 
-def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum -log softmax(logits)[label] over rows: float32, or float64 from float64.
-
-    logits: [P, V]. labels: int64[P].
-
-    Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in
-    the logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three
-    times.
-    """
-    return _CrossEntropySum.apply(logits, labels)
-
-
-class _CrossEntropySum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        ignored = (labels == IGNORED)[:, None]
-        target = labels.clamp(min=0)[:, None]
-        log_sum = wide.logsumexp(1, keepdim=True)
-        loss = (log_sum - wide.gather(1, target)).masked_fill(ignored, 0.0).sum()
-        if ctx.needs_input_grad[0]:
-            gradient = (wide - log_sum).exp_()
-            gradient.scatter_add_(1, target, gradient.new_full(target.shape, -1.0))
-            gradient.masked_fill_(ignored, 0.0)
-            ctx.save_for_backward(gradient.to(logits.dtype))
-        return loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, upstream: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = ctx.saved_tensors
-        return scaled(gradient, upstream), None
-
-
 def replaced_token_loss(logits: Tensor, replaced: Tensor, lengths: Tensor) -> Tensor:
     """SUM over the tokens of -log p(replaced or not): a scalar, float32 (float64 from float64).
 
@@ -142,4 +105,4 @@ def replaced_token_loss(logits: Tensor, replaced: Tensor, lengths: Tensor) -> Te
     if tokens < len(labels):
         labels = torch.cat([labels[:tokens], labels.new_full((len(labels) - tokens,), IGNORED)])
     with torch.autocast(logits.device.type, enabled=False):
-        return cross_entropy_sum(logits, labels)
+        return cross_entropy_sum(logits, labels, 2)

@@ -15,6 +15,7 @@ made once for as long as the weights stay.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pretrain.model.attention import PackedLayout
 from pretrain.model.flash import attend, takes_flash
-from pretrain.model.kernels import Kernels
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
 
 Copies = dict[tuple[object, ...], Tensor]
@@ -45,7 +45,7 @@ class Pass:
     """
 
     layout: PackedLayout
-    kernels: Kernels
+    kernels: ModuleType
     keys: Tensor | None
     dtype: torch.dtype
     residual: torch.dtype

@@ -297,9 +297,11 @@ class _First:
 
     def _look(self, name: str, module: nn.Module, inputs: tuple, output: Any) -> None:
         if self.module is None and not _finite(output):
-            given = not _finite(inputs) if name else not _finite(getattr(inputs[0], "views", ()))
-            what = f"{name} ({type(module).__name__})" if name else f"the losses ({type(inputs[0]).__name__})"
-            self.module = int(given), what
+            given = inputs if name else inputs[0].arguments
+            what = (
+                f"{name} ({type(module).__name__})" if name else f"the losses ({inputs[0].method.__name__})"
+            )
+            self.module = int(not _finite(given)), what
 
     def _look_at_gradient(self, name: str, gradient: Tensor) -> None:
         if self.parameter is None and not _finite(gradient):

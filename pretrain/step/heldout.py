@@ -24,7 +24,7 @@ from pretrain.data.pipelines import build_for
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 from pretrain.data.worker import clip, with_prompt
 from pretrain.model.modules import evaluation_mode
-from pretrain.step.model import EmbedForUse, MaskedLoss
+from pretrain.step.model import Request, SentenceModel
 
 PARTNER_OF_ITSELF = "crop:rate=0.7"  # the view to be found where training's are told apart by dropout alone
 PARTNER_TEMPERATURE = 0.05  # SimCSE's; the same for all objectives, so that their held-out losses compare
@@ -117,7 +117,7 @@ class Heldout:
     def _masked_loss(self, engine) -> float:
         total = torch.zeros((), dtype=torch.float64, device=engine.device)
         for row in _my_share(self.masked, self.budget, engine.device):
-            total += engine.module(MaskedLoss(row))
+            total += engine.module(Request(SentenceModel.masked_loss, row))
         dist.all_reduce(total)
         return total.item() / max(1, len(self.masked.positions))
 
@@ -127,7 +127,7 @@ def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
     vectors = torch.zeros(len(sequences), engine.module.encoder.hidden_size, device=engine.device)
     with torch.no_grad():
         for row in _my_share(sequences, budget, engine.device):
-            vectors[row.rows] = engine.module(EmbedForUse(row))
+            vectors[row.rows] = engine.module(Request(SentenceModel.embed_for_use, row))
     dist.all_reduce(vectors)
     return vectors.cpu().numpy()
 

@@ -1,16 +1,14 @@
 """The module that DeepSpeed wraps: encoder and objective, entered by requests.
 
 All work goes through `SentenceModel.forward(request)`, because the engine's forward is where ZeRO-3 gathers
-parameters. A request says what to compute and of what; its class says how, and the type of the answer.
+parameters. A request names a method of the model, and has its arguments.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +18,6 @@ from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import BatchContext, Views, WholeObjective
-
-Answer = TypeVar("Answer")
 
 
 class SentenceModel(nn.Module):
@@ -44,8 +40,8 @@ class SentenceModel(nn.Module):
                 if id(parameter) not in shared:
                     parameter.requires_grad_(False)
 
-    def forward(self, request: Request[Answer]) -> Answer:
-        return request.answer(self)
+    def forward(self, request: Request) -> Any:
+        return request.method(self, *request.arguments)
 
     @contextmanager
     def weights_unchanged(self) -> Iterator[None]:
@@ -69,125 +65,68 @@ class SentenceModel(nn.Module):
             return torch.autocast(device, enabled=False)
         return torch.autocast(device, dtype=DTYPES[self.precision])
 
+    # -- what a request may ask for
 
-class Request(ABC, Generic[Answer]):
-    """One computation of a `SentenceModel`."""
-
-    @abstractmethod
-    def answer(self, model: SentenceModel) -> Answer: ...
-
-
-@dataclass(frozen=True)
-class Embed(Request[Tensor]):
-    """Embed a packed row: sentence vectors float32[n, d] (float64 from a float64 model)."""
-
-    row: MicroBatch
-
-    def answer(self, model: SentenceModel) -> Tensor:
-        with model.autocast(self.row):
-            vectors = model.encoder.embed(self.row.ids, self.row.lengths, keys=self.row.keys)
+    def embed(self, row: MicroBatch) -> Tensor:
+        """Embed a packed row: sentence vectors float32[n, d] (float64 from a float64 model)."""
+        with self.autocast(row):
+            vectors = self.encoder.embed(row.ids, row.lengths, keys=row.keys)
         return vectors if vectors.dtype == torch.float64 else vectors.float()
 
-
-@dataclass(frozen=True)
-class EmbedForUse(Request[Tensor]):
-    """Embed a packed row as evaluations and exports do: `Embed`, and the head that is kept, if any."""
-
-    row: MicroBatch
-
-    def answer(self, model: SentenceModel) -> Tensor:
-        vectors, head = Embed(self.row).answer(model), model.objective.kept_head
+    def embed_for_use(self, row: MicroBatch) -> Tensor:
+        """Embed a packed row as evaluations and exports do: `embed`, and the head that is kept, if any."""
+        vectors, head = self.embed(row), self.objective.kept_head
         return vectors if head is None else head(vectors)
 
+    def embed_by_momentum(self, row: MicroBatch) -> Tensor:
+        """Embed a packed row by the encoder that follows the trained one, without dropout or gradients."""
+        with torch.no_grad(), self.autocast(row):
+            return self.objective.momentum_encoder().copy.embed(row.ids, row.lengths).float()
 
-@dataclass(frozen=True)
-class EmbedByMomentum(Request[Tensor]):
-    """Embed a packed row by the encoder that follows the trained one, without dropout or gradients."""
-
-    row: MicroBatch
-
-    def answer(self, model: SentenceModel) -> Tensor:
-        with torch.no_grad(), model.autocast(self.row):
-            return model.objective.momentum_encoder().copy.embed(self.row.ids, self.row.lengths).float()
-
-
-@dataclass(frozen=True)
-class EmbedByGuide(Request[Tensor]):
-    """Embed a packed row by the guide of false negatives, without dropout or gradients."""
-
-    row: MicroBatch
-
-    def answer(self, model: SentenceModel) -> Tensor:
-        guide = model.objective.guide
+    def embed_by_guide(self, row: MicroBatch) -> Tensor:
+        """Embed a packed row by the guide of false negatives, without dropout or gradients."""
+        guide = self.objective.guide
         assert guide is not None  # the step has no such pass without one
-        with torch.no_grad(), model.autocast(self.row):
-            return guide.to(self.row.ids.device).embed(self.row.ids, self.row.lengths).float()
+        with torch.no_grad(), self.autocast(row):
+            return guide.to(row.ids.device).embed(row.ids, row.lengths).float()
+
+    def masked_loss(self, row: MicroBatch) -> Tensor:
+        """Sum the cross-entropies over a row's masked positions: a scalar."""
+        with self.autocast(row):
+            hidden = self.encoder.forward_packed(row.ids, row.lengths, row.keys)
+            return masked_lm_loss(self.encoder, hidden, row.positions, row.labels)
+
+    def sequence_loss(self, name: str, role: str, row: MicroBatch, condition: Tensor | None) -> Tensor:
+        """Sum a term's loss over the sequences of a row (`Objective.sequence_loss`): a scalar.
+
+        condition: [n, c], what the sequences' losses are conditioned on, or None.
+        """
+        term = self.objective.terms[name]
+        assert row.keys is not None and row.seed is not None  # the loss draws; a view's rows have both
+        with self.autocast(row):
+            return term.sequence_loss(self.encoder, role, row.ids, row.lengths, condition, row.keys, row.seed)
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        """Compute the sentence-level losses, by name, of the whole global batch's vectors."""
+        with torch.autocast(context.groups.device.type, enabled=False):
+            return self.objective.relate(views, context)
+
+    def conditions(self, views: Views, context: BatchContext) -> dict[str, dict[str, Tensor]]:
+        """Compute what sequence losses are conditioned on: term -> role -> [N, c]."""
+        with torch.autocast(context.groups.device.type, enabled=False):
+            return self.objective.conditions(views, context)
+
+    def touch_unused_heads(self, device: torch.device) -> Tensor:
+        """Compute a zero that depends on every head, for steps without sentence-level losses."""
+        with torch.autocast(device.type, enabled=False):
+            return self.objective.untrained_heads_touch(self.encoder.hidden_size, device)
 
 
-@dataclass(frozen=True)
-class MaskedLoss(Request[Tensor]):
-    """Sum the cross-entropies over a row's masked positions: a scalar."""
+class Request:
+    """One computation of a `SentenceModel`: `Request(SentenceModel.embed, row)`.
 
-    row: MicroBatch
-
-    def answer(self, model: SentenceModel) -> Tensor:
-        row = self.row
-        with model.autocast(row):
-            hidden = model.encoder.forward_packed(row.ids, row.lengths, row.keys)
-            return masked_lm_loss(model.encoder, hidden, row.positions, row.labels)
-
-
-@dataclass(frozen=True)
-class SequenceLoss(Request[Tensor]):
-    """Sum a term's loss over the sequences of a row (`Objective.sequence_loss`): a scalar.
-
-    condition: [n, c], what the sequences' losses are conditioned on, or None.
+    One object, so that the engine's hooks look at no tensor of the arguments.
     """
 
-    term: str
-    role: str
-    row: MicroBatch
-    condition: Tensor | None
-
-    def answer(self, model: SentenceModel) -> Tensor:
-        row, term = self.row, model.objective.terms[self.term]
-        assert row.keys is not None and row.seed is not None  # the loss draws; a view's rows have both
-        with model.autocast(row):
-            return term.sequence_loss(
-                model.encoder, self.role, row.ids, row.lengths, self.condition, row.keys, row.seed
-            )
-
-
-@dataclass(frozen=True)
-class Relate(Request[dict[str, Tensor]]):
-    """Compute the sentence-level losses, by name, of the whole global batch's vectors."""
-
-    views: Views
-    context: BatchContext
-
-    def answer(self, model: SentenceModel) -> dict[str, Tensor]:
-        with torch.autocast(self.context.groups.device.type, enabled=False):
-            return model.objective.relate(self.views, self.context)
-
-
-@dataclass(frozen=True)
-class Condition(Request[dict[str, dict[str, Tensor]]]):
-    """Compute what sequence losses are conditioned on: term -> role -> [N, c]."""
-
-    views: Views
-    context: BatchContext
-
-    def answer(self, model: SentenceModel) -> dict[str, dict[str, Tensor]]:
-        with torch.autocast(self.context.groups.device.type, enabled=False):
-            return model.objective.conditions(self.views, self.context)
-
-
-@dataclass(frozen=True)
-class TouchUnusedHeads(Request[Tensor]):
-    """Compute a zero that depends on every head, for steps without sentence-level losses."""
-
-    device: torch.device
-
-    def answer(self, model: SentenceModel) -> Tensor:
-        with torch.autocast(self.device.type, enabled=False):
-            return model.objective.untrained_heads_touch(model.encoder.hidden_size, self.device)
+    def __init__(self, method: Callable[..., Any], *arguments: Any):
+        self.method, self.arguments = method, arguments

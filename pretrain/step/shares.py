@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pretrain.objectives import BatchContext, Objective
 from pretrain.objectives.base import running_statistics_kept
-from pretrain.step.model import Relate, SentenceModel
+from pretrain.step.model import Request, SentenceModel
 from pretrain.telemetry.mechanisms import COSINE, SHARE
 
 
@@ -102,8 +102,9 @@ def _gradient_of(
     """
     vectors = whole.detach().requires_grad_()
     again = replace(context, surrogates=[], measures={}, probing=False)
+    views = dict(zip(model.objective.roles, vectors))
     with running_statistics_kept(model.objective):
-        losses = model(Relate(dict(zip(model.objective.roles, vectors)), again))
+        losses = model(Request(SentenceModel.relate, views, again))
     loss = weights[name] * losses[name] if name in losses else sum(again.surrogates)
     (gradient,) = torch.autograd.grad(loss, vectors, allow_unused=True)
     return torch.zeros_like(vectors) if gradient is None else gradient

@@ -21,8 +21,10 @@ heads saw the whole batch on every rank, so their mean over ranks is already the
 """
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,16 +42,7 @@ from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
 from pretrain.step.balance import initial_owners
-from pretrain.step.model import (
-    Condition,
-    Embed,
-    EmbedByGuide,
-    EmbedByMomentum,
-    MaskedLoss,
-    Relate,
-    SequenceLoss,
-    TouchUnusedHeads,
-)
+from pretrain.step.model import Request, SentenceModel
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import GUIDE, MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
 from pretrain.step.reduction import reduction_of
@@ -165,7 +158,7 @@ class WholeBatch:
                     batch, rows, placements, plan, weights, not maskings, probing, of_host
                 )
             elif self.objective.roles:
-                zero = self.engine(TouchUnusedHeads(self.device))
+                zero = self._run(SentenceModel.touch_unused_heads, self.device)
                 if zero.requires_grad:  # without heads it depends on nothing
                     self.reduction.backward(zero, final=not maskings)
             if maskings:
@@ -207,7 +200,7 @@ class WholeBatch:
         views, placed, objective = rows[VIEWS], placements[VIEWS], self.objective
         single = len(views) == 1
         with self.clock("encode"), nullcontext() if single else torch.no_grad():
-            parts = [self.engine(Embed(row)) for row in views]
+            parts = [self._run(SentenceModel.embed, row) for row in views]
         with self.clock("loss"):
             whole = self._in_order(views, parts, placed)
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
@@ -223,7 +216,7 @@ class WholeBatch:
 
         with self.clock("loss"), shared_over(self.world):
             whole.requires_grad_()
-            terms = self.engine(Relate(dict(zip(objective.roles, whole)), context))
+            terms = self._run(SentenceModel.relate, dict(zip(objective.roles, whole)), context)
             total = sum(weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
             # Each rank computes this loss by itself. Where one alone finds it not finite, its gradients are
             # made so: they reach all ranks, which then leave the update out together. No host sync.
@@ -239,7 +232,7 @@ class WholeBatch:
 
         for index, row in enumerate(views):
             with self.clock("encode"):
-                part = parts[index] if single else self.engine(Embed(row))
+                part = parts[index] if single else self._run(SentenceModel.embed, row)
             with self.clock("backward"):
                 self._backward_scaled((part * mine[row.rows]).sum(), last and index == len(views) - 1)
             parts[index] = part = None  # one graph alive at a time
@@ -291,14 +284,14 @@ class WholeBatch:
         if step:
             self.objective.follow()
         with self.clock("encode"):
-            parts = [self.engine(EmbedByMomentum(row)) for row in rows]
+            parts = [self._run(SentenceModel.embed_by_momentum, row) for row in rows]
         return self._in_order(rows, parts, placed)
 
     def _guided(self, rows: list[MicroBatch], placed: Placement) -> dict[str, Tensor]:
         """Return the guide's vectors of the global batch: role -> float32[N, g]."""
         model = self.engine.module  # not by the engine: it holds no parameter of the guide
         with self.clock("encode"):
-            parts = [EmbedByGuide(row).answer(model) for row in rows]
+            parts = [model.embed_by_guide(row) for row in rows]
         roles = self.objective.guided_roles
         return dict(zip(roles, self._in_order(rows, parts, placed).unflatten(0, (len(roles), -1))))
 
@@ -327,7 +320,8 @@ class WholeBatch:
         for term in active.values():
             term.probe = Probe() if context.probing else None
         with self.clock("loss"):
-            conditions = self.engine(Condition(dict(zip(self.objective.roles, whole)), context))
+            views = dict(zip(self.objective.roles, whole))
+            conditions = self._run(SentenceModel.conditions, views, context)
         applied = 1.0 if self.loss_scale is None else self.loss_scale.value
         for name, role in passes:
             term = self.objective.terms[name]
@@ -341,7 +335,7 @@ class WholeBatch:
             for row in rows[sequence_loss(name, role)]:
                 own = None if condition is None else condition[row.rows].requires_grad_()
                 with self.clock("encode"):
-                    loss = self.engine(SequenceLoss(name, role, row, own))
+                    loss = self._run(SentenceModel.sequence_loss, name, role, row, own)
                 total += loss.detach()
                 with self.clock("backward"):
                     self._backward_scaled(loss * (scale * weights[term.sequence_term] * self.world), False)
@@ -373,7 +367,7 @@ class WholeBatch:
             rest = math.frexp(scale)[0] if self.half else 1.0
             for index, row in enumerate(rows):
                 with self.clock("encode"):
-                    total = self.engine(MaskedLoss(row))
+                    total = self._run(SentenceModel.masked_loss, row)
                 sums[copy] += total.detach()
                 with self.clock("backward"):
                     last = index == len(rows) - 1 and copy == len(counts) - 1
@@ -382,6 +376,10 @@ class WholeBatch:
         return torch.stack([total / max(count, 1) for total, count in zip(sums, counts)]).sum()
 
     # ---- ranks, and the engine
+
+    def _run(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a method of the model gives, by the engine's forward."""
+        return self.engine(Request(method, *arguments))
 
     def _in_order(self, rows: list[MicroBatch], parts: list[Tensor], placed: Placement) -> Tensor:
         """Gather the vectors of this rank's rows with those of all ranks, in order: [S, d]."""

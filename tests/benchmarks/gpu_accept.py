@@ -51,7 +51,7 @@ from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
 from pretrain.plan import GPUS
 from pretrain.step.engine import build_engine, start_processes
-from pretrain.step.model import Embed, SentenceModel
+from pretrain.step.model import SentenceModel
 from pretrain.step.plan import VIEWS, passes_of
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
@@ -232,9 +232,9 @@ def replay(accept: Accept) -> dict[str, Any]:
     row = part.micro_batches(8)[-1]
     moved = row.moved(iter([tensor.to(accept.device) for tensor in row.moving]))
     with torch.no_grad():
-        first, again = model(Embed(moved)), model(Embed(moved))
+        first, again = model.embed(moved), model.embed(moved)
         model.eval()
-        without = model(Embed(moved))
+        without = model.embed(moved)
     run.engine.destroy()
     assert torch.equal(first, again), "a second pass drew other dropout"
     assert not torch.equal(first, without), "there was no dropout"

@@ -38,7 +38,7 @@ from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
 from pretrain.step.balance import ABOVE, balance, imbalance, initial_owners
 from pretrain.step.engine import build_engine, start_processes
-from pretrain.step.model import Embed, MaskedLoss, Relate, SentenceModel
+from pretrain.step.model import SentenceModel
 from pretrain.step.plan import passes_of
 from pretrain.step.whole_batch import WholeBatch
 
@@ -249,16 +249,16 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     count = count_micro_batches(views.lengths, budget)
     passes = passes_of(batch, model.objective, budget, seed, 0)
     for row in on_device(passes["views"].micro_batches(count)):
-        vectors = vectors.index_put((row.rows,), model(Embed(row)))
+        vectors = vectors.index_put((row.rows,), model.embed(row))
     same = {role: torch.from_numpy(view.identities).to(engine.device) for role, view in batch.views.items()}
     groups = torch.zeros(N, dtype=torch.long, device=engine.device)
     context = BatchContext(batch.step, 0.0, groups, same, {}, None, seed)
     by_role = dict(zip(batch.views, vectors.unflatten(0, (-1, N))))
-    total = model(Relate(by_role, context))["contrastive"] * config.objective.contrastive.weight
+    total = model.relate(by_role, context)["contrastive"] * config.objective.contrastive.weight
     masked = batch.masked[0]
     count = count_micro_batches(masked.lengths, budget)
     for row in on_device(passes["masking 0"].micro_batches(count)):
-        total = total + model(MaskedLoss(row)) / len(masked.positions)
+        total = total + model.masked_loss(row) / len(masked.positions)
     total.backward()
     return {n: p.grad.double().cpu().clone() for n, p in model.named_parameters() if p.grad is not None}
 

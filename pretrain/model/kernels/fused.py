@@ -18,8 +18,6 @@ from pretrain.model.kernels.dropout import Dropout
 
 PROGRAMS = 512
 """Programs of a backward that adds up rows; on any GPU the same, and so are the sums."""
-IGNORED = -1
-"""Label of a row that counts for nothing."""
 _COLUMNS = 1024
 _LARGEST_WIDTH = 1 << 14
 
@@ -77,20 +75,10 @@ attention = plain.attention
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
-    """Sum -log softmax(logits[:, :width])[label] over rows: float32.
-
-    logits: [P, V], V >= width, written over by their gradient where one is wanted. labels: int64[P].
-    """
+    """As `plain`'s; logits are written over by their gradient where one is wanted."""
+    if logits.dtype == torch.float64:
+        return plain.cross_entropy_sum(logits, labels, width)
     return _CrossEntropySum.apply(logits, labels, width)
-
-
-def scaled(gradient: Tensor, factor: Tensor) -> Tensor:
-    """Multiply a gradient, which stays as it is, by a wider scalar: each product is rounded once.
-
-    A scalar of no dimension would be rounded to the gradient's type first, on a GPU: by up to 0.4% to
-    bfloat16, and so the weight of the loss.
-    """
-    return torch.mul(gradient, factor.reshape(1), out=torch.empty_like(gradient))
 
 
 # ---- launches and derivatives ------------------------------------------------------------------------------
@@ -279,7 +267,7 @@ class _CrossEntropySum(torch.autograd.Function):
         wanted = ctx.needs_input_grad[0]
         logits, (rows, stride) = logits.contiguous(), logits.shape
         losses = logits.new_empty(rows, dtype=torch.float32)
-        constants = {"IGNORED": IGNORED, "GRADIENT": wanted, "BLOCK": 2048, "warps": 8}
+        constants = {"IGNORED": plain.IGNORED, "GRADIENT": wanted, "BLOCK": 2048, "warps": 8}
         _launch("cross_entropy", (rows,), logits, labels, losses, stride, width, **constants)
         if wanted:
             ctx.save_for_backward(logits)
@@ -289,4 +277,4 @@ class _CrossEntropySum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
         (gradient,) = ctx.saved_tensors
-        return scaled(gradient, upstream), None, None
+        return plain.scaled(gradient, upstream), None, None

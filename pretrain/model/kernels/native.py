@@ -153,7 +153,7 @@ def gelu_gate(x: Tensor, dropout: Dropout | None = None) -> Tensor:
     return apply(_GeluGate.apply(x), dropout)
 
 
-rotate = plain.rotate
+rotate, cross_entropy_sum = plain.rotate, plain.cross_entropy_sum
 
 
 def attention(

@@ -1,15 +1,19 @@
 """The encoder layer's operations in plain torch: any device, any floating type; the measure of the others.
 
-Half-precision values are computed in float32 and rounded once, at the end of an operation. The interface is
-described in `pretrain.model.kernels`.
+Half-precision values are computed in float32 and rounded once, at the end of an operation. `dropout` None, or
+of rate 0, is no dropout.
 """
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels.dropout import Dropout, apply, kept_probabilities
+
+IGNORED = -1
+"""Label of a row that counts for nothing."""
 
 
 def add_norm(
@@ -21,7 +25,7 @@ def add_norm(
     eps: float,
     dropout: Dropout | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return `Kernels.connect`'s sum and its layer norm, both of the residual's type."""
+    """Return `connect`'s sum and its layer norm, both of the residual's type."""
     dtype = x.dtype if residual is None else residual.dtype
     added = at_least_float32(x)
     if bias is not None:
@@ -43,6 +47,12 @@ def connect(
     dtype: torch.dtype,
     post: bool,
 ) -> tuple[Tensor, Tensor]:
+    """Add to the residual stream and normalise: (stream, normed), both [T, H].
+
+    sum = residual + dropout(x + bias), without a residual dropout(x + bias) of x's type. The stream goes on,
+    in the residual's type, as the sum's layer norm where norms come after the residual connection (`post`),
+    else as the sum. normed is the layer norm in `dtype`, for products to read.
+    """
     added, normed = add_norm(x, bias, residual, weight, norm_bias, eps, dropout)
     return normed if post else added, normed.to(dtype)
 
@@ -50,20 +60,28 @@ def connect(
 def norm_dropout(
     x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
 ) -> Tensor:
+    """Return dropout(layer norm(x)): [T, H] -> [T, H] of x's type (the embedding block's end)."""
     return apply(_layer_norm(at_least_float32(x), weight, norm_bias, eps), dropout).to(x.dtype)
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
+    """Return gelu(x + bias), in its exact form by erf: [T, I] -> [T, I] of x's type."""
     wide = at_least_float32(x) if bias is None else at_least_float32(x) + bias
     return functional.gelu(wide).to(x.dtype)
 
 
 def gelu_gate(x: Tensor, dropout: Dropout | None = None) -> Tensor:
+    """Return dropout(gelu(x[:, :I]) * x[:, I:]): [T, 2I] -> [T, I] of x's type."""
     inner, gate = at_least_float32(x).chunk(2, dim=1)
     return apply(functional.gelu(inner) * gate, dropout).to(x.dtype)
 
 
 def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn pairs (channel, channel + D/2) of queries and keys by their position's angle (Su et al. 2021).
+
+    qkv: [T, 3, heads, D]; values stay. cos, sin: [T, 1, 1, D], of halves that are equal, float32 at least;
+    they get no gradient.
+    """
     turned = at_least_float32(qkv[:, :2])
     first, second = turned.chunk(2, dim=-1)
     turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
@@ -73,6 +91,11 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def attention(
     qkv: Tensor, layout: PackedLayout, scale: float, half_window: int | None, dropout: Dropout | None
 ) -> Tensor:
+    """Let each token attend to its own sequence: [T, 3, heads, D] -> [T, heads, D] of qkv's type.
+
+    half_window: the largest distance that is seen; None: any. scale: of the scores. Filler behind the
+    sequences gives zeros and has zero gradients.
+    """
     _, _, heads, head_size = qkv.shape
     if dropout is not None and not dropout.rate:
         dropout = None
@@ -116,3 +139,47 @@ def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> T
 def at_least_float32(x: Tensor) -> Tensor:
     """Return float64 values as they are, all others as float32."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
+    """Sum -log softmax(logits[:, :width])[label] over rows: float32, or float64 from float64.
+
+    logits: [P, V], V >= width; they may be written over. labels: int64[P], `IGNORED` where a row counts for
+    nothing.
+
+    Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in
+    the logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three
+    times.
+    """
+    return _CrossEntropySum.apply(logits[:, :width], labels)
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        ignored = (labels == IGNORED)[:, None]
+        target = labels.clamp(min=0)[:, None]
+        log_sum = wide.logsumexp(1, keepdim=True)
+        loss = (log_sum - wide.gather(1, target)).masked_fill(ignored, 0.0).sum()
+        if ctx.needs_input_grad[0]:
+            gradient = (wide - log_sum).exp_()
+            gradient.scatter_add_(1, target, gradient.new_full(target.shape, -1.0))
+            gradient.masked_fill_(ignored, 0.0)
+            ctx.save_for_backward(gradient.to(logits.dtype))
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return scaled(gradient, upstream), None
+
+
+def scaled(gradient: Tensor, factor: Tensor) -> Tensor:
+    """Multiply a gradient, which stays as it is, by a wider scalar: each product is rounded once.
+
+    A scalar of no dimension would be rounded to the gradient's type first, on a GPU: by up to 0.4% to
+    bfloat16, and so the weight of the loss.
+    """
+    return torch.mul(gradient, factor.reshape(1), out=torch.empty_like(gradient))

@@ -11,23 +11,24 @@ from encoder_helpers import make_encoder
 from run_helpers import ROOT, finish, start
 from torch.nn.functional import cross_entropy
 
-from pretrain.losses.mlm import cross_entropy_sum, masked_lm_loss
+from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model import encoder as encoder_module
+from pretrain.model.kernels.plain import cross_entropy_sum
 
 
 def test_cross_entropy_sum_equals_the_reference():
     logits = torch.randn(9, 50, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 50, (9,))
-    assert torch.autograd.gradcheck(lambda x: cross_entropy_sum(x, labels), logits)
+    assert torch.autograd.gradcheck(lambda x: cross_entropy_sum(x, labels, x.shape[1]), logits)
     torch.testing.assert_close(
-        cross_entropy_sum(logits, labels), cross_entropy(logits, labels, reduction="sum")
+        cross_entropy_sum(logits, labels, logits.shape[1]), cross_entropy(logits, labels, reduction="sum")
     )
 
 
 def test_cross_entropy_of_bfloat16_logits_is_summed_in_float32():
     logits = (4 * torch.randn(200, 300)).bfloat16().requires_grad_()
     labels = torch.randint(0, 300, (200,))
-    loss = cross_entropy_sum(logits, labels)
+    loss = cross_entropy_sum(logits, labels, logits.shape[1])
     (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
     (weighted,) = torch.autograd.grad(0.7 * loss, logits)  # the weight stays float32
     assert torch.equal(weighted, (0.7 * gradient.float()).bfloat16())

@@ -18,7 +18,7 @@ from pretrain.model import encoder as encoder_module
 from pretrain.model.kernels import dropout as hashing
 from pretrain.model.kernels import fused, plain
 from pretrain.model.kernels.dropout import Dropout, site_of
-from pretrain.model.kernels.fused import IGNORED
+from pretrain.model.kernels.plain import IGNORED
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS = torch.tensor([3, 1, 12, 9])

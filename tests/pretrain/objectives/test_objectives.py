@@ -22,7 +22,7 @@ from pretrain.model.modules import parameter_groups
 from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives import BatchContext, build_objective, view_specs
 from pretrain.start.continuity import record_changes
-from pretrain.step.model import Embed, EmbedForUse, Relate, SentenceModel, TouchUnusedHeads
+from pretrain.step.model import SentenceModel
 
 MINE = '''
 from pretrain.objectives import Objective
@@ -80,7 +80,7 @@ def test_every_head_is_reached_by_an_idle_step():
     for case in ("clear_batch_norm", "simcse", "sda", "vascl", "augcse", "vadvcse", "esimcse", "diffcse"):
         _, model = build(case, 0, "fp32", 0.0)
         buffers = {name: buffer.clone() for name, buffer in model.objective.named_buffers()}
-        model(TouchUnusedHeads(torch.device("cpu"))).backward()
+        model.touch_unused_heads(torch.device("cpu")).backward()
         for name, parameter in model.objective.named_parameters():
             assert parameter.grad is not None or not parameter.requires_grad, (case, name)
         for name, buffer in model.objective.named_buffers():
@@ -175,13 +175,11 @@ def test_a_kept_head_decides_what_vectors_are_in_use_and_nothing_else():
     generator = torch.Generator().manual_seed(1)
     ids, lengths = torch.randint(5, VOCABULARY, (21,), generator=generator), torch.tensor([7, 5, 9])
     row = MicroBatch(ids, lengths, torch.arange(3))
-    kept, dropped = (
-        {request: models[keep](request(row)) for request in (Embed, EmbedForUse)} for keep in (True, False)
-    )
+    pooled, dropped = models[True].embed(row), models[False].embed(row)
     linear = models[True].objective.terms["simcse"].head.layers[0]
-    assert torch.equal(kept[Embed], dropped[Embed]) and torch.equal(dropped[EmbedForUse], dropped[Embed])
-    expected = torch.tanh(kept[Embed] @ linear.weight.T + linear.bias)
-    assert torch.allclose(kept[EmbedForUse], expected, atol=1e-6)
+    assert torch.equal(pooled, dropped) and torch.equal(models[False].embed_for_use(row), dropped)
+    expected = torch.tanh(pooled @ linear.weight.T + linear.bias)
+    assert torch.allclose(models[True].embed_for_use(row), expected, atol=1e-6)
     assert (
         models[True].objective.kept_head_name == "terms.simcse.head"
         and models[False].objective.kept_head_name is None
@@ -191,7 +189,7 @@ def test_a_kept_head_decides_what_vectors_are_in_use_and_nothing_else():
     context = BatchContext(0, 0.0, torch.zeros_like(numbers), None, {}, None, 0)
     gradients = []
     for model in models.values():
-        sum(model(Relate(views, context)).values()).backward()
+        sum(model.relate(views, context).values()).backward()
         gradients.append({name: p.grad for name, p in model.objective.named_parameters()})
     assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0]) and len(
         gradients[0]
