@@ -42,7 +42,7 @@ from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_fol
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
-from pretrain.start.views import require_different_views
+from pretrain.start.views import measure_lengths, require_different_views
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.model import SentenceModel
@@ -377,19 +377,15 @@ class TrainingRun:
         on_rank_zero(lambda: replace_durably(self.folder / "config.yaml", recipe))
         telemetry.log(progress.step, {"config_sha256": hashlib.sha256(recipe).hexdigest()})
         if self.default_recipe is not None:
-            telemetry.say(summary.describe_default(self.default_recipe))
-        self.lengths = summary.measure_views(config, data, self.encoder, progress)
-        summary.print_summary(
-            config,
-            data,
-            self.encoder,
-            self.objective,
-            progress,
-            self.checkpoint,
-            self.threads,
-            self.lengths,
-            telemetry,
-        )
+            telemetry.say(f"no --config given: using {self.default_recipe}")
+        longest, resumed = self.encoder.max_positions, ""
+        if self.checkpoint is not None:
+            resumed = f", resumed from {self.checkpoint} at step {progress.step}"
+        self.lengths = on_rank_zero(lambda: measure_lengths(data, longest, progress.substitutions))
+        for line in summary.lines_of_run(
+            config, data, self.engine.module, self.lengths, self.threads, resumed
+        ):
+            telemetry.say(line)
         if self.ledger_message is not None:
             telemetry.say(self.ledger_message)
         continuity.print_changes(progress.changes, progress.step, telemetry)

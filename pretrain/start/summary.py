@@ -5,7 +5,6 @@ import logging
 import shlex
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ import torch.distributed as dist
 from pretrain.common.cores import threads_of_user
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of
-from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE
@@ -28,11 +26,11 @@ from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
 from pretrain.start.inputs import Inputs
 from pretrain.start.local_ranks import describe_choice
-from pretrain.start.views import LengthShortcut, measure_lengths
+from pretrain.start.views import LengthShortcut
+from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
-from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.throughput import FlopsMeter, measure_peak_flops, model_flops_per_token
 
 
@@ -65,28 +63,6 @@ def flops_meter(
     return FlopsMeter(per_token, float(peak), repeated_per_token=(1 - share) * per_token / 3)
 
 
-def describe_default(recipe: Path | str) -> str:
-    """Return the line that names the recipe where the command named none."""
-    return f"no --config given: using {recipe}; configs/clear_base.yaml has the paper's size"
-
-
-def measure_views(
-    config: Config, data: Data, encoder: SentenceEncoder, progress: Progress
-) -> LengthShortcut | None:
-    """Return what lengths alone reveal of the views; None where there are no two views. Collective."""
-    return on_rank_zero(
-        lambda: measure_lengths(
-            config,
-            data.train.parts[0],
-            data.vocabulary,
-            data.views,
-            data.synonyms,
-            encoder.max_positions,
-            progress.substitutions,
-        )
-    )
-
-
 def length_only(
     objective: WholeObjective, lengths: LengthShortcut | None, sequences: int
 ) -> dict[str, float]:
@@ -103,36 +79,32 @@ def length_only(
     return {"contrastive_length_only": (sum(term.widths.values()) or 1.0) * lengths.loss_among(candidates)}
 
 
-def print_summary(
+def lines_of_run(
     config: Config,
     data: Data,
-    encoder: SentenceEncoder,
-    objective: WholeObjective,
-    progress: Progress,
-    resumed: Path | None,
-    threads: int,
+    model: SentenceModel,
     lengths: LengthShortcut | None,
-    telemetry: Telemetry,
-) -> None:
-    """Print what is about to run, so that a wrong setting is seen before it costs a day.
+    threads: int,
+    resumed: str,
+) -> list[str]:
+    """Say what is about to run, so that a wrong setting is seen before it costs a day.
 
     Args:
-        resumed: the checkpoint that the run resumes from; None: it starts.
+        lengths: what lengths alone reveal of the views; None: there are no two views.
         threads: of the CPU, that each rank uses.
-        lengths: what `measure_views` returns.
+        resumed: from which checkpoint; "": the run starts.
     """
-    train, sizes = config.train, config.batch_sizes
+    train, sizes, encoder, objective = config.train, config.batch_sizes, model.encoder, model.objective
     from_user = " (OMP_NUM_THREADS)" if train.threads is None and threads_of_user() else ""
     cpu = f"CPU, threads a rank: {threads}{from_user}"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
     chosen = f" ({reason})" if (reason := describe_choice()) else ""
-    start = f", resumed from {resumed} at step {progress.step}" if resumed else ""
     falls = f", decay {train.decay_shape} over the last {train.steps - train.decay_begins:,}"
     grows = (
         f" from step {sizes.growth_steps:,} on, {sizes.start:,} at the first" if sizes.growth_steps else ""
     )
-    lines = [
-        f"run        {config.run_folder}{start}",
+    return [
+        f"run        {config.run_folder}{resumed}",
         f"devices    {dist.get_world_size()} x {device}; ZeRO {train.zero}, {train.precision}{chosen}",
         *_data_lines(config, data.train),
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
@@ -142,8 +114,6 @@ def print_summary(
         f"batch      {train.global_batch:,} sequences a step{grows}, up to {train.micro_batch_tokens:,} "
         "tokens in one pass",
     ]
-    for line in lines:
-        telemetry.say(line)
 
 
 def _data_lines(config: Config, reader: ShardReader) -> list[str]:

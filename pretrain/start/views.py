@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import loads_models, parse
-from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
 from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec, ViewSpec
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
-from pretrain.data.shards import ShardReader
 from pretrain.objectives import SYSTEMS, WholeObjective
 from pretrain.start.data import Data
 
@@ -68,15 +65,7 @@ class LengthShortcut:
         )
 
 
-def measure_lengths(
-    config: Config,
-    reader: ShardReader,
-    vocabulary: Vocabulary,
-    views: list[ViewSpec],
-    synonyms: SynonymTable | None,
-    max_length: int | None,
-    recorded: Sequence[dict] = (),
-) -> LengthShortcut | None:
+def measure_lengths(data: Data, max_length: int, recorded: Sequence[dict] = ()) -> LengthShortcut | None:
     """Augment a sample of the data as training does, and compare the lengths of its first two views.
 
     A view's partner is among the sequences of a global batch.
@@ -87,16 +76,17 @@ def measure_lengths(
     Returns:
         None where there are fewer than two views.
     """
-    if len(views) < 2:
+    if len(data.views) < 2:
         return None
-    wanted = SAMPLE_OF_MODELS if any(loads_models(view.augmentation) for view in views[:2]) else SAMPLE
+    train, reader = data.config.train, data.train.parts[0]
+    views = [ViewSpec(view.role, view.augmentation) for view in data.views[:2]]
+    wanted = SAMPLE_OF_MODELS if any(loads_models(view.augmentation) for view in views) else SAMPLE
     size = min(_STEP, reader.num_sequences)
     steps = min(-(-wanted // size), reader.num_sequences // size)
-    views = [ViewSpec(view.role, view.augmentation) for view in views[:2]]
     batches = Loader(
         reader,
-        BatchSpec(views, Masking(copies=0), vocabulary, synonyms, max_length),
-        LoaderSettings(config.train.seed, global_batch=size, lanes=1, damaged=config.data.damaged),
+        BatchSpec(views, Masking(copies=0), data.vocabulary, data.synonyms, max_length),
+        LoaderSettings(train.seed, global_batch=size, lanes=1, damaged=data.config.data.damaged),
         Position(0, steps, recorded=recorded),
     )
     lengths: list[np.ndarray] = []
@@ -110,7 +100,7 @@ def measure_lengths(
     first, second = both
     varied = first.std() > 0 and second.std() > 0
     correlation = float(np.corrcoef(first, second)[0, 1]) if varied else 0.0
-    candidates = config.train.global_batch
+    candidates = train.global_batch
     return LengthShortcut(len(first), candidates, correlation, matcher_loss(first, second, candidates), both)
 
 

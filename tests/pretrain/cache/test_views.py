@@ -20,7 +20,6 @@ from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
 from pretrain.start import data as start_data
 from pretrain.start import summary
-from pretrain.step.progress import Progress
 
 LABELLED = "del-word:rate=0.5|reorder"
 
@@ -246,13 +245,13 @@ def test_views_made_with_another_table_of_the_same_name_are_refused(tiny_data, t
 
 def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     monkeypatch.setattr(summary.dist, "get_world_size", lambda: 1)
-    settings, lines = config(data__cache="1"), []
+    settings = config(data__cache="1")
     folder = trains_on(settings).data_folder
     model = SimpleNamespace(parameters=lambda: [], config=SimpleNamespace(model_type="bert"))
     encoder = SimpleNamespace(lm=model, pooling="mean", max_positions=64, hidden_size=32, random_head=False)
     train = SimpleNamespace(folder=folder, num_sequences=70, num_tokens=700, unit="record", shares=(1.0,))
     train.parts = [train]
     data = start_data.Data(trains_on(settings), [], train, None, None, None, None, {})
-    objective, telemetry = SimpleNamespace(roles=(), masked_copies=1), SimpleNamespace(say=lines.append)
-    summary.print_summary(settings, data, encoder, objective, Progress(), None, 1, None, telemetry)
+    model = SimpleNamespace(encoder=encoder, objective=SimpleNamespace(roles=(), masked_copies=1))
+    lines = summary.lines_of_run(settings, data, model, None, 1, "")
     assert any(line.startswith(f"data       {folder}: 70 sequences") for line in lines)

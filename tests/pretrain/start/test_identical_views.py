@@ -48,7 +48,7 @@ def examine(reader: ShardReader, objective: dict, augment: dict, prompts=None, *
     built = build_objective(config, encoder, FakeTokenizer(), 3)
     views = view_specs(config)
     spec = BatchSpec(views, Masking(copies=0), VOCABULARY, max_length=64, prompts=prompts or {})
-    data = Data(config, reader, reader, None, VOCABULARY, None, {})
+    data = Data(config, views, reader, reader, None, VOCABULARY, None, {})
     require_different_views(config, data, built, spec)
 
 

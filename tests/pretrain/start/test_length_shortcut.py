@@ -14,6 +14,7 @@ from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
+from pretrain.start.data import Data
 from pretrain.start.views import LengthShortcut, matcher_loss, measure_lengths
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -68,8 +69,12 @@ def packed(tmp_path_factory) -> ShardReader:
     return ShardReader(folder)
 
 
+def data_of(config: Config, reader: ShardReader, views: list) -> Data:
+    return Data(config, views, reader, reader, None, VOCABULARY, None, {})
+
+
 def shortcut(config: Config, reader: ShardReader) -> LengthShortcut:
-    return measure_lengths(config, reader, VOCABULARY, view_specs(config), None, 512)
+    return measure_lengths(data_of(config, reader, view_specs(config)), 512)
 
 
 def test_the_base_recipe_leaves_lengths_nothing_and_the_papers_is_a_flag_away(packed):
@@ -99,4 +104,4 @@ def test_the_papers_augmentations_are_one_flag_away(recipe):
 def test_views_of_their_own_are_compared_and_one_view_is_not(packed):
     config = load_config(None, {"augment.anchor": "none", "augment.positive": "crop:rate=0.5"})
     assert shortcut(config, packed).correlation > 0.99
-    assert measure_lengths(config, packed, VOCABULARY, view_specs(config)[:1], None, 512) is None
+    assert measure_lengths(data_of(config, packed, view_specs(config)[:1]), 512) is None

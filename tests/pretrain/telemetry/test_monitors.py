@@ -122,7 +122,7 @@ def test_measures_reach_the_host_together(spectrum):
 SPY = """
 import os, runpy, sys
 import pretrain.common.environment
-from pretrain.start import summary
+from pretrain.start import views
 from pretrain.telemetry import monitors
 def spied(name, function):
     def called(*args, **rest):
@@ -130,7 +130,7 @@ def spied(name, function):
         return function(*args, **rest)
     return called
 monitors.Monitor.measure = spied("measure", monitors.Monitor.measure)
-summary.measure_lengths = spied("measure_lengths", summary.measure_lengths)
+views.measure_lengths = spied("measure_lengths", views.measure_lengths)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
