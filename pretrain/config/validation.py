@@ -25,20 +25,12 @@ def read_yaml(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not path.is_file():
         siblings = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
         near = nearest_name(path.name, siblings)
-        hint = (
-            f"did you mean {path.parent / near}?"
-            if near
-            else "recipes are YAML files, such as those in configs/"
-        )
+        hint = f"did you mean {path.parent / near}?" if near else "recipes are YAML files, as in configs/"
         raise UserError(f"no recipe {path}; {hint}")
     try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not a text file (byte {error.start} is not UTF-8); recipes are YAML files"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        text = path.read_text("utf-8")
+    except (UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{path} cannot be read as text: {error}") from None
     require_no_credentials(text, str(path))
     tree = parse_yaml(text, str(path)) or {}
     if not isinstance(tree, dict):

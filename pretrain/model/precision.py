@@ -1,6 +1,6 @@
 """Arithmetic of the encoder: float32, bfloat16, or float16 with a dynamic loss scale."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -73,8 +73,3 @@ class LossScale:
     def restore(self, state: dict[str, float]) -> None:
         self.value = torch.full_like(self.value, float(state["value"]))
         self._good_steps = torch.full_like(self._good_steps, int(state["good_steps"]))
-
-
-def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the L2 norm of all gradients, of parameters held whole (ZeRO 0); not finite where one is not."""
-    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in gradients]))

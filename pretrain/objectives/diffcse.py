@@ -1,8 +1,6 @@
 """DiffCSE (Chuang et al. 2022): SimCSE, and replaced-token detection conditioned on the sentence vector."""
 
 import copy
-import sys
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +15,7 @@ from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.exclusions import Guide
 from pretrain.losses.mlm import replaced_token_loss
-from pretrain.model.architectures import FAMILIES
+from pretrain.model.architectures import family_of
 from pretrain.model.encoder import SentenceEncoder, check_tokenizer
 from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import (
@@ -39,11 +37,9 @@ class Diffcse(Objective):
     Reading `code`: the edited sentence has the generator's likeliest token at every position; `paper`: one
     drawn from its distribution, at masked positions only.
 
-    As in the public code the generator's dropout is on. (A generator of a type that own layers do not know
-    draws it from torch's generator: another split is then another sample.) Padding counts nowhere (in the
-    code it does, so that its loss depends on the padding's width). The gradient that reaches the sentence
-    vector is that of the whole global batch, batch norm included, whatever the number of micro-batches and
-    ranks.
+    As in the public code the generator's dropout is on. Padding counts nowhere (in the code it does, so that
+    its loss depends on the padding's width). The gradient that reaches the sentence vector is that of the
+    whole global batch, batch norm included, whatever the number of micro-batches and ranks.
     """
 
     sequence_term = "diffcse_replaced_token"
@@ -58,17 +54,16 @@ class Diffcse(Objective):
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
         self._generator = [_load_generator(settings.generator, tokenizer, encoder)]
         generator = self._generator[0]
-        generator_config = (generator.lm if isinstance(generator, SentenceEncoder) else generator).config
         self.discriminator = copy.deepcopy(encoder)
         base = {id(parameter) for parameter in self.discriminator.lm.base_model.parameters()}
         for parameter in self.discriminator.lm.parameters():
             parameter.requires_grad_(id(parameter) in base)
         self.replaced = nn.Linear(encoder.hidden_size, 2)
-        self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
+        self.mask_id = tokenizer.mask_token_id
         # Tokens that both models have a row for. A published generator knows none that was added since, such
         # as [DEL].
-        self.vocabulary = min(len(tokenizer), generator_config.vocab_size, encoder.vocab_size)
-        self.most_positions = _positions(generator_config)
+        self.vocabulary = min(len(tokenizer), generator.vocab_size, encoder.vocab_size)
+        self.most_positions = generator.max_positions
         self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
 
     def require_positions(self, longest: int) -> None:
@@ -181,7 +176,9 @@ class Diffcse(Objective):
             chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids)
         )
         masked = torch.where(known, masked, self.mask_id)
-        logits = self._fill_in(masked, lengths, keys)[:, : self.vocabulary].float()
+        generator = self._generator[0].to(ids.device).train(self.training)
+        hidden = generator.forward_packed(masked, lengths, derive(keys, "generator"))
+        logits = generator.mlm_logits(hidden)[:, : self.vocabulary].float()
         if settings.reading == "code":
             first = torch.zeros_like(known).index_fill_(0, starts, True)
             return torch.where(first | ~known, ids, logits.argmax(1))
@@ -190,29 +187,15 @@ class Diffcse(Objective):
         edited = below.sum(1).clamp(max=logits.shape[1] - 1)
         return torch.where(chosen & known, edited, ids)
 
-    def _fill_in(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
-        """Return the generator's logits [T, V] of packed ids."""
-        generator = self._generator[0].to(ids.device).train(self.training)
-        if isinstance(generator, SentenceEncoder):
-            hidden = generator.forward_packed(ids, lengths, derive(keys, "generator"))
-            return generator.mlm_logits(hidden)
-        rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-        columns = torch.arange(len(ids)) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
-        rows, columns = send([rows, columns], ids.device)
-        padded = ids.new_full((len(lengths), int(lengths.max())), self.pad_id)
-        attention = torch.zeros_like(padded)
-        padded[rows, columns], attention[rows, columns] = ids, 1
-        return generator(input_ids=padded, attention_mask=attention).logits[rows, columns]
 
-
-def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> nn.Module:
+def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> SentenceEncoder:
     if source is None:
         raise UserError(
             "diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
             "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased)"
         )
     try:
-        config = pretrained(AutoConfig, source)
+        family_of(pretrained(AutoConfig, source).model_type)
         generator, report = pretrained_model(
             AutoModelForMaskedLM, source, dtype=torch.float32, output_loading_info=True
         )
@@ -230,11 +213,4 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
         )
     check_tokenizer(generator.config.vocab_size, tokenizer, source, "generator")
     generator.requires_grad_(False)
-    return SentenceEncoder(generator) if config.model_type in FAMILIES else generator
-
-
-def _positions(config: Any) -> int:
-    """Return the longest sequence that the generator takes, special tokens included."""
-    if config.model_type in FAMILIES:
-        return FAMILIES[config.model_type].usable_positions(config)
-    return getattr(config, "max_position_embeddings", sys.maxsize)
+    return SentenceEncoder(generator)

@@ -169,19 +169,15 @@ def _export_best(folder: Path, progress: Progress, source: Path) -> bool:
     finding = "" if can_export or progress.best_score is None else "is missing"
     if best.exists() and not (can_export and is_export(best)):  # else the export replaces it
         kind: Reason = "damaged" if exported is None else "abandoned"
-        why = "is not a whole export" if exported is None else f"is of step {exported}"
         try:
-            finding = f"{why}, and is renamed to {set_aside(best, kind).name}"
+            finding = f"is not that of the best step: renamed to {set_aside(best, kind).name}"
         except OSError as error:
-            raise UserError(f"cannot rename {best}, which {why}: {error.strerror}") from None
+            raise UserError(f"cannot rename {best}: {error.strerror}") from None
     if finding:
         again = f"exported again from {source.name if progress.best_step else 'the start'}"
         then = again if can_export else "without a checkpoint: the next evaluation counts as the best"
-        print(
-            f"warning: {best} {finding}. The best step so far is {progress.best_step}, {then}",
-            file=sys.stderr,
-            flush=True,
-        )
+        said = f"warning: {best} {finding}. The best step so far is {progress.best_step}, {then}"
+        print(said, file=sys.stderr, flush=True)
     if can_export:
         export(source, best)
     return can_export

@@ -113,13 +113,7 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
         if policy is None and modules is not None and modules.others:
             raise UserError(f"packed rows have no counterpart of its {', '.join(modules.others)}")
         pooling = policy["pooling"] if policy else modules.pooling if modules else "mean"
-        try:
-            check_tokenizer(pretrained(AutoConfig, source).vocab_size, tokenizer, source, "guide")
-        except UserError as error:
-            raise UserError(
-                f"{error} A guide reads the token ids of the batch: prepare the data with its tokenizer "
-                f"(--data.prepare.tokenizer {source})"
-            ) from None
+        check_tokenizer(pretrained(AutoConfig, source).vocab_size, tokenizer, source, "guide")
         with torch.random.fork_rng(devices=[]):  # heads then start as they do without a guide
             guide = load_encoder(source, tokenizer, pooling)
     except (UserError, CannotLoad) as error:

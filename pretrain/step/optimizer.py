@@ -33,19 +33,15 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
     if device.type != "cuda":
         raise UserError(f"{code} is for GPUs, and there is none: leave it at torch")
     try:
-        return _by_apex(config.optimizer == "lamb", groups, settings)
+        from apex.optimizers import FusedAdam, FusedLAMB
+
+        if config.optimizer == "lamb":
+            return FusedLAMB(groups, **settings, max_grad_norm=0.0)
+        return FusedAdam(groups, **settings, adam_w_mode=True)
     except Exception as error:  # extensions raise what comes to hand
         why = f"{type(error).__name__}: {error}"
         remedy = "build NVIDIA's apex from its source (the package of that name on PyPI is something else)"
         raise UserError(f"{code} cannot be used here ({why}); {remedy}, or leave it at torch") from error
-
-
-def _by_apex(lamb: bool, groups: list[dict], settings: dict[str, Any]) -> torch.optim.Optimizer:
-    from apex.optimizers import FusedAdam, FusedLAMB
-
-    if lamb:
-        return FusedLAMB(groups, **settings, max_grad_norm=0.0)
-    return FusedAdam(groups, **settings, adam_w_mode=True)
 
 
 class Lamb(torch.optim.Optimizer):

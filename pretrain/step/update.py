@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from pretrain.model.precision import LossScale, gradient_norm
+from pretrain.model.precision import LossScale
 
 
 class Update:
@@ -56,7 +56,7 @@ class Update:
         if not gradients:
             self.engine.zero_grad()
             return math.nan, ~self._true, ~self._true
-        norm = gradient_norm(gradients)
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in gradients]))
         finite = norm.isfinite() & loss.isfinite()
         sound = finite & (norm <= limit)
         if not self.skips and not sound:

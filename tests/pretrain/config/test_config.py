@@ -126,7 +126,7 @@ def test_none_is_an_augmentation():
         ({"objective.vadvcse.radius": "0.3"}, ["radius=0.3", "smart-package", "objective.vadvcse.reading"]),
         (
             {"objective.vascl.neighbours": "7"},
-            ["objective.vascl.neighbours", "in force is clear", "name vascl with --objective"],
+            ["objective.vascl.neighbours", "in force is clear", "with --objective"],
         ),
         (
             {"objective": "simcse", "objective.contrastive": "{weight: 2}"},
