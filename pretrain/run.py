@@ -287,7 +287,9 @@ class TrainingRun:
         number = progress.step + 1
         ends_row = number in (1, self.stop_step) or is_due(number, settings.log_every)
         request = max(self.shutdown.requested(), UNSAVED if self.checkpoints.failed else NONE)
-        result = self.whole.compute(batch, request, probing=ends_row, busy=self.stragglers.busy())
+        result = self.whole.compute(
+            batch, request, collects_diagnostics=ends_row, busy=self.stragglers.busy()
+        )
         if result.request == MOVED:
             on_rank_zero(lambda: require_in_place(self.folder))
         with clock("step"):

@@ -90,11 +90,11 @@ def find_recipe(path: Path) -> Path:
         return path
     within = path.relative_to("configs") if path.parts[:1] == ("configs",) else path
     named = [RECIPES / within, RECIPES / f"{within}.yaml", RECIPES / "sweeps" / f"{within}.yaml"]
-    found = next((ours for ours in named if ours.is_file()), path)
-    bare = found is path and path.name == str(path) and not path.suffix
+    recipe = next((ours for ours in named if ours.is_file()), path)
+    bare = recipe is path and path.name == str(path) and not path.suffix
     if bare and (hint := nearest(path.name, sorted(ours.stem for ours in RECIPES.rglob("*.yaml")))):
         raise UserError(f"no recipe {path}{hint}")
-    return found
+    return recipe
 
 
 def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[str]) -> None:

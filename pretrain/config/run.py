@@ -5,9 +5,12 @@ The text under each field is that of `--help`. `pretrain.config.recipe` reads a 
 
 import math
 import re
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from augment.core.errors import AugmentationError
@@ -15,7 +18,6 @@ from augment.spec.grammar import parse as parse_augmentation
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE
-from pretrain.config.batch_sizes import BatchSizes
 from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.terms import Section, refuse, without_former
@@ -347,6 +349,54 @@ class CheckpointConfig(Section):
         unsaved = self.keep_every and (not self.every or self.keep_every % self.every)
         refuse(unsaved, "checkpoint.keep_every must be a multiple of checkpoint.every")
         return self
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """The size of the global batch, a function of the step alone.
+
+    It grows from `start` to `full` over `growth_steps` steps, evenly, and is a multiple of `lanes` at each of
+    them: with k = (full - start) / lanes, step s < growth_steps has start + floor(k s / growth_steps) lanes.
+
+    >>> sizes = BatchSizes(full=16, lanes=4, start=4, growth_steps=6)
+    >>> sizes.at(np.arange(8)).tolist(), sizes.before(8)
+    ([4, 4, 8, 8, 12, 12, 16, 16], 80)
+    """
+
+    full: int
+    lanes: int
+    start: int
+    growth_steps: int = 0
+
+    def at(self, steps: np.ndarray) -> np.ndarray:
+        """Return the sequences of each of the steps (int64[n], from 0): int64[n]."""
+        if not self.growth_steps:
+            return np.full_like(steps, self.full)
+        more = (self.full - self.start) // self.lanes
+        return self.start + more * np.minimum(steps, self.growth_steps) // self.growth_steps * self.lanes
+
+    def at_step(self, step: int) -> int:
+        """Return the sequences of a step."""
+        return int(self.at(np.array([step]))[0])
+
+    def before(self, step: int) -> int:
+        """Return the sequences of all steps before a step."""
+        early = min(step, self.growth_steps)
+        return int(self._sums[early]) + (step - early) * self.full
+
+    def full_steps(self, steps: int) -> float:
+        """Return how many steps of the full batch have as many sequences as the first `steps`."""
+        return self.before(steps) / self.full
+
+    def changes(self, first: int, stop: int) -> list[int]:
+        """Return the steps in (first, stop) whose batch is larger than that of the step before."""
+        steps = np.arange(min(first, self.growth_steps), min(stop, self.growth_steps + 1))
+        larger = steps[1:][np.diff(self.at(steps)) > 0]
+        return larger[(larger > first) & (larger < stop)].tolist()
+
+    @cached_property
+    def _sums(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.at(np.arange(self.growth_steps)))])
 
 
 Tracker = Literal["tensorboard", "trackio", "wandb", "mlflow"]

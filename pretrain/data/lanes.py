@@ -7,8 +7,8 @@ epoch. A rank of a world of W serves L / W neighbouring lanes, rounded up or dow
 the global batch of a step is the same whatever W is, and the step number alone says where every lane stands,
 so resuming costs nothing and no rank can run out before another.
 
-A batch that grows at first (`pretrain.config.batch_sizes`) takes smaller shares of the same slices, one after
-the other; a step whose share does not fit into what is left of a slice begins the next epoch.
+A batch that grows at first (`pretrain.config.run.BatchSizes`) takes smaller shares of the same slices, one
+after the other; a step whose share does not fit into what is left of a slice begins the next epoch.
 
 Nothing here is drawn from a generator object: every number is a hash of (seed, epoch, chunk, index), so the
 order does not change with NumPy's version (NumPy freezes no stream but RandomState's) and any step is reached
@@ -24,7 +24,7 @@ import numpy as np
 
 from augment.core.keys import derive
 from pretrain.common.errors import UserError
-from pretrain.config.batch_sizes import BatchSizes
+from pretrain.config.run import BatchSizes
 
 _ROUNDS = 4
 # Domains of the hash, so that two uses of one (seed, epoch, chunk) never share random bits.

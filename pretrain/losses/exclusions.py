@@ -58,8 +58,8 @@ class Meanings:
         device: where the results shall be.
         """
         arrays = _components(identities.cpu().numpy().tobytes(), len(identities))
-        found = [torch.from_numpy(array) for array in arrays]
-        return Meanings(*(found if device is None else send(found, device)))
+        tensors = [torch.from_numpy(array) for array in arrays]
+        return Meanings(*(tensors if device is None else send(tensors, device)))
 
     def look_up(self, identities: Tensor) -> Tensor:
         """Return the meanings of any texts, int64[K] on the same device; -1 for one that no record has."""
@@ -92,9 +92,9 @@ class Identities:
 
         own: int64[stop - start, 1].
         """
-        kept = logits.gather(1, own)
+        own_logits = logits.gather(1, own)
         same = self.candidates == self.anchors[start:stop, None]
-        logits.masked_fill_(same, -torch.inf).scatter_(1, own, kept)
+        logits.masked_fill_(same, -torch.inf).scatter_(1, own, own_logits)
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ class FalseNegatives:
         threshold = similarity.gather(1, own)
         by = threshold.abs() if self.guide.strategy == "relative" else 1.0
         false = (similarity > threshold - self.guide.margin * by).scatter_(1, own, False)
-        known, counts = logits[:, : len(self.candidates)], None
+        guided, counts = logits[:, : len(self.candidates)], None
         if self.guide.counting:
             before = logits > -torch.inf
             there = before.sum(dtype=torch.float64) - before.gather(1, own).sum()
             counts = torch.stack([(false & before[:, : false.shape[1]]).sum(dtype=torch.float64), there])
-        known.masked_fill_(false, -torch.inf)
+        guided.masked_fill_(false, -torch.inf)
         return counts
 
 

@@ -4,18 +4,28 @@ Padding would multiply the work of every linear layer by (longest / mean length)
 the row would make attention quadratic in T. Here the linear layers see a row without padding, and attention
 runs
 
-- on CUDA in half precision as one flash kernel for all lengths, dropout included (`pretrain.model.flash`);
+- on CUDA in half precision as one flash kernel for all lengths, dropout included. torch has the kernel (Dao
+  2023, "FlashAttention-2") with a backward, windows, and dropout on the probabilities, as
+  `aten::_flash_attention_forward` (what it makes public, `torch.nn.attention.varlen`, has no dropout). It
+  draws its dropout from torch's generator on the device, so a second pass drops the same where the generator
+  was seeded the same (`SentenceModel.autocast`);
 - anywhere else by `pretrain.model.kernels`, as one dense product for each distinct length or in C++.
 
 What depends on the batch only (groups, cumulative lengths, masks) is computed once per forward.
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pretrain.common.transfer import send
+
+HALF = (torch.float16, torch.bfloat16)
+_LARGEST_HEAD = 256
+_HEAD_MULTIPLE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,3 +90,44 @@ def sort_order(lengths: Tensor) -> Tensor | None:
     if runs == torch.unique(lengths).numel():
         return None
     return torch.argsort(lengths, stable=True)
+
+
+def takes_flash(qkv: Tensor) -> bool:
+    """Return whether the kernel takes tensors like `qkv` [..., D]."""
+    if qkv.dtype not in HALF or qkv.shape[-1] > _LARGEST_HEAD or not _runs_flash(qkv.device):
+        return False
+    return torch.backends.cuda.is_flash_attention_available()
+
+
+def attend(qkv: Tensor, layout: PackedLayout, dropout: float, half_window: int | None) -> Tensor:
+    """Attend within each sequence, by heads of any size D: [T, 3, heads, D] -> [T, heads, D].
+
+    half_window: the largest distance that is seen; None: any.
+    """
+    size = qkv.shape[-1]
+    missing = -size % _HEAD_MULTIPLE
+    if missing:  # zeros add nothing to a score, and give values that are cut off again
+        qkv = pad(qkv, (0, missing))
+    window = -1 if half_window is None else half_window
+    output = torch.ops.aten._flash_attention_forward(
+        *qkv.unbind(1),
+        layout.boundaries,
+        layout.boundaries,
+        layout.longest,
+        layout.longest,
+        dropout,
+        False,  # not causal
+        False,  # no copy of the probabilities for debugging
+        scale=size**-0.5,
+        window_size_left=window,
+        window_size_right=window,
+    )[0]
+    return output[..., :size] if missing else output
+
+
+@cache
+def _runs_flash(device: torch.device) -> bool:
+    """Return whether the device is of NVIDIA's Ampere generation or later."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)

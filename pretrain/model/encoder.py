@@ -20,7 +20,7 @@ from pretrain.common.memory import limit_kernel_cache
 from pretrain.common.transfer import send
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
 from pretrain.model.kernels import kernels_for
-from pretrain.model.layer import Copies, Pass, install, rotations, run_layers, working_copy
+from pretrain.model.layer import Copies, ForwardState, install, rotations, run_layers, working_copy
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 
@@ -235,7 +235,7 @@ class SentenceEncoder(nn.Module):
             dtype = torch.get_autocast_dtype(device.type)
         # the residual stream: float16 would overflow where it has grown, bfloat16 round every sum
         residual = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-        run = Pass(row.layout, kernels_for(device, dtype), row.keys, dtype, residual, self._copies)
+        run = ForwardState(row.layout, kernels_for(device, dtype), row.keys, dtype, residual, self._copies)
         with torch.autocast(device.type, enabled=False):
             hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
             hidden = row.edited(hidden, edit)

@@ -25,8 +25,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from pretrain.model.attention import PackedLayout
-from pretrain.model.flash import attend, takes_flash
+from pretrain.model.attention import PackedLayout, attend, takes_flash
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
 
 Copies = dict[tuple[object, ...], Tensor]
@@ -34,7 +33,7 @@ Copies = dict[tuple[object, ...], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class ForwardState:
     """What all layers know of one forward pass over a packed row of T tokens, filler included.
 
     layout: where its sequences lie.
@@ -123,10 +122,10 @@ def _wide(parameter: Tensor | None) -> Tensor | None:
     return parameter.float()
 
 
-def _take_over(mine: nn.Module, library: nn.Module) -> None:
+def _take_over(own: nn.Module, library: nn.Module) -> None:
     """Make the library module's children this one's, in their order, under their names."""
     for name, child in library.named_children():
-        mine.add_module(name, child)
+        own.add_module(name, child)
 
 
 class EmbeddingNorm(nn.Module):
@@ -136,7 +135,7 @@ class EmbeddingNorm(nn.Module):
         super().__init__()
         self.weight, self.bias, self.eps = library.weight, library.bias, library.eps
 
-    def forward(self, x: Tensor, dropout: Dropout | None, run: Pass) -> Tensor:
+    def forward(self, x: Tensor, dropout: Dropout | None, run: ForwardState) -> Tensor:
         x = run.kernels.norm_dropout(x, _wide(self.weight), _wide(self.bias), self.eps, dropout)
         return x.to(run.residual)
 
@@ -151,7 +150,9 @@ class Embeddings(nn.Module):
         setattr(self, self.norm_name, EmbeddingNorm(getattr(library, self.norm_name)))
         self.rate = rate
 
-    def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor | None, run: Pass) -> Tensor:
+    def forward(
+        self, ids: Tensor, positions: Tensor, token_types: Tensor | None, run: ForwardState
+    ) -> Tensor:
         """ids, positions, token_types: int64[T]; token_types None: all 0. Returns [T, H]."""
         x = (self.tok_embeddings if hasattr(self, "tok_embeddings") else self.word_embeddings)(ids)
         if hasattr(self, "token_type_embeddings"):
@@ -212,7 +213,7 @@ class PostNormLayer(GradientCheckpointingLayer):
         self.attention_rate = getattr(config, names.attention_dropout) if names.attention_dropout else 0.0
         self.probability_rate = getattr(config, names.probability_dropout)
 
-    def forward(self, hidden: Tensor, normed: Tensor, run: Pass) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, normed: Tensor, run: ForwardState) -> tuple[Tensor, Tensor]:
         """Map [T, H] pairs to such pairs: the same twice, in the residual's type and, for products, the
         working type.
 
@@ -223,7 +224,7 @@ class PostNormLayer(GradientCheckpointingLayer):
         dropout = run.dropout(self.probability_rate, self.number, PROBABILITIES)
         attended = run.attend(qkv.unflatten(1, (3, self.heads, -1)), None, dropout)
         dropout = run.dropout(self.attention_rate, self.number, ATTENTION)
-        hidden, normed = self._connect(
+        hidden, normed = self._residual_norm(
             attended, part(names.attention_output), hidden, part(names.attention_norm), dropout, run
         )
         inner = run.product(normed, part(names.inner), bias=False)
@@ -234,16 +235,23 @@ class PostNormLayer(GradientCheckpointingLayer):
         dropout = run.dropout(self.rate, self.number, MLP)
         if self.is_last and hidden.dtype != torch.float64:
             hidden = hidden.float()  # sentence vectors and losses are made of float32 states
-        return self._connect(inner, part(names.outer), hidden, part(names.norm), dropout, run)
+        return self._residual_norm(inner, part(names.outer), hidden, part(names.norm), dropout, run)
 
     @staticmethod
-    def _connect(
-        x: Tensor, outwards: nn.Linear, hidden: Tensor, norm: nn.LayerNorm, dropout: Dropout | None, run: Pass
+    def _residual_norm(
+        x: Tensor,
+        outwards: nn.Linear,
+        hidden: Tensor,
+        norm: nn.LayerNorm,
+        dropout: Dropout | None,
+        run: ForwardState,
     ) -> tuple[Tensor, Tensor]:
         """norm(hidden + dropout(x outwards)), in the residual's type and in the working type."""
         x = run.product(x, outwards, bias=False)
         bias, weight, norm_bias = _wide(outwards.bias), _wide(norm.weight), _wide(norm.bias)
-        return run.kernels.connect(x, bias, hidden, weight, norm_bias, norm.eps, dropout, run.dtype, True)
+        return run.kernels.residual_norm(
+            x, bias, hidden, weight, norm_bias, norm.eps, dropout, run.dtype, True
+        )
 
 
 class PreNormLayer(GradientCheckpointingLayer):
@@ -262,7 +270,7 @@ class PreNormLayer(GradientCheckpointingLayer):
         self.activation = _activation(config.hidden_activation)
         self.rate, self.attention_rate = config.mlp_dropout, config.attention_dropout
 
-    def forward(self, hidden: Tensor, added: Tensor | None, run: Pass) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, added: Tensor | None, run: ForwardState) -> tuple[Tensor, Tensor]:
         """Map [T, H] pairs to [T, H] pairs: in the residual's type, and in the working type."""
         attention, mlp = self.attn, self.mlp
         hidden, normed = self._add(hidden, added, self.attn_norm, None, run)
@@ -283,13 +291,15 @@ class PreNormLayer(GradientCheckpointingLayer):
 
     @staticmethod
     def _add(
-        hidden: Tensor, added: Tensor | None, norm: nn.Module, dropout: Dropout | None, run: Pass
+        hidden: Tensor, added: Tensor | None, norm: nn.Module, dropout: Dropout | None, run: ForwardState
     ) -> tuple[Tensor, Tensor]:
         """(hidden + dropout(added), its norm); the first layer adds nothing and has no norm."""
         if added is None:
             return hidden, norm(hidden)
         weight, bias = _wide(norm.weight), _wide(norm.bias)
-        return run.kernels.connect(added, None, hidden, weight, bias, norm.eps, dropout, run.dtype, False)
+        return run.kernels.residual_norm(
+            added, None, hidden, weight, bias, norm.eps, dropout, run.dtype, False
+        )
 
 
 def rotations(library: nn.Module, hidden: Tensor, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -331,12 +341,12 @@ def layer_matrices(module: nn.Module) -> set[int]:
 
     Embeddings, heads, biases and norms are not among them.
     """
-    found: set[int] = set()
+    matrices: set[int] = set()
     for part in module.modules():
         if isinstance(part, PreTrainedModel):
             with suppress(ValueError):  # of a kind that has no layers
-                found |= {id(p) for p in layers_of(part).parameters() if p.ndim == 2 and p.requires_grad}
-    return found
+                matrices |= {id(p) for p in layers_of(part).parameters() if p.ndim == 2 and p.requires_grad}
+    return matrices
 
 
 def install(lm: PreTrainedModel) -> None:
@@ -355,7 +365,7 @@ def install(lm: PreTrainedModel) -> None:
 
 
 def run_layers(
-    lm: PreTrainedModel, hidden: Tensor, run: Pass, second: int | None
+    lm: PreTrainedModel, hidden: Tensor, run: ForwardState, second: int | None
 ) -> tuple[Tensor, Tensor | None]:
     """Pass the embedding block's output [T, H] through all layers: the last states, and those of one more.
 

@@ -113,13 +113,13 @@ class Augcse(Objective):
             )
         nothing_changed = context.labels == self.number_of_labels - 1
         labels = {"augmentation": context.labels, "bool": (~nothing_changed).long()}.get(self.settings.labels)
-        shown = [original, augmented]
+        pair = [original, augmented]
         if labels is None:  # order: is the first of the two the augmented one?
             drawn = torch.randint(0, 2, (len(original),), generator=context.generator(1))
             (labels,) = send([drawn], original.device)
             swap = labels.bool()[:, None]
-            shown = [torch.where(swap, augmented, original), torch.where(swap, original, augmented)]
-        features = reverse_gradient(torch.cat(shown, 1), -self.alpha(context.progress))
+            pair = [torch.where(swap, augmented, original), torch.where(swap, original, augmented)]
+        features = reverse_gradient(torch.cat(pair, 1), -self.alpha(context.progress))
         with torch.random.fork_rng(devices=[original.device] if original.is_cuda else []):
             torch.manual_seed(context.generator(2).initial_seed())
             return self.discriminator(features), labels

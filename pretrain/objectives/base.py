@@ -12,6 +12,7 @@ sequence_loss   a loss of one sequence at a time (a perturbed forward pass, repl
 momentum        an encoder that follows the trained one and is not trained
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,8 +89,8 @@ class BatchContext:
     condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`;
         surrogates: scalars that carry it through the heads (`condition`).
     measures: where `relate` may leave numbers for the metrics: scalars on the device, which nobody waits for.
-    probing: whether the step ends a row of metrics: then `relate` also leaves what is too dear for every step
-        (checks of its mechanism).
+    collects_diagnostics: whether the step ends a row of metrics: then `relate` also leaves what is too dear
+        for every step (checks of its mechanism).
     """
 
     step: int
@@ -103,7 +104,7 @@ class BatchContext:
     condition_gradients: dict[str, Tensor] = field(default_factory=dict)
     surrogates: list[Tensor] = field(default_factory=list)
     measures: dict[str, Tensor | float] = field(default_factory=dict)
-    probing: bool = False
+    collects_diagnostics: bool = False
 
     def generator(self, purpose: int = 0) -> torch.Generator:
         """Return a generator on the CPU, the same on every rank at a step; `purpose` tells several apart."""
@@ -213,16 +214,16 @@ class Objective(nn.Module):
         """
         guide = None
         if self.false_negatives.guide != "none":
-            known = views if self.false_negatives.model is None else context.guided
-            assert known is not None  # a guide's vectors come with the step's
-            anchors, positives, *negatives = (known[role].detach() for role in roles)
+            guiding = views if self.false_negatives.model is None else context.guided
+            assert guiding is not None  # a guide's vectors come with the step's
+            anchors, positives, *negatives = (guiding[role].detach() for role in roles)
             guide = Guide(
                 anchors,
                 positives,
                 torch.cat(negatives) if negatives else None,
                 margin=self.false_negatives.margin,
                 strategy=self.false_negatives.strategy,
-                counting=context.probing,
+                counting=context.collects_diagnostics,
             )
         whole = next(iter(views.values())).shape[1]
         total = None
@@ -232,11 +233,11 @@ class Objective(nn.Module):
             else:
                 with running_statistics_kept(self):  # a head's are of whole vectors
                     value = loss({role: cut(vectors, width) for role, vectors in views.items()}, guide)
-            if self.widths and context.probing:
+            if self.widths and context.collects_diagnostics:
                 context.measures[f"{name}_at_{width}"] = value.detach()
             value = value if weight == 1 else weight * value
             total = value if total is None else total + value
-        if guide is not None and context.probing:
+        if guide is not None and context.collects_diagnostics:
             context.measures[f"{name}_masked_share"] = guide.share()
         return total
 
@@ -302,7 +303,7 @@ class Objective(nn.Module):
         """
         return {}
 
-    def idle(self, device: torch.device) -> Tensor:
+    def touch_unused_heads(self, device: torch.device) -> Tensor:
         """Return a zero that depends on every parameter that `relate` does not reach, for idle steps."""
         return torch.zeros((), device=device)
 
@@ -311,6 +312,37 @@ class Objective(nn.Module):
 
         vectors: float32[N, d]. identities: int64[N], of their texts.
         """
+
+
+class MomentumEncoder(nn.Module):
+    """A copy of `source` that is never trained and has no dropout; `follow` moves it towards the source.
+
+    m <- gamma m + (1 - gamma) p (He et al. 2020, "MoCo", equation 2).
+
+    Its parameters are saved with the model's. With ZeRO 3 both are cut in the same way, and each rank moves
+    its part.
+    """
+
+    def __init__(self, source: nn.Module, momentum: float):
+        super().__init__()
+        self.copy = copy.deepcopy(source).requires_grad_(False).eval()
+        self.momentum = momentum
+        self._source = [source]  # in a list: not a submodule of this one
+
+    def train(self, mode: bool = True) -> "MomentumEncoder":
+        return super().train(False)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.copy(*inputs)
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """One step of the average, in place."""
+        for own, followed in zip(self.copy.parameters(), self._source[0].parameters(), strict=True):
+            part, towards = (getattr(p, "ds_tensor", p.data) for p in (own, followed))
+            part.lerp_(towards.to(part.dtype), 1 - self.momentum)
+        for own, followed in zip(self.copy.buffers(), self._source[0].buffers(), strict=True):
+            own.copy_(followed)
 
 
 def cut(vectors: Tensor, width: int) -> Tensor:

@@ -123,24 +123,24 @@ class Diffcse(Objective):
         ).last
         logits, replaced = self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids
         if self.probe is not None:
-            told = (logits[:, 1] > logits[:, 0]) == replaced
+            right = (logits[:, 1] > logits[:, 0]) == replaced
             self.probe.add(
-                told=told.sum(), original=(~replaced).sum(), tokens=torch.ones_like(replaced).sum()
+                right=right.sum(), original=(~replaced).sum(), tokens=torch.ones_like(replaced).sum()
             )
         return replaced_token_loss(logits, replaced, lengths)
 
     def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         return {
-            "diffcse_replaced_token_accuracy": sums["told"] / sums["tokens"],
+            "diffcse_replaced_token_accuracy": sums["right"] / sums["tokens"],
             "diffcse_always_original_accuracy": sums["original"] / sums["tokens"],
         }
 
     def sequence_scale(self, sequences: int, tokens: int) -> float:
         return 1.0 / max(1, tokens)
 
-    def idle(self, device: torch.device) -> Tensor:
+    def touch_unused_heads(self, device: torch.device) -> Tensor:
         if not self.sequence_roles:
-            return super().idle(device)
+            return super().touch_unused_heads(device)
         nothing = torch.zeros(0, dtype=torch.long, device=device)
         lengths, condition = (
             torch.zeros(0, dtype=torch.long),
@@ -162,7 +162,7 @@ class Diffcse(Objective):
             return ids
         settings, counts = self.settings, lengths.numpy()
         self.require_positions(int(counts.max()))  # an augmentation may lengthen what was short enough
-        known = ids < self.vocabulary
+        in_vocabulary = ids < self.vocabulary
         drawn = [
             torch.from_numpy(uniform(keys, counts) < settings.mask_rate),
             torch.from_numpy(uniform(keys, counts, 1)),
@@ -175,17 +175,17 @@ class Diffcse(Objective):
         masked = torch.where(
             chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids)
         )
-        masked = torch.where(known, masked, self.mask_id)
+        masked = torch.where(in_vocabulary, masked, self.mask_id)
         generator = self._generator[0].to(ids.device).train(self.training)
         hidden = generator.forward_packed(masked, lengths, derive(keys, "generator"))
         logits = generator.mlm_logits(hidden)[:, : self.vocabulary].float()
         if settings.reading == "code":
-            first = torch.zeros_like(known).index_fill_(0, starts, True)
-            return torch.where(first | ~known, ids, logits.argmax(1))
+            first = torch.zeros_like(in_vocabulary).index_fill_(0, starts, True)
+            return torch.where(first | ~in_vocabulary, ids, logits.argmax(1))
         # inverse of the distribution function: one draw a token
         below = logits.softmax(1).cumsum(1) < draws.to(logits.dtype)[:, None]
         edited = below.sum(1).clamp(max=logits.shape[1] - 1)
-        return torch.where(chosen & known, edited, ids)
+        return torch.where(chosen & in_vocabulary, edited, ids)
 
 
 def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> SentenceEncoder:

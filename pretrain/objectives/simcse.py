@@ -20,9 +20,9 @@ from pretrain.losses.contrastive import (
 from pretrain.losses.exclusions import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
-from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives.base import (
     BatchContext,
+    MomentumEncoder,
     Objective,
     Views,
     exclusions,
@@ -145,7 +145,7 @@ class Sda(Objective):
             value = relaxed_negative_info_nce(
                 z[0], z[1], z[2], present, settings.temperature, settings.margin, same
             )
-            if context.probing and vectors is views:
+            if context.collects_diagnostics and vectors is views:
                 with torch.no_grad():
                     positive, negation = cosine_similarity(z[0], z[1]), cosine_similarity(z[0], z[2])
                     nearer = ((negation > positive) & present).sum() / present.sum().clamp_min(1)
@@ -196,7 +196,7 @@ class Esimcse(Objective):
             texts = None if context.identities is None else self.queue_identities[:filled]
             queued = Negatives(self.queue[:filled], identities=texts)
             value = info_nce(z[0], z[1], temperature, same, queued)
-            if context.probing:
+            if context.collects_diagnostics:
                 with torch.no_grad():
                     without = info_nce(z[0], z[1], temperature, same)
                 context.measures["esimcse_queue_share_of_loss"] = share_of_loss(value, without)

@@ -78,12 +78,12 @@ class Vascl(Objective):
             )
             reached = first if self.as_printed else still
             clean = self.head(reached) if self.as_printed else self.head(reached).detach()
-            if context.probing:
+            if context.collects_diagnostics:
                 at_rest, at_random = self._unattacked(still, clean.detach(), neighbours, start)
             losses["vascl_neighbourhood"] = neighbourhood_loss(
                 clean, self.head(reached + delta), neighbours, settings.temperature
             )
-            if context.probing:
+            if context.collects_diagnostics:
                 attacked = losses["vascl_neighbourhood"].detach()
                 context.measures["vascl_neighbourhood_rise"] = attacked - at_rest
                 context.measures["vascl_neighbourhood_rise_of_random"] = at_random - at_rest

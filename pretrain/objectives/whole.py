@@ -10,8 +10,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, is_simcse_head
-from pretrain.model.momentum import MomentumEncoder
-from pretrain.objectives.base import BatchContext, Objective, Views
+from pretrain.objectives.base import BatchContext, MomentumEncoder, Objective, Views
 
 
 class Terms(nn.Module):
@@ -163,14 +162,14 @@ class WholeObjective(nn.Module):
         losses: dict[str, Tensor] = {}
         for name in self.terms:
             term = self.terms[name]
-            found = term.relate({role: views[role] for role in term.roles}, context)
+            of_term = term.relate({role: views[role] for role in term.roles}, context)
             weights = term.weights(context.step)
-            if unknown := sorted(found.keys() - weights.keys()):
+            if unknown := sorted(of_term.keys() - weights.keys()):
                 raise UserError(
                     f"objective {name}: relate returns a loss {unknown[0]!r}, and weights has "
                     f"{', '.join(map(repr, weights)) or 'none'}: give both the same names"
                 )
-            losses |= found
+            losses |= of_term
         return losses
 
     @torch.no_grad()
@@ -230,5 +229,6 @@ class WholeObjective(nn.Module):
         losses = self.relate(views, replace(context, guided=views))
         self.train(training)
         return sum(
-            (loss * 0.0 for loss in losses.values()), sum(term.idle(device) for term in self.terms.values())
+            (loss * 0.0 for loss in losses.values()),
+            sum(term.touch_unused_heads(device) for term in self.terms.values()),
         )

@@ -123,10 +123,10 @@ class Faults:
         It is known when the step begins, for which the step before may not have been read: that one does not
         count, so that a resumed run decides as an unbroken one.
         """
-        known = [norm for number, norm in self.progress.norms if number < step - 1][-NORMS:]
-        if self.settings.spikes == "warn" or len(known) < LEAST_NORMS:
+        norms = [norm for number, norm in self.progress.norms if number < step - 1][-NORMS:]
+        if self.settings.spikes == "warn" or len(norms) < LEAST_NORMS:
             return math.inf
-        return self.settings.spike_factor * statistics.median(known)
+        return self.settings.spike_factor * statistics.median(norms)
 
     def largest_applied(self, step: int) -> float:
         """Return the largest gradient norm with which the update of a step is made, if all is finite."""
@@ -252,7 +252,7 @@ def diagnose(
     """
     first = _First()
     broken: list[int] = []
-    shown = list(range(len(batch)))
+    described = list(range(len(batch)))
     if again:
         with first.watching(whole.engine.module):
             result = whole.compute(batch)
@@ -260,12 +260,12 @@ def diagnose(
             broken = (~result.views.isfinite().all(-1).all(0)).nonzero().flatten().tolist()
         update.apply(result.losses["total"])  # clears the gradients
         start = sum(gathered(len(batch))[: whole.rank])  # ranks may differ in their number of lanes
-        shown = [place - start for place in broken if 0 <= place - start < len(batch)] or shown
-    texts = [(int(batch.sequence_ids[i]), decode(batch.original[i].tolist())) for i in shown[:SHOWN]]
+        described = [place - start for place in broken if 0 <= place - start < len(batch)] or described
+    texts = [(int(batch.sequence_ids[i]), decode(batch.original[i].tolist())) for i in described[:SHOWN]]
     ranks = gathered((first.module, first.parameter, texts))
     of_broken = [] if len(broken) == len(ids) else [ids[place] for place in broken]
-    told = [text for *_, of_rank in ranks for text in of_rank if not of_broken or text[0] in of_broken]
-    return Finding(ids, of_broken, told, _first_of(ranks, 0), _first_of(ranks, 1), again)
+    of_ranks = [text for *_, of_rank in ranks for text in of_rank if not of_broken or text[0] in of_broken]
+    return Finding(ids, of_broken, of_ranks, _first_of(ranks, 0), _first_of(ranks, 1), again)
 
 
 class _First:

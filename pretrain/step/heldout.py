@@ -63,12 +63,14 @@ class Heldout:
                 f"{reader.folder} has no held-out sequences: prepare it with data.prepare.heldout"
             )
         wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
-        known = known_damaged(left_out)
-        sequences, ids, sentences, damaged = read_sound(reader, wanted, config.data.damaged == "skip", known)
+        recorded = known_damaged(left_out)
+        sequences, ids, sentences, damaged = read_sound(
+            reader, wanted, config.data.damaged == "skip", recorded
+        )
         self.left_out = [
             {"chunk": chunk, "reason": reason}
             for chunk, reason in sorted(damaged.items())
-            if chunk not in known
+            if chunk not in recorded
         ]
         self.budget = config.train.micro_batch_tokens
         keys = sequence_keys(SEED, 0, ids, 0, "mask")
@@ -188,11 +190,11 @@ def _my_share(sequences: Ragged | Masked, budget: int, device: torch.device) -> 
 
 
 def read_sound(
-    reader: ShardReader, wanted: int, skip_damaged: bool, known: dict[int, str]
+    reader: ShardReader, wanted: int, skip_damaged: bool, recorded: dict[int, str]
 ) -> tuple[Ragged, np.ndarray, Sentences | None, dict[int, str]]:
     """Read the first sequences of the sound chunks of the held-out split, the same on every rank.
 
-    A chunk that one rank cannot read is left out on all: they embed the sequences together. known: damaged
+    A chunk that one rank cannot read is left out on all: they embed the sequences together. recorded: damaged
     chunks that are left out unread.
 
     Returns:
@@ -203,11 +205,11 @@ def read_sound(
         DamagedShard: a chunk is damaged, and skip_damaged is False.
     """
     while True:
-        chunks, damaged = _first_sound(reader, wanted, skip_damaged, known)
+        chunks, damaged = _first_sound(reader, wanted, skip_damaged, recorded)
         every = gathered(damaged)
         if all(other.keys() == every[0].keys() for other in every):
             break
-        known = {chunk: reason for other in every for chunk, reason in other.items()}
+        recorded = {chunk: reason for other in every for chunk, reason in other.items()}
     if not chunks:
         raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
     sentences = None
@@ -224,11 +226,11 @@ def read_sound(
 
 
 def _first_sound(
-    reader: ShardReader, wanted: int, skip_damaged: bool, known: dict[int, str]
+    reader: ShardReader, wanted: int, skip_damaged: bool, recorded: dict[int, str]
 ) -> tuple[dict[int, Chunk], dict[int, str]]:
     """Return the first sound chunks that hold so many sequences, by number, and the damaged ones."""
     chunks: dict[int, Chunk] = {}
-    damaged, count = dict(known), 0
+    damaged, count = dict(recorded), 0
     for index in range(reader.num_chunks):
         if index in damaged or count >= wanted:
             continue

@@ -54,17 +54,17 @@ class Progress:
     window: dict = field(default_factory=dict)
     monitor: dict = field(default_factory=dict)
 
-    def roll_back(self, kept: dict[str, Any], why: str) -> None:
-        """Go on, from the step where the run stands, with what a checkpoint held: `kept` is its progress.
+    def roll_back(self, checkpointed: dict[str, Any], why: str) -> None:
+        """Go on, from the step where the run stands, with the progress in a checkpoint.
 
         The steps in between are counted and have trained nothing. What the run has recorded of its data stays
         (their batches were read), and so do its settings and the best step, whose model is on disk. Faults
         count anew.
         """
-        self.rollbacks.append({"from": kept["step"], "to": self.step, "why": why})
+        self.rollbacks.append({"from": checkpointed["step"], "to": self.step, "why": why})
         self.faults = []
         for name in ("tokens", "skipped_steps", "norms", "loss_scale", "window", "monitor"):
-            setattr(self, name, kept.get(name, type(getattr(self, name))()))
+            setattr(self, name, checkpointed.get(name, type(getattr(self, name))()))
 
     def note_scores(
         self,

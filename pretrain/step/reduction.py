@@ -191,14 +191,14 @@ def cut_buckets(parameters: list[Parameter], most: int) -> list[list[Parameter]]
 
 def leaves(loss: Tensor) -> set[int]:
     """Return the ids of the leaves, parameters among them, to which a backward pass from `loss` adds."""
-    found: set[int] = set()
+    parameters: set[int] = set()
     seen, rest = {loss.grad_fn}, [loss.grad_fn]
     while rest:
         node = rest.pop()
         if hasattr(node, "variable"):
-            found.add(id(node.variable))
+            parameters.add(id(node.variable))
         for following, _ in () if node is None else node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 rest.append(following)
-    return found
+    return parameters

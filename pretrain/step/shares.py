@@ -101,7 +101,7 @@ def _gradient_of(
     walked twice.
     """
     vectors = whole.detach().requires_grad_()
-    again = replace(context, surrogates=[], measures={}, probing=False)
+    again = replace(context, surrogates=[], measures={}, collects_diagnostics=False)
     views = dict(zip(model.objective.roles, vectors))
     with running_statistics_kept(model.objective):
         losses = model(Request(SentenceModel.relate, views, again))

@@ -29,7 +29,7 @@ class Update:
         self.skips = isinstance(engine.optimizer, torch.optim.AdamW)
         self._true = torch.ones((), dtype=torch.bool, device=engine.device)
         self._statistics = list(_statistics(engine.module))
-        self._before = [kept.clone() for kept in self._statistics]
+        self._before = [value.clone() for value in self._statistics]
 
     def apply(self, loss: Tensor, limit: float = math.inf) -> tuple[Tensor | float, Tensor]:
         """Step, if `loss` (a scalar) and all gradients are finite, and their norm is at most `limit`.

@@ -41,9 +41,8 @@ from pretrain.losses.exclusions import Meanings
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
-from pretrain.step.balance import initial_owners
 from pretrain.step.model import Request, SentenceModel
-from pretrain.step.placement import Placement, place
+from pretrain.step.placement import Placement, initial_owners, place
 from pretrain.step.plan import GUIDE, MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
 from pretrain.step.reduction import reduction_of
 from pretrain.step.shares import SequenceLosses, measure_shares
@@ -104,7 +103,7 @@ class WholeBatch:
             loss_scale: scaling of what goes backward through float16.
             clock: where to book the time of encode, loss and backward.
             mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
-            balance: when sequences change ranks before a pass (`pretrain.step.balance`).
+            balance: when sequences change ranks before a pass (`pretrain.step.placement`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
         """
         self.engine, self.seed, self.budget = engine, seed, budget
@@ -125,19 +124,21 @@ class WholeBatch:
     def objective(self) -> WholeObjective:
         return self.engine.module.objective
 
-    def compute(self, batch: RankBatch, request: int = 0, probing: bool = False, busy: int = 0) -> StepResult:
+    def compute(
+        self, batch: RankBatch, request: int = 0, collects_diagnostics: bool = False, busy: int = 0
+    ) -> StepResult:
         """Accumulate the gradient of the objective on the global batch of which `batch` is this rank's share.
 
         request: this rank's request to stop, as a number. The result has the largest over ranks, which the
             plan's all-gather finds at no further cost.
-        probing: also measure each loss's share of the gradient, and the objectives' checks
-            (`BatchContext.probing`). Changes no loss and no gradient.
+        collects_diagnostics: also measure each loss's share of the gradient, and the objectives' checks
+            (`BatchContext.collects_diagnostics`). Changes no loss and no gradient.
         busy: a number of this rank's that all are told, in the same all-gather (`StepPlan.busy`).
         """
         weights = self.objective.weights(batch.step)
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
-        mine = StepPlan.of_rank(batch, self.objective, passes, request, busy)
-        plan = mine.merge(self._gather(mine.to_tensor(self._most(len(batch))), self.hosts))
+        own = StepPlan.of_rank(batch, self.objective, passes, request, busy)
+        plan = own.merge(self._gather(own.to_tensor(self._most(len(batch))), self.hosts))
         passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
         lengths, of_host = plan.sequences["length"], plan.sequences
         negatives = self._negatives(plan) if VIEWS in passes else None
@@ -155,7 +156,7 @@ class WholeBatch:
         with self.engine.module.weights_unchanged(), self.reduction.of_step():
             if VIEWS in rows:
                 vectors, losses, measures = self._sentence_level(
-                    batch, rows, placements, plan, weights, not maskings, probing, of_host
+                    batch, rows, placements, plan, weights, not maskings, collects_diagnostics, of_host
                 )
             elif self.objective.roles:
                 zero = self._run(SentenceModel.touch_unused_heads, self.device)
@@ -193,7 +194,7 @@ class WholeBatch:
         plan: StepPlan,
         weights: dict[str, float],
         last: bool,
-        probing: bool,
+        collects_diagnostics: bool,
         of_host: dict[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor | float]]:
         """Run the three passes; return the vectors [views, N, d], losses and measures."""
@@ -204,7 +205,7 @@ class WholeBatch:
         with self.clock("loss"):
             whole = self._in_order(views, parts, placed)
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
-            context = self._context(batch, plan, probing, of_host)
+            context = self._context(batch, plan, collects_diagnostics, of_host)
         if GUIDE in rows:
             context = replace(context, guided=self._guided(rows[GUIDE], placements[GUIDE]))
         momentum = (
@@ -222,8 +223,8 @@ class WholeBatch:
             # made so: they reach all ranks, which then leave the update out together. No host sync.
             total = total * torch.where(total.detach().isfinite(), 1.0, torch.nan)
             self.reduction.backward(total, final=False)
-            mine = placed.local_rows(whole.grad.flatten(0, 1)) * self.world
-            if probing:
+            own_gradient = placed.local_rows(whole.grad.flatten(0, 1)) * self.world
+            if collects_diagnostics:
                 context.measures.update(
                     measure_shares(self.engine.module, whole, context, list(terms), weights, of_sequences)
                 )
@@ -234,13 +235,13 @@ class WholeBatch:
             with self.clock("encode"):
                 part = parts[index] if single else self._run(SentenceModel.embed, row)
             with self.clock("backward"):
-                self._backward_scaled((part * mine[row.rows]).sum(), last and index == len(views) - 1)
+                self._backward_scaled((part * own_gradient[row.rows]).sum(), last and index == len(views) - 1)
             parts[index] = part = None  # one graph alive at a time
         losses |= {name: term.detach() for name, term in terms.items()}
         return whole.detach(), losses, context.measures
 
     def _context(
-        self, batch: RankBatch, plan: StepPlan, probing: bool, of_host: dict[str, Tensor]
+        self, batch: RankBatch, plan: StepPlan, collects_diagnostics: bool, of_host: dict[str, Tensor]
     ) -> BatchContext:
         roles, of_sequences = self.objective.roles, plan.sequences
         identities = {role: of_host[f"identity {role}"] for role in roles}
@@ -252,7 +253,7 @@ class WholeBatch:
             labels=of_sequences.get("label"),
             groups=send([torch.from_numpy(initial_owners(plan.drawn))], self.device)[0],
             identities=identities if self.mask_duplicates else None,
-            probing=probing,
+            collects_diagnostics=collects_diagnostics,
         )
 
     def _negatives(self, plan: StepPlan) -> float | None:
@@ -274,8 +275,8 @@ class WholeBatch:
         members = keys.bincount(minlength=self.world * len(meanings.texts)).double()
         equal = 0.0
         for role, of_role in zip(given, there):
-            found = meanings.look_up(sequences[f"identity {role}"])
-            anchors = members[found.clamp(min=0) * self.world + groups].masked_fill_(found < 0, 0.0)
+            meaning = meanings.look_up(sequences[f"identity {role}"])
+            anchors = members[meaning.clamp(min=0) * self.world + groups].masked_fill_(meaning < 0, 0.0)
             equal += (anchors * of_role).mean().item() / len(given)
         return objective.negatives(pool, present, members[keys].mean().item() - 1, equal)
 
@@ -307,18 +308,18 @@ class WholeBatch:
         weights: dict[str, float],
         context: BatchContext,
     ) -> tuple[dict[str, Tensor], SequenceLosses]:
-        """Back-propagate the terms' sequence losses; return them, and what a probing step finds of them.
+        """Back-propagate the terms' sequence losses; return them, and what is known of their gradients.
 
         Their gradients by what they were conditioned on, and their checks, are left in `context`.
         """
         passes = self.objective.sequence_passes(step)
         losses: dict[str, Tensor] = {}
-        found = SequenceLosses()
+        of_sequences = SequenceLosses()
         if not passes:
-            return losses, found
+            return losses, of_sequences
         active = self.objective.active_sequence_terms(step)
         for term in active.values():
-            term.probe = Probe() if context.probing else None
+            term.probe = Probe() if context.collects_diagnostics else None
         with self.clock("loss"):
             views = dict(zip(self.objective.roles, whole))
             conditions = self._run(SentenceModel.conditions, views, context)
@@ -345,10 +346,10 @@ class WholeBatch:
             losses[term.sequence_term] = losses.get(term.sequence_term, 0.0) + total * scale
             if condition is not None:
                 context.condition_gradients[role] = placed.in_order(self._gather(gradient))
-        for name, term in active.items() if context.probing else ():
-            found.conditioned = term.sequence_term if conditions[name] else found.conditioned
-            context.measures.update(found.finish(term, self.world * applied))
-        return losses, found
+        for name, term in active.items() if context.collects_diagnostics else ():
+            of_sequences.conditioned = term.sequence_term if conditions[name] else of_sequences.conditioned
+            context.measures.update(of_sequences.finish(term, self.world * applied))
+        return losses, of_sequences
 
     # ---- token level
 
@@ -388,11 +389,11 @@ class WholeBatch:
             vectors[row.rows] = part.detach()
         return placed.in_order(self._gather(vectors))
 
-    def _gather(self, mine: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    def _gather(self, part: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         """Stack all ranks' tensors of the same shape in order of rank: [W, ...]."""
-        mine = mine.contiguous()
-        every = mine.new_empty((self.world, *mine.shape))
-        dist.all_gather_into_tensor(every.view(-1), mine.view(-1), group=group)
+        part = part.contiguous()
+        every = part.new_empty((self.world, *part.shape))
+        dist.all_gather_into_tensor(every.view(-1), part.view(-1), group=group)
         return every
 
     def _most(self, sequences: int) -> int:

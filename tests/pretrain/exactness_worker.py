@@ -36,9 +36,9 @@ from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.model.encoder import build_encoder
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
-from pretrain.step.balance import ABOVE, balance, imbalance, initial_owners
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
+from pretrain.step.placement import ABOVE, balance, imbalance, initial_owners
 from pretrain.step.plan import passes_of
 from pretrain.step.whole_batch import WholeBatch
 
@@ -367,7 +367,7 @@ def main() -> None:
                 scaled = pieces == 2 or precision == "fp16"
                 computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how, lanes=N)
                 with attention():
-                    result = computes.compute(batch, probing=pieces > 1)
+                    result = computes.compute(batch, collects_diagnostics=pieces > 1)
                 got = engine_gradients(engine)
                 needed = needed_micro_batches(shares, model, budget, how)
                 report.append(

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from pretrain.model import flash
+from pretrain.model import attention as flash
 
 TYPES = (*flash.HALF, torch.float32, torch.float64)
 calls: list[dict] = []

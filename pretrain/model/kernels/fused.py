@@ -32,7 +32,7 @@ def available() -> bool:
     return True
 
 
-def connect(
+def residual_norm(
     x: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
@@ -44,7 +44,7 @@ def connect(
     post: bool,
 ) -> tuple[Tensor, Tensor]:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
-        return plain.connect(x, bias, residual, weight, norm_bias, eps, dropout, dtype, post)
+        return plain.residual_norm(x, bias, residual, weight, norm_bias, eps, dropout, dtype, post)
     kept = torch.is_grad_enabled()  # of the caller: within `apply` it is off
     return _Norm.apply(x, bias, residual, weight, norm_bias, _How(eps, dropout, dtype, post, kept))
 
@@ -119,7 +119,7 @@ def _drops(dropout: Dropout | None) -> _Drops:
 
 
 class _How(NamedTuple):
-    """What a norm does: as the arguments of `connect`.
+    """What a norm does: as the arguments of `residual_norm`.
 
     kept: whether a backward may follow. behind: the dropout is that of the norm's result.
     """

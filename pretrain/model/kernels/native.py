@@ -117,7 +117,7 @@ def add_norm(
     return _AddNorm.apply(x, bias, residual, weight, norm_bias, _How(eps, _active(dropout), kind))
 
 
-def connect(
+def residual_norm(
     x: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,

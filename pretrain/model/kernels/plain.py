@@ -25,7 +25,7 @@ def add_norm(
     eps: float,
     dropout: Dropout | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return `connect`'s sum and its layer norm, both of the residual's type."""
+    """Return `residual_norm`'s sum and its layer norm, both of the residual's type."""
     dtype = x.dtype if residual is None else residual.dtype
     added = at_least_float32(x)
     if bias is not None:
@@ -36,7 +36,7 @@ def add_norm(
     return added.to(dtype), _layer_norm(added, weight, norm_bias, eps).to(dtype)
 
 
-def connect(
+def residual_norm(
     x: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,

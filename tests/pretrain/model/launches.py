@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from pretrain.losses import mlm
 from pretrain.losses.mlm import masked_lm_loss
+from pretrain.model import attention as flash
 from pretrain.model import encoder as encoder_module
-from pretrain.model import flash
 from pretrain.model.encoder import SentenceEncoder, build_encoder
 from pretrain.model.kernels import fused
 

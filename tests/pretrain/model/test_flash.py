@@ -6,7 +6,7 @@ import torch
 from encoder_helpers import MAX_POSITIONS, make_encoder, random_ids
 from flash_reference import flash_on_cpu
 
-from pretrain.model import flash
+from pretrain.model import attention as flash
 from pretrain.model.attention import PackedLayout
 
 LENGTHS = torch.tensor([5, 1, 2, MAX_POSITIONS, 7, 7, 1, 19, MAX_POSITIONS, 5])

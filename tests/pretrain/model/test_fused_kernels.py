@@ -75,7 +75,7 @@ def check(name: str, inputs: list, *more: object, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("residual", ["none", "own", "float32"])
 @pytest.mark.parametrize("rate", [None, 0.3])
 @pytest.mark.parametrize("dtype", TYPES[:2])
-def test_connect(dtype, rate, residual, post):
+def test_residual_norm(dtype, rate, residual, post):
     width = 40
     stream = (
         None
@@ -84,19 +84,19 @@ def test_connect(dtype, rate, residual, post):
     )
     inputs = [normal(25, width, seed=0, dtype=dtype), normal(width, seed=2), stream]
     inputs += [normal(width, seed=3), normal(width, seed=4)]
-    check("connect", inputs, 1e-5, make_dropout(rate), dtype, post, dtype=dtype)
+    check("residual_norm", inputs, 1e-5, make_dropout(rate), dtype, post, dtype=dtype)
 
 
 def test_connect_without_biases_and_with_one_gradient_missing():
     inputs = [normal(25, 24, seed=0), None, normal(25, 24, seed=1), normal(24, seed=3), None]
-    check("connect", inputs, 1e-5, None, torch.float32, False, dtype=torch.float32)
+    check("residual_norm", inputs, 1e-5, None, torch.float32, False, dtype=torch.float32)
     for post in (True, False):
         for chosen in (0, 1):
             gradients = []
             for module, dtype in ((fused, torch.float32), (plain, torch.float64)):
                 leaves = [None if x is None else x.to(dtype).requires_grad_() for x in inputs]
                 leaves = [None if x is None else x.detach().requires_grad_() for x in leaves]
-                outputs = module.connect(*leaves, 1e-5, make_dropout(), dtype, post)
+                outputs = module.residual_norm(*leaves, 1e-5, make_dropout(), dtype, post)
                 outputs[chosen].square().sum().backward()
                 gradients.append([x.grad for x in leaves if x is not None])
             for ours, theirs in zip(*gradients):
@@ -158,7 +158,7 @@ def test_sums_of_more_rows_than_programs_are_the_same_at_every_call(monkeypatch)
 def test_no_rows():
     check("bias_gelu", [normal(0, 48, seed=0), normal(48, seed=2)], dtype=torch.float32)
     inputs = [normal(0, 8, seed=0), None, normal(0, 8, seed=1), normal(8, seed=3), normal(8, seed=4)]
-    check("connect", inputs, 1e-5, None, torch.float32, True, dtype=torch.float32)
+    check("residual_norm", inputs, 1e-5, None, torch.float32, True, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -16,7 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain.model import flash
+from pretrain.model import attention as flash
 from pretrain.model.kernels import fused
 from pretrain.model.rows import PackedRow
 

@@ -158,9 +158,9 @@ def objective(**settings):
     return build_objective(validate_config(tree, "test"), encoder, FakeTokenizer(), 4)
 
 
-def context(probing: bool = False) -> BatchContext:
+def context(collects_diagnostics: bool = False) -> BatchContext:
     zeros = torch.zeros(N, dtype=torch.long)
-    return BatchContext(0, 0.0, zeros, None, {}, None, 5, probing=probing)
+    return BatchContext(0, 0.0, zeros, None, {}, None, 5, collects_diagnostics=collects_diagnostics)
 
 
 @pytest.mark.parametrize("weights", [[], [0.3, 0.5, 2.0]])
@@ -172,7 +172,7 @@ def test_widths_equal_matryoshka_loss_over_multiple_negatives_ranking_loss(weigh
     ranking = losses.MultipleNegativesRankingLoss(model, scale=20.0)
     matryoshka = losses.MatryoshkaLoss(model, ranking, [32, 4, 16], weights or None)
     theirs = matryoshka([{"model": a}, {"model": p}], None)
-    report = context(probing=True)
+    report = context(collects_diagnostics=True)
     ours = whole.relate({"anchor": a, "positive": p}, report)["simcse"]
     equal(ours, theirs, [a, p])
     alone = info_nce(a[:, :4], p[:, :4], 0.05)

@@ -109,7 +109,7 @@ def test_loss_and_gradient_equal_gist_embed_loss_with_that_guide(tmp_path, pooli
         views[role], guided[role] = encoder.embed(*packed), guide.embed(*packed)
     groups = torch.zeros(N, dtype=torch.long)
     there = {"negative": torch.ones(N, dtype=torch.bool)}
-    context = BatchContext(0, 0.0, groups, None, there, None, 5, guided=guided, probing=True)
+    context = BatchContext(0, 0.0, groups, None, there, None, 5, guided=guided, collects_diagnostics=True)
     ours = objective.relate(views, context)["simcse"]
     ours.backward()
     torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-12)

@@ -72,14 +72,16 @@ def context_of(count: int, **more) -> BatchContext:
     """The context of a batch of different texts, at a step that ends a row."""
     same = dict.fromkeys(("anchor", "positive", "negative", "augmented"), torch.arange(count))
     given = {"step": 3, "progress": 0.3, "groups": torch.zeros(count, dtype=torch.long), "seed": 5}
-    given |= {"identities": same, "present": {}, "labels": None, "probing": True}
+    given |= {"identities": same, "present": {}, "labels": None, "collects_diagnostics": True}
     return BatchContext(**given | more)
 
 
 def measures_of(term, views: dict, context: BatchContext) -> dict[str, float]:
-    """What the term leaves for the metrics at a probing step, and nothing else where it is no such step."""
+    """What the term leaves for the metrics at a step that ends a row, and nothing at others."""
     losses = term.relate(views, context)
-    silent = context_of(len(views["anchor"]), labels=context.labels, present=context.present, probing=False)
+    silent = context_of(
+        len(views["anchor"]), labels=context.labels, present=context.present, collects_diagnostics=False
+    )
     for name, loss in term.relate(views, silent).items():
         assert torch.equal(loss, losses[name])
     measures = {name: float(value) for name, value in context.measures.items()}

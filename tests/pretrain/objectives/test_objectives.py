@@ -19,8 +19,8 @@ from pretrain.data.microbatches import MicroBatch
 from pretrain.export.folder import read_policy
 from pretrain.model.encoder import build_encoder
 from pretrain.model.modules import parameter_groups
-from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives import BatchContext, build_objective, view_specs
+from pretrain.objectives.base import MomentumEncoder
 from pretrain.start.continuity import record_changes
 from pretrain.step.model import SentenceModel
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain.data.lanes import lanes_of_rank
-from pretrain.step.balance import ABOVE, balance, imbalance, initial_owners
+from pretrain.step.placement import ABOVE, balance, imbalance, initial_owners
 
 
 def sentence_lengths(count: int, seed: int = 0) -> np.ndarray:

@@ -15,7 +15,7 @@ from run_helpers import fork, wait_for
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from pretrain.config.batch_sizes import BatchSizes
+from pretrain.config.run import BatchSizes
 from pretrain.telemetry.formats import flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics, to_line
 from pretrain.telemetry.run import Telemetry, memory_use
