@@ -27,6 +27,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pretrain.model.attention import PackedLayout, attend, takes_flash
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
+from pretrain.model.kernels.plain import Norm
 
 Copies = dict[tuple[object, ...], Tensor]
 """Working copies of weights, by the parameters that they are made of and their type."""
@@ -122,6 +123,10 @@ def _wide(parameter: Tensor | None) -> Tensor | None:
     return parameter.float()
 
 
+def _norm_of(module: nn.Module) -> Norm:
+    return Norm(_wide(module.weight), _wide(module.bias), module.eps)
+
+
 def _take_over(own: nn.Module, library: nn.Module) -> None:
     """Make the library module's children this one's, in their order, under their names."""
     for name, child in library.named_children():
@@ -136,7 +141,7 @@ class EmbeddingNorm(nn.Module):
         self.weight, self.bias, self.eps = library.weight, library.bias, library.eps
 
     def forward(self, x: Tensor, dropout: Dropout | None, run: ForwardState) -> Tensor:
-        x = run.kernels.norm_dropout(x, _wide(self.weight), _wide(self.bias), self.eps, dropout)
+        x = run.kernels.norm_dropout(x, *_norm_of(self), dropout)
         return x.to(run.residual)
 
 
@@ -248,10 +253,8 @@ class PostNormLayer(GradientCheckpointingLayer):
     ) -> tuple[Tensor, Tensor]:
         """norm(hidden + dropout(x outwards)), in the residual's type and in the working type."""
         x = run.product(x, outwards, bias=False)
-        bias, weight, norm_bias = _wide(outwards.bias), _wide(norm.weight), _wide(norm.bias)
-        return run.kernels.residual_norm(
-            x, bias, hidden, weight, norm_bias, norm.eps, dropout, run.dtype, True
-        )
+        bias = _wide(outwards.bias)
+        return run.kernels.residual_norm(x, bias, hidden, _norm_of(norm), dropout, run.dtype, True)
 
 
 class PreNormLayer(GradientCheckpointingLayer):
@@ -296,10 +299,7 @@ class PreNormLayer(GradientCheckpointingLayer):
         """(hidden + dropout(added), its norm); the first layer adds nothing and has no norm."""
         if added is None:
             return hidden, norm(hidden)
-        weight, bias = _wide(norm.weight), _wide(norm.bias)
-        return run.kernels.residual_norm(
-            added, None, hidden, weight, bias, norm.eps, dropout, run.dtype, False
-        )
+        return run.kernels.residual_norm(added, None, hidden, _norm_of(norm), dropout, run.dtype, False)
 
 
 def rotations(library: nn.Module, hidden: Tensor, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:

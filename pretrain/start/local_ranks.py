@@ -105,11 +105,6 @@ def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
     return others
 
 
-def describe_choice() -> str:
-    """Return why there are so many ranks, for the summary of a run: "" where they were not chosen here."""
-    return "one rank a core; --train.threads decides otherwise" if LOCAL_RANKS in os.environ else ""
-
-
 def has_local_negatives(config: Config) -> bool:
     """Return whether a loss compares sequences of the same rank only, so that ranks decide what it is."""
     terms = (getattr(config.objective, name) for name in type(config.objective).model_fields)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shlex
 import warnings
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.common.cores import threads_of_user
+from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of
 from pretrain.common.run_folder import describe_export
@@ -25,7 +27,6 @@ from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
 from pretrain.start.inputs import Inputs
-from pretrain.start.local_ranks import describe_choice
 from pretrain.start.views import LengthShortcut
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
@@ -98,7 +99,7 @@ def lines_of_run(
     from_user = " (OMP_NUM_THREADS)" if train.threads is None and threads_of_user() else ""
     cpu = f"CPU, threads a rank: {threads}{from_user}"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    chosen = f" ({reason})" if (reason := describe_choice()) else ""
+    chosen = " (one rank a core; --train.threads decides otherwise)" if LOCAL_RANKS in os.environ else ""
     falls = f", decay {train.decay_shape} over the last {train.steps - train.decay_begins:,}"
     grows = (
         f" from step {sizes.growth_steps:,} on, {sizes.start:,} at the first" if sizes.growth_steps else ""

@@ -34,15 +34,6 @@ OURS = {
     "zero_optimization.stage": "train.zero",
 }
 
-OFFLOAD = (
-    "offload_optimizer",
-    "offload_param",
-    "cpu_offload",
-    "cpu_offload_params",
-    "cpu_offload_use_pin_memory",
-    "zenflow",
-)
-
 
 def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
     """Return the engine's JSON: ours, with the recipe's `deepspeed:` merged over it.
@@ -156,9 +147,13 @@ def check_options(options: dict[str, Any]) -> None:
         UserError: a key is unknown, a value is not of its type, or the option is one that does not work here.
     """
     zero = options.get("zero_optimization", {})
-    for key in OFFLOAD if isinstance(zero, dict) else ():
-        value = zero.get(key)
-        if value and not (isinstance(value, dict) and value.get("device", "none") in (None, "none")):
+    for key, value in zero.items() if isinstance(zero, dict) else ():
+        offloads = "offload" in key or key == "zenflow"
+        if (
+            offloads
+            and value
+            and not (isinstance(value, dict) and value.get("device", "none") in (None, "none"))
+        ):
             raise UserError(
                 f"deepspeed.zero_optimization.{key}: offload is not supported; against memory use train.zero "
                 "3 or a smaller train.micro_batch_tokens"

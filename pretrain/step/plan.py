@@ -137,15 +137,15 @@ class StepPlan:
         if batch.labels is not None:
             sequences["label"] = batch.labels
         return StepPlan(
-            {name: count_micro_batches(lengths[name], part.budget) for name, part in passes.items()},
-            {name: int(of.sum()) for name, of in lengths.items() if name not in (MOMENTUM, GUIDE)},
-            [len(masked.positions) for masked in batch.masked],
-            request,
-            len(batch.substitutions),
-            [len(batch)],
-            {name: torch.from_numpy(numbers.astype(np.int64)) for name, numbers in sequences.items()},
-            sum_words(batch.words),
-            (busy,),
+            micro_batches={n: count_micro_batches(lengths[n], part.budget) for n, part in passes.items()},
+            tokens={name: int(of.sum()) for name, of in lengths.items() if name not in (MOMENTUM, GUIDE)},
+            masked_tokens=[len(masked.positions) for masked in batch.masked],
+            request=request,
+            substitutions=len(batch.substitutions),
+            drawn=[len(batch)],
+            sequences={name: torch.from_numpy(of.astype(np.int64)) for name, of in sequences.items()},
+            sums=sum_words(batch.words),
+            busy=(busy,),
         )
 
     def to_tensor(self, most: int) -> Tensor:
@@ -181,13 +181,13 @@ class StepPlan:
         padded = padded.unflatten(1, (len(self.sequences), -1)).transpose(0, 1)
         columns = padded[:, torch.arange(padded.shape[2]) < drawn[:, None]]
         return StepPlan(
-            dict(zip(self.micro_batches, most.get("micro_batches", []))),
-            dict(zip(self.tokens, total["tokens"])),
-            total["masked_tokens"],
-            most["request"][0],
-            total["substitutions"][0],
-            drawn.tolist(),
-            dict(zip(self.sequences, columns)),
-            tuple(total["sums"]),
-            tuple(counts["busy"][:, 0].tolist()),
+            micro_batches=dict(zip(self.micro_batches, most.get("micro_batches", []))),
+            tokens=dict(zip(self.tokens, total["tokens"])),
+            masked_tokens=total["masked_tokens"],
+            request=most["request"][0],
+            substitutions=total["substitutions"][0],
+            drawn=drawn.tolist(),
+            sequences=dict(zip(self.sequences, columns)),
+            sums=tuple(total["sums"]),
+            busy=tuple(counts["busy"][:, 0].tolist()),
         )

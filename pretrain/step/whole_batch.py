@@ -170,18 +170,18 @@ class WholeBatch:
         nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         losses["total"] = sum((weights[name] * value for name, value in losses.items()), nothing)
         return StepResult(
-            losses,
-            measures,
-            vectors,
-            sum(plan.tokens.values()),
-            sum(plan.masked_tokens),
-            (plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
-            plan.request,
-            lengths,
-            [row for of_rank in substitutions for row in of_rank],
-            plan.sums,
-            plan.busy,
-            negatives,
+            losses=losses,
+            measures=measures,
+            views=vectors,
+            tokens=sum(plan.tokens.values()),
+            masked_tokens=sum(plan.masked_tokens),
+            micro_batches=(plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
+            request=plan.request,
+            lengths=lengths,
+            substitutions=[row for of_rank in substitutions for row in of_rank],
+            sums=plan.sums,
+            busy=plan.busy,
+            negatives=negatives,
         )
 
     # ---- sentence level: embed, relate, backpropagate

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout
+from pretrain.model.kernels.plain import Norm
 
 PROGRAMS = 512
 """Programs of a backward that adds up rows; on any GPU the same, and so are the sums."""
@@ -36,17 +37,16 @@ def residual_norm(
     x: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
-    weight: Tensor,
-    norm_bias: Tensor | None,
-    eps: float,
+    norm: Norm,
     dropout: Dropout | None,
     dtype: torch.dtype,
     post: bool,
 ) -> tuple[Tensor, Tensor]:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
-        return plain.residual_norm(x, bias, residual, weight, norm_bias, eps, dropout, dtype, post)
+        return plain.residual_norm(x, bias, residual, norm, dropout, dtype, post)
     kept = torch.is_grad_enabled()  # of the caller: within `apply` it is off
-    return _Norm.apply(x, bias, residual, weight, norm_bias, _How(eps, dropout, dtype, post, kept))
+    how = _How(norm.eps, dropout, dtype, post, kept)
+    return _Norm.apply(x, bias, residual, norm.weight, norm.bias, how)
 
 
 def norm_dropout(

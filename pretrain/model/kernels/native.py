@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout, apply
+from pretrain.model.kernels.plain import Norm
 
 VARIABLE = "CLEAR_KERNELS"  # plain turns them off, to compare; native: an error without them
 _INTERFACE = 2  # of the sources in native: a library compiled from other sources is not used
@@ -121,14 +122,12 @@ def residual_norm(
     x: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
-    weight: Tensor,
-    norm_bias: Tensor | None,
-    eps: float,
+    norm: Norm,
     dropout: Dropout | None,
     dtype: torch.dtype,
     post: bool,
 ) -> tuple[Tensor, Tensor]:
-    added, normed = add_norm(x, bias, residual, weight, norm_bias, eps, dropout)
+    added, normed = add_norm(x, bias, residual, *norm, dropout)
     return normed if post else added, normed.to(dtype)
 
 
@@ -316,11 +315,7 @@ def _active(dropout: Dropout | None) -> Dropout | None:
 def _dropout(dropout: Dropout | None, x: Tensor) -> tuple[Tensor | None, int, float]:
     if dropout is None:
         return None, 0, 0.0
-    if dropout.keys.shape != x.shape[:1] or dropout.keys.dtype != torch.int64:
-        raise ValueError(
-            f"dropout takes int64[{len(x)}] keys, one a token, not {dropout.keys.dtype} "
-            f"{tuple(dropout.keys.shape)}"
-        )
+    assert dropout.keys.shape == x.shape[:1] and dropout.keys.dtype == torch.int64
     return dropout.keys.contiguous(), dropout.site, dropout.rate
 
 

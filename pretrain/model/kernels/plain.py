@@ -4,6 +4,8 @@ Half-precision values are computed in float32 and rounded once, at the end of an
 of rate 0, is no dropout.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -14,6 +16,14 @@ from pretrain.model.kernels.dropout import Dropout, apply, kept_probabilities
 
 IGNORED = -1
 """Label of a row that counts for nothing."""
+
+
+class Norm(NamedTuple):
+    """Parameters of a layer norm; float32 at least."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
 
 
 def add_norm(
@@ -40,9 +50,7 @@ def residual_norm(
     x: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
-    weight: Tensor,
-    norm_bias: Tensor | None,
-    eps: float,
+    norm: Norm,
     dropout: Dropout | None,
     dtype: torch.dtype,
     post: bool,
@@ -53,7 +61,7 @@ def residual_norm(
     in the residual's type, as the sum's layer norm where norms come after the residual connection (`post`),
     else as the sum. normed is the layer norm in `dtype`, for products to read.
     """
-    added, normed = add_norm(x, bias, residual, weight, norm_bias, eps, dropout)
+    added, normed = add_norm(x, bias, residual, *norm, dropout)
     return normed if post else added, normed.to(dtype)
 
 

@@ -293,7 +293,7 @@ def test_a_tensor_may_be_input_and_residual():
 
 
 def test_dropout_keys_of_another_row_are_refused():
-    with pytest.raises(ValueError, match=r"int64\[12\] keys"):
+    with pytest.raises(AssertionError):
         native.norm_dropout(normal(12, 8), normal(8), None, 1e-5, make_dropout(11, 0.5))
 
 
