@@ -6,6 +6,7 @@ Importing it takes seconds (torch, DeepSpeed, transformers): `pretrain/main.py` 
 import hashlib
 import os
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ class TrainingRun:
 
     def loop(self) -> int:
         """Train from where the run stands to `stop_step`, rolling back after faults; return the exit code."""
-        with self.checkpoints, self._telemetry() as self.telemetry, self.watchdog.end_after_errors():
+        with closing(self.checkpoints), self._telemetry() as self.telemetry, self.watchdog.end_after_errors():
             self._record_what_runs()
             if self.progress.step == 0:
                 # the start is the best so far; and an evaluation that cannot run must not fail after a month

@@ -22,6 +22,7 @@ from torch.nn.functional import kl_div
 from augment.core.keys import token_bits
 from pretrain.common.transfer import send
 from pretrain.losses.vectors import inverse, unit_vectors
+from pretrain.model.kernels.dropout import signed32
 from pretrain.model.kernels.plain import at_least_float32
 
 NEVER = -1e9
@@ -227,7 +228,7 @@ def sequence_noise(
     drawn = [torch.from_numpy(token_bits(keys, counts, stream).view(np.int32)) for stream in (0, 1)]
     low, high = send(drawn, torch.device(device))
     half = (width + 1) // 2
-    bits = low[:, None] + torch.arange(2 * half, dtype=torch.int32, device=device) * _signed(0x9E3779B9)
+    bits = low[:, None] + torch.arange(2 * half, dtype=torch.int32, device=device) * signed32(0x9E3779B9)
     bits = _mix32(_mix32(bits).bitwise_xor_(high[:, None]))
     uniform = ((bits >> 8) & 0xFFFFFF).float().mul_(2.0**-24)
     distance = uniform[:, :half].neg().log1p().mul_(-2.0).sqrt_()
@@ -241,15 +242,11 @@ def _mix32(bits: Tensor) -> Tensor:
     int32, whose right shift keeps the sign, hence the masks.
     """
     bits ^= (bits >> 16) & 0xFFFF
-    bits *= _signed(0x85EBCA6B)
+    bits *= signed32(0x85EBCA6B)
     bits ^= (bits >> 13) & 0x7FFFF
-    bits *= _signed(0xC2B2AE35)
+    bits *= signed32(0xC2B2AE35)
     bits ^= (bits >> 16) & 0xFFFF
     return bits
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 32) if word >> 31 else word
 
 
 def _kl(a: Tensor, b: Tensor) -> Tensor:

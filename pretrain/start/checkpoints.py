@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch.distributed as dist
 
@@ -26,7 +25,7 @@ from pretrain.step.progress import Progress
 
 
 class Checkpoints(Saver):
-    """Save a run's engine and progress. Collective; a context, whose end waits for the save in flight."""
+    """Save a run's engine and progress. Collective; `close` waits for the save in flight."""
 
     def __init__(
         self, config: Config, engine, inputs: Inputs, of_start: Mapping[str, Any] | None = None
@@ -38,14 +37,6 @@ class Checkpoints(Saver):
         train = config.train
         self._branch_point = train.decay_begins if train.schedule == "wsd" else None
         """The step before wsd's decay: its checkpoint is kept, for longer runs and other decays."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def due(self, step: int) -> bool:
         """Return whether a checkpoint is due after a step."""

@@ -87,11 +87,11 @@ def apply(values: Tensor, dropout: Dropout | None) -> Tensor:
 def _kept(keys: Tensor, dropout: Dropout, channels: Tensor) -> Tensor:
     rows = _splitmix64(keys + _signed(dropout.site * 0xA0761D6478BD642F))
     low, high = rows.to(torch.int32), (rows >> 32).to(torch.int32)
-    bits = channels * _signed32(0x9E3779B9) + low
+    bits = channels * signed32(0x9E3779B9) + low
     bits ^= (bits >> 16) & 0xFFFF  # torch's shift of signed integers fills with the sign
-    bits = bits * _signed32(0x85EBCA6B) + high
+    bits = bits * signed32(0x85EBCA6B) + high
     bits ^= (bits >> 13) & 0x7FFFF
-    bits *= _signed32(0xC2B2AE35)
+    bits *= signed32(0xC2B2AE35)
     bits ^= (bits >> 16) & 0xFFFF
     smallest = -(1 << 31)  # turned over, the sign bit makes signed comparison that of unsigned numbers
     return (bits ^ smallest) >= dropout.threshold + smallest
@@ -109,5 +109,6 @@ def _signed(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _signed32(number: int) -> int:
+def signed32(number: int) -> int:
+    """Return the signed number that has the lowest 32 bits of `number`."""
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)

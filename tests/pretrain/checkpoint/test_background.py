@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,7 +94,7 @@ def run_of(folder: Path, **checkpoint) -> tuple[Checkpoints, PlainEngine]:
 def test_a_run_says_that_it_waited(tmp_path, alone, disk):
     checkpoints, _ = run_of(tmp_path)
     said: list[str] = []
-    with checkpoints:
+    with closing(checkpoints):
         checkpoints.save_progress(Progress(step=1), say=said.append)
         assert not said
         threading.Timer(1, disk.set).start()
@@ -127,7 +128,7 @@ def test_copies_of_all_ranks_of_a_machine_must_fit(tmp_path, monkeypatch):
 
 def test_a_run_keeps_the_newest_each_nth_the_best_and_the_branch_point(tmp_path, alone):
     checkpoints, _ = run_of(tmp_path, every=1, keep=2, keep_every=4, keep_best=True)
-    with checkpoints:
+    with closing(checkpoints):
         for step in range(1, 12):
             checkpoints.save_progress(Progress(step=step, best_step=min(step, 6)))
     assert {path.name for path in (tmp_path / "checkpoints").glob("step-*")} == {
