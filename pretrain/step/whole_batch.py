@@ -31,7 +31,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.common.ranks import gathered
-from pretrain.common.transfer import send
 from pretrain.config.run import Balance
 from pretrain.data.batch import NEGATIVE, RankBatch, column_of
 from pretrain.data.lanes import lanes_of_rank, most_lanes
@@ -139,12 +138,13 @@ class WholeBatch:
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
         own = StepPlan.of_rank(batch, self.objective, passes, request, busy)
         plan = own.merge(self._gather(own.to_tensor(self._most(len(batch))), self.hosts))
-        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
+        owners = torch.from_numpy(initial_owners(plan.drawn))
         lengths, of_host = plan.sequences["length"], plan.sequences
-        negatives = self._negatives(plan) if VIEWS in passes else None
+        negatives = self._negatives(plan, owners) if VIEWS in passes else None
+        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
         rows, sequences = send_all(
             {name: part.micro_batches(counts[name]) for name, part in passes.items()},
-            plan.sequences,
+            plan.sequences | {"owner": owners},
             self.device,
         )
         plan = replace(plan, micro_batches=counts, sequences=sequences)
@@ -251,12 +251,12 @@ class WholeBatch:
             seed=self.seed,
             present={role: of_sequences[f"present {role}"].bool() for role in roles},
             labels=of_sequences.get("label"),
-            groups=send([torch.from_numpy(initial_owners(plan.drawn))], self.device)[0],
+            groups=of_sequences["owner"],
             identities=identities if self.mask_duplicates else None,
             collects_diagnostics=collects_diagnostics,
         )
 
-    def _negatives(self, plan: StepPlan) -> float | None:
+    def _negatives(self, plan: StepPlan, owners: Tensor) -> float | None:
         """Count the negatives of an anchor, in the mean, while the plan is on the host."""
         objective, sequences, drawn = self.objective, plan.sequences, plan.drawn
         pool = objective.pool(sum(drawn), self.world)
@@ -269,7 +269,6 @@ class WholeBatch:
             return objective.negatives(pool, present)
         texts = [sequences[f"identity {role}"] for role in objective.roles if role not in given]
         meanings = Meanings.of(torch.stack(texts))
-        owners = torch.from_numpy(initial_owners(drawn))
         groups = owners if objective.is_local else torch.zeros_like(meanings.records)
         keys = meanings.records * self.world + groups  # a meaning, where anchors see no other rank's
         members = keys.bincount(minlength=self.world * len(meanings.texts)).double()
