@@ -155,7 +155,7 @@ class _Norm(torch.autograd.Function):
         statistics = x.new_empty((rows, 2), dtype=torch.float32)  # means and deviations
         tensors = (bias, residual), (weight, norm_bias, how.eps), drops.place
         outputs = (added, normed, working, statistics)
-        constants = {"RATE": drops.rate, "BEHIND": how.behind, **_block(width)}
+        constants: dict[str, Any] = {"RATE": drops.rate, "BEHIND": how.behind, **_block(width)}
         _launch("norm_forward", (rows,), x, *tensors, outputs, width, **constants)
         ctx.save_for_backward(x if how.behind else added, statistics, weight)
         ctx.has = bias is not None, residual is not None, norm_bias is not None
@@ -178,9 +178,11 @@ class _Norm(torch.autograd.Function):
         upstream = tuple(None if g is None else g.contiguous() for g in (of_stream, of_working))
         saved, results = (added, statistics, weight), (of_residual, of_x, sums)
         shape = (rows, width, len(sums))
-        constants = {"POST": how.post, "RATE": drops.rate, "BEHIND": how.behind, **_block(width)}
+        constants: dict[str, Any] = {"POST": how.post, "RATE": drops.rate, "BEHIND": how.behind}
         grid = (min(len(sums), rows),)
-        _launch("norm_backward", grid, saved, upstream, drops.place, results, shape, **constants)
+        _launch(
+            "norm_backward", grid, saved, upstream, drops.place, results, shape, **constants, **_block(width)
+        )
         of_weight, of_norm_bias, of_bias = sums.sum(0)
         has_bias, has_residual, has_norm_bias = ctx.has
         return (

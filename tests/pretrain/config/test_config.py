@@ -130,11 +130,11 @@ def test_none_is_an_augmentation():
         ),
         (
             {"objective": "simcse", "objective.contrastive": "{weight: 2}"},
-            ["objective.contrastive", "is simcse", "name clear"],
+            ["objective.contrastive", "is simcse", "with --objective"],
         ),
         (
             {"objective.options": "{margin: 1}", "objective.sda.margin": "1"},
-            ["in force is clear", "FILE.py:CLASS and sda"],
+            ["in force is clear", "objective.options", "objective.sda.margin"],
         ),
         (
             {
