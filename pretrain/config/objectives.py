@@ -150,3 +150,12 @@ def unused(name: str, keys: Iterable[str]) -> list[str]:
     if parts == ["mlm"]:
         others |= set(OF_CONTRASTIVE_LOSSES)
     return [key for key in keys if key.startswith("objective.") and key.split(".")[1] in others]
+
+
+def readers(keys: Iterable[str]) -> str:
+    """Name the objectives whose settings the dotted keys are."""
+    own = {"contrastive": "clear", "options": "FILE.py:CLASS"}
+    own |= dict.fromkeys(OF_CONTRASTIVE_LOSSES, "objectives with a contrastive loss")
+    return " and ".join(
+        dict.fromkeys(own.get(section, section) for section in (key.split(".")[1] for key in keys))
+    )

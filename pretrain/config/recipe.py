@@ -13,7 +13,7 @@ from augment.core.errors import shortened, shown
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import default_text, faults, meaning_of, nearest, type_name, typed
-from pretrain.config.objectives import unused
+from pretrain.config.objectives import readers, unused
 from pretrain.config.run import SIZES, Config, TrainConfig
 from pretrain.config.validation import read_yaml, type_at
 
@@ -72,7 +72,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     if idle := unused(config.objective.name, overrides):
         raise UserError(
             f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. "
-            "Leave it out, or name the objective that it belongs to with --objective"
+            f"Leave it out, or name {readers(idle)} with --objective"
         )
     return config
 

@@ -1,6 +1,7 @@
 """AugCSE (Tang et al. 2022): many augmentations, and a discriminator that must not recognise them."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -85,7 +86,7 @@ class Augcse(Objective):
 
         z = projected(views)
         positive = "augmented" if settings.positive == "augmented" else "positive"
-        contrast = symmetric_info_nce
+        contrast: Callable[..., Tensor] = symmetric_info_nce
         if settings.reading == "paper" and positive == "positive":
             contrast = info_nce
 

@@ -126,15 +126,15 @@ def test_none_is_an_augmentation():
         ({"objective.vadvcse.radius": "0.3"}, ["radius=0.3", "smart-package", "objective.vadvcse.reading"]),
         (
             {"objective.vascl.neighbours": "7"},
-            ["objective.vascl.neighbours", "in force is clear", "with --objective"],
+            ["objective.vascl.neighbours", "in force is clear", "name vascl with --objective"],
         ),
         (
             {"objective": "simcse", "objective.contrastive": "{weight: 2}"},
-            ["objective.contrastive", "is simcse", "with --objective"],
+            ["objective.contrastive", "is simcse", "name clear"],
         ),
         (
             {"objective.options": "{margin: 1}", "objective.sda.margin": "1"},
-            ["in force is clear", "objective.options", "objective.sda.margin"],
+            ["in force is clear", "FILE.py:CLASS and sda"],
         ),
         (
             {
