@@ -329,7 +329,7 @@ class CheckpointConfig(Section):
     keep: int = Field(2, ge=1)
     """newest checkpoints kept"""
     keep_every: int = Field(0, ge=0)
-    """checkpoints of steps that are multiples of it are kept for ever, beside the newest; a multiple of
+    """checkpoints of steps that are multiples of it are kept forever, beside the newest; a multiple of
     `every`; 0: none"""
     keep_best: bool = False
     """keep the checkpoint of the best step, too; its export, best/, always stays"""

@@ -148,7 +148,7 @@ class SimcseConfig(ContrastiveTerm):
     supervised models) or what enters it (unsupervised ones, --mlp_only_train)"""
     hard_negatives: bool | Annotated[int, Field(ge=1)] = False
     """supervised: each of the data's columns `negative`, `negative2` ... adds a hard negative a row, a
-    negative for every row (one-direction only); a number: so many of the columns"""
+    negative for every row (one-direction only); a number: that many columns"""
     hard_negative_logit: float = 0.0
     """constant added to the logits of a row's own hard negatives; the code's hard_negative_weight, 0: weight
     1"""

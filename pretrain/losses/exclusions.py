@@ -55,7 +55,7 @@ class Meanings:
         """Find the meanings of N records of R texts each: O(R N log N) time, the same on every rank.
 
         identities: int64[R, N], hashes of the texts, best on the CPU: the host waits for those of a device.
-        device: where the results shall be.
+        device: of the results.
         """
         arrays = _components(identities.cpu().numpy().tobytes(), len(identities))
         tensors = [torch.from_numpy(array) for array in arrays]

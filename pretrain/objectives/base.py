@@ -256,7 +256,7 @@ class Objective(nn.Module):
         return None
 
     def negatives(self, batch: int) -> int:
-        """Return how many negatives an anchor has in a batch of so many sequences, for display; 0: none."""
+        """Return how many negatives an anchor has in a batch of `batch` sequences, for display; 0: none."""
         return 0
 
     def given_negatives(self, batch: int) -> int:

@@ -228,7 +228,7 @@ def read_sound(
 def _first_sound(
     reader: ShardReader, wanted: int, skip_damaged: bool, recorded: dict[int, str]
 ) -> tuple[dict[int, Chunk], dict[int, str]]:
-    """Return the first sound chunks that hold so many sequences, by number, and the damaged ones."""
+    """Return the first sound chunks that hold `wanted` sequences, by number, and the damaged ones."""
     chunks: dict[int, Chunk] = {}
     damaged, count = dict(recorded), 0
     for index in range(reader.num_chunks):

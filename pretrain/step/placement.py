@@ -177,7 +177,7 @@ def exchange(
 
 
 def words_of(part: EncoderPass, lengths: np.ndarray) -> np.ndarray:
-    """Return how many words `to_words` makes of sequences of so many tokens, int64[n]."""
+    """Return how many words `to_words` makes of sequences of these lengths, int64[n]."""
     return lengths * (2 if isinstance(part.sequences, Masked) else 1) + _words_of_key(part)
 
 

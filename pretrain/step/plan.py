@@ -35,7 +35,7 @@ class EncoderPass:
     keys: np.ndarray | None = None
 
     def micro_batches(self, count: int) -> list[MicroBatch]:
-        """Return the pass in so many micro-batches, on the CPU (see `send_all`)."""
+        """Return the pass in `count` micro-batches, on the CPU (see `send_all`)."""
         return cut_and_pack(self.sequences, count, torch.device("cpu"), self.keys, self.seeds)
 
 

@@ -19,7 +19,7 @@ class Progress:
         best_score, best_step, best_by: the best evaluation so far (`selection_score`); no score: none yet.
         skipped_steps: steps whose update was left out: something was not finite, or a spike.
         faults: those of them, by number, that count against `train.faults.skip`.
-        norms: (step, finite gradient norm) of the last steps, of which a spike is so many times the median.
+        norms: (step, finite gradient norm) of the last steps, by whose median a spike is recognised.
         rollbacks: returns to an earlier checkpoint: `from` its step, `to` the step from which the run went on
             with its parameters, and why.
         jumped: steps that were not read, as (a, b): where a steps were done, b counted as done.

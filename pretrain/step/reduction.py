@@ -172,7 +172,7 @@ class Buckets(Reduction):
 
 
 def cut_buckets(parameters: list[Parameter], most: int) -> list[list[Parameter]]:
-    """Cut a list of parameters into buckets of at most so many elements; a larger parameter has its own.
+    """Cut a list of parameters into buckets of at most `most` elements; a larger parameter has its own.
 
     >>> three = [Parameter(torch.zeros(count)) for count in (3, 5, 4)]
     >>> [[p.numel() for p in bucket] for bucket in cut_buckets(three, 8)]
