@@ -43,7 +43,7 @@ def test_fused_kernels_and_flash_attention_compute_every_layer(family):
     train, embed = count_micro_batch(make_encoder(family, layers=4))
     for launches in (train, embed):
         assert launches.operators["_flash_attention_forward"] == 4
-        assert launches.operators["connect_forward"] == (7 if family == "modernbert" else 8)
+        assert launches.operators["norm_forward"] == (8 if family == "modernbert" else 9)
         assert not {"native_dropout", "bernoulli_", "_softmax"} & set(launches.operators)
     assert train.operators["_flash_attention_backward"] == 4
     assert train.operators["cross_entropy"] == 1 and "_log_softmax" not in train.operators
@@ -100,7 +100,7 @@ def test_tensors_that_say_they_are_on_cuda_take_the_variable_length_branch(famil
             float(last.sum())
     assert operators.devices["_flash_attention_forward"] == {"cuda"}
     assert not any("scaled_dot_product" in name for name in operators.devices)
-    assert ("connect_forward", "cuda") in launched
+    assert ("norm_forward", "cuda") in launched
 
 
 def on_cuda(tensor: torch.Tensor | None, parameter: bool = False) -> torch.Tensor | None:
