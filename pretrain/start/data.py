@@ -88,17 +88,16 @@ def open_data(config: Config) -> Data:
         UserError: it cannot be prepared, is damaged, or its tokenizer or columns do not fit the run.
     """
     # as the run augments them, whether once or in every epoch
-    views = on_rank_zero(lambda: view_specs(config))
-    on_rank_zero(lambda: _check_prompts(config, [view.role for view in views]))
-    on_rank_zero(lambda: find_data(config, views))
+    augmented = on_rank_zero(lambda: view_specs(config))
+    on_rank_zero(lambda: _check_prompts(config, [view.role for view in augmented]))
+    on_rank_zero(lambda: find_data(config, augmented))
     interface = adopt_interface(config)
-    specs = [view.augmentation for view in views]
+    specs = [view.augmentation for view in augmented]
     with_del = any(map(writes_del, [*specs, *map(config.augment.of_role, ("anchor", "positive"))]))
-    if config.data.cache:
-        config = cached_views.trains_on(config)
-        views = [replace(view, augmentation=config.augment.of_role(view.role)) for view in views]
+    config = cached_views.trains_on(config)
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
+    views = view_specs(config)  # now that the number of hard negatives is known
     on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
     on_rank_zero(lambda: _check_fit(folder, train, views))
