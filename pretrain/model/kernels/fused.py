@@ -174,7 +174,7 @@ class _Norm(torch.autograd.Function):
         of_residual = torch.empty_like(added)
         apart = (drops.place[0] is not None and not how.behind) or added.dtype != ctx.dtype
         of_x = torch.empty_like(added, dtype=ctx.dtype) if apart else None
-        sums = _partial_sums(added, 3, width)
+        sums = _partial_sums(added, 2 if how.behind else 3, width)
         upstream = tuple(None if g is None else g.contiguous() for g in (of_stream, of_working))
         saved, results = (added, statistics, weight), (of_residual, of_x, sums)
         shape = (rows, width, len(sums))
@@ -183,11 +183,11 @@ class _Norm(torch.autograd.Function):
         _launch(
             "norm_backward", grid, saved, upstream, drops.place, results, shape, **constants, **_block(width)
         )
-        of_weight, of_norm_bias, of_bias = sums.sum(0)
+        of_weight, of_norm_bias, *of_bias = sums.sum(0)
         has_bias, has_residual, has_norm_bias = ctx.has
         return (
             of_residual if of_x is None else of_x,
-            of_bias if has_bias else None,
+            of_bias[0] if has_bias else None,
             of_residual if has_residual else None,
             of_weight,
             of_norm_bias if has_norm_bias else None,

@@ -121,8 +121,8 @@ def norm_backward(
 
     saved: (the sum, statistics, weight). upstream: of (the stream, which is the norm with POST, else the
     sum; the norm in its other type). results: (of the residual; of x, None where it is the same; sums
-    float32[programs, 3, width], of the gradients by weight, norm's bias and bias). shape: (rows, width,
-    programs).
+    float32[programs, 3, width], of the gradients by weight, norm's bias and, not with BEHIND, bias). shape:
+    (rows, width, programs).
     """
     of_stream, of_working = upstream
     added, statistics, weight = saved
@@ -160,10 +160,12 @@ def norm_backward(
         of_bias += of_sum
         if of_x is not None:
             _write(of_x, offsets, of_sum, inside)
-    offsets = program.to(tl.int64) * 3 * width + columns
+    PARTS: tl.constexpr = 2 if BEHIND else 3
+    offsets = program.to(tl.int64) * PARTS * width + columns
     tl.store(sums + offsets, of_weight, mask=inside)
     tl.store(sums + offsets + width, of_norm_bias, mask=inside)
-    tl.store(sums + offsets + 2 * width, of_bias, mask=inside)
+    if not BEHIND:
+        tl.store(sums + offsets + 2 * width, of_bias, mask=inside)
 
 
 @triton.jit
