@@ -362,7 +362,7 @@ def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "
         UserError: the tokenizer gives a token of the checkpoint another id, or has more tokens than the
             checkpoint.
     """
-    advice = f"use the tokenizer of '{source}' for preparing the data."
+    advice = f"prepare the data with its tokenizer: --data.prepare.tokenizer {source}"
     own = own_tokenizer(source)
     if own is not None:
         vocabulary = tokenizer.get_vocab()
