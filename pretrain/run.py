@@ -53,7 +53,7 @@ from pretrain.telemetry.dry_run import whole_run
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
-from pretrain.telemetry.trackers import require_trackers
+from pretrain.telemetry.trackers import Tracking, require_trackers
 from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder
 from pretrain.watch.stragglers import Stragglers
@@ -361,13 +361,14 @@ class TrainingRun:
             self.stop_step,
             self.rank,
             self.progress.step,
-            self.progress.tokens,
             self.progress.rows,
             self.flops,
             sequences_before=self.config.batch_sizes.before,
-            track=self.config.track or (),
-            name=self.config.name,
-            settings=dict(leaves(self.config.model_dump(mode="json"))),
+            tracking=Tracking(
+                self.config.track or (),
+                self.config.name,
+                dict(leaves(self.config.model_dump(mode="json"))),
+            ),
         )
 
     def _record_what_runs(self) -> None:

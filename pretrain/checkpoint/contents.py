@@ -16,6 +16,7 @@ from pretrain.common.program import DISTRIBUTION, own_version
 
 PARAMETERS, BUFFERS = "parameters", "buffers"
 _ALIGNED = 64  # bytes; a multiple of every dtype's size
+_COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Item:
     Attributes:
         series: its series of files ("parameters", "exp_avg", "buffers" ...).
         entry: its name, dtype and whole shape. The same on every rank, as `series` and `owner` are.
-        owner: the rank that is to write it where several hold as much of it.
+        owner: the rank that is to write it if several hold as much of it.
         part: what this rank has of it for the checkpoint; None: nothing, or another rank's is taken.
     """
 
@@ -80,7 +81,7 @@ def _owners(shapes: list[tuple[int, ...]], ranks: int) -> list[int]:
 class HostCopies:
     """Copy parts into host memory that is kept from one checkpoint to the next.
 
-    Mapping new pages takes longer than the copy. Where parts come from a GPU the memory is pinned, so that
+    Mapping new pages takes longer than the copy. If parts come from a GPU the memory is pinned, so that
     they come at the speed of the bus.
     """
 
@@ -133,6 +134,10 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
     for name, parameter in view.named_parameters():
         for key, number in view.scalars(parameter).items():
             scalars.setdefault(key, {})[name] = number
+    versions = {"python": platform.python_version(), DISTRIBUTION: own_version()}
+    for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
     return {
         "series": counts,
         "aliases": view.aliases(),
@@ -146,14 +151,14 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
         "lr_scheduler": None,  # rates are a function of the step, and the loss scale is the trainer's
         "loss_scale": [],
         "counters": {name: int(getattr(engine, name)) for name in _COUNTERS if hasattr(engine, name)},
-        "versions": _versions(),
+        "versions": versions,
     }
 
 
 def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
     """Return the prefix of the names of transformers' model in the module, and its config; None: it has none.
 
-    With it a checkpoint can be exported where the recipe's `model.init` no longer exists.
+    With it a checkpoint can be exported if the recipe's `model.init` no longer exists.
     """
     for prefix, part in module.named_modules():
         if hasattr(part, "save_pretrained") and hasattr(part, "config"):
@@ -162,17 +167,6 @@ def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
                 "config": json.loads(part.config.to_json_string(False)),
             }
     return None
-
-
-_COUNTERS = ("global_steps", "global_samples", "skipped_steps")
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), DISTRIBUTION: own_version()}
-    for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
 
 
 def restore_engine(engine, view: EngineState, content: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 STEP_FOLDER = re.compile(r"step-(\d{8,})(\.replaced)?")
-SET_ASIDE = re.compile(r"step-\d{8,}(\.replaced)?\.(damaged|abandoned)(-\d+)?")
+QUARANTINED = re.compile(r"step-\d{8,}(\.replaced)?\.(damaged|abandoned)(-\d+)?")
 TENSOR_FILE = re.compile(r"(?P<series>.+)-\d{5,}\.safetensors")
 FILE_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def remedy(self) -> str:
-        """What to do about it, where another checkpoint must not take its place by itself."""
+        """What to do about it, if another checkpoint must not take its place by itself."""
         whole = "It may be whole: check the disk and the permissions, then give the same command again"
         newer = "Use the version of this program that wrote it, or a newer one"
         way = {"damaged": "", "unreadable": f"{whole}. ", "newer": f"{newer}. "}[self.kind]
@@ -83,9 +83,9 @@ def candidates(root: Path) -> list[Path]:
     return sorted(_named(root, STEP_FOLDER), key=lambda path: (-step_of(path), path.name))
 
 
-def set_aside_folders(root: Path) -> list[Path]:
-    """Return the checkpoints that `set_aside` has renamed."""
-    return sorted(_named(root, SET_ASIDE))
+def quarantined_folders(root: Path) -> list[Path]:
+    """Return the checkpoints that `quarantine` has renamed."""
+    return sorted(_named(root, QUARANTINED))
 
 
 def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
@@ -101,7 +101,7 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
         ) from None
 
 
-def set_aside(path: Path, why: Reason) -> Path:
+def quarantine(path: Path, why: Reason) -> Path:
     """Rename a checkpoint that must not be resumed from, and keep it; return its new path."""
     renamed, number = path.with_name(f"{path.name}.{why}"), 1
     while renamed.exists():
@@ -138,7 +138,7 @@ def problem_with(path: Path) -> Problem | None:
 
 
 def _changed(path: Path, name: str, expected: dict[str, Any]) -> Problem | None:
-    """Return a problem where a file is not what the manifest says of it. Raises OSError."""
+    """Return a problem if a file is not what the manifest says of it. Raises OSError."""
     size = (path / name).stat().st_size
     if size != expected["bytes"]:
         return Problem("damaged", f"{name} has {size} bytes instead of {expected['bytes']}")
@@ -169,7 +169,7 @@ def _parse_manifest(data: bytes) -> dict[str, dict[str, Any]] | Problem:
 
 
 def _lacking(path: Path, names: list[str]) -> Problem | None:
-    """Return a problem where the listed files hold fewer tensors than the checkpoint's state counts."""
+    """Return a problem if the listed files hold fewer tensors than the checkpoint's state counts."""
     wrong = (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
     try:
         content = json.loads((path / "state.json").read_bytes())
@@ -211,7 +211,7 @@ def choose(root: Path) -> Choice | None:
         damaged.append((path, problem))
         if problem.kind != "damaged":
             raise CheckpointError(f"checkpoint {path} {problem}. {problem.remedy}")
-    aside = set_aside_folders(root)
+    aside = quarantined_folders(root)
     if not damaged and not aside:
         return None
     listed = [f"\n  {path.name} {problem}" for path, problem in damaged] + [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pretrain.checkpoint.folder import FORMAT_VERSION, CheckpointError, candidates, set_aside, step_of
+from pretrain.checkpoint.folder import FORMAT_VERSION, CheckpointError, candidates, quarantine, step_of
 from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter
 from pretrain.common.files import (
     discard,
@@ -126,17 +126,13 @@ class FolderWriter:
 class Retention:
     """Which checkpoints stay when a newer one is whole.
 
-    newest: how many, the new one included. every: those of steps that are multiples of it stay for ever; 0:
+    newest: how many, the new one included. every: those of steps that are multiples of it stay forever; 0:
     none. steps: stay, too. What `every` and `steps` keep does not count among the newest.
     """
 
     newest: int
     every: int = 0
     steps: frozenset[int] = frozenset()
-
-    def spares(self, step: int) -> bool:
-        """Return whether the checkpoint of a step stays however old it is."""
-        return step in self.steps or (self.every > 0 and step % self.every == 0)
 
 
 def remove_superfluous(newest: Path, retention: Retention) -> None:
@@ -150,16 +146,15 @@ def remove_superfluous(newest: Path, retention: Retention) -> None:
     for path in older:
         if step_of(path) > step:
             try:
-                renamed = set_aside(path, "abandoned")
+                renamed = quarantine(path, "abandoned")
             except OSError as error:
                 logger.warning("could not rename %s: %s", path, error)
                 continue
-            logger.warning(
-                "%s is now %s: it is of a later step than the one that this run was resumed from",
-                path,
-                renamed.name,
-            )
-    earlier = [path for path in older if step_of(path) < step and not retention.spares(step_of(path))]
+            what = "%s is now %s: it is of a later step than the one that this run was resumed from"
+            logger.warning(what, path, renamed.name)
+    every, steps = retention.every, retention.steps
+    stays = {s for s in map(step_of, older) if s in steps or (every and s % every == 0)}
+    earlier = [path for path in older if step_of(path) < step and step_of(path) not in stays]
     doomed = [path for path in older if step_of(path) == step] + earlier[retention.newest - 1 :]
     for path in doomed:
         hidden = path.with_name(f".old-{path.name}")

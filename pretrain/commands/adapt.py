@@ -25,8 +25,9 @@ from pretrain.api import load, overrides_of, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
-from pretrain.common.run_folder import export_of
+from pretrain.common.run_folder import export_of, read_summary
 from pretrain.config import recipe as recipes
+from pretrain.telemetry.formats import LABELS
 
 _OURS = (
     *("data", "data.folder", "run", "folder", "resume", "checkpoint.resume", "model.init"),
@@ -79,8 +80,8 @@ def main(
     try:
         _step(1, f"prepare {text} with the tokenizer of {init}")
         data = prepare(out=out / "data", **settings.data.prepare.model_dump(exclude_unset=True))
-        finished = out / "report" / "summary.json"
-        if not finished.is_file() or json.loads(finished.read_text("utf-8"))["steps"] < settings.train.steps:
+        summary = read_summary(out)
+        if summary is None or summary["steps"] < settings.train.steps:
             _step(2, f"train {init} on it")
             train(config, data=data, run=out, resume="auto", **(overrides | start))
     except KeyboardInterrupt:
@@ -122,14 +123,14 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
 
     eval_data: folder of the benchmarks; "": none.
     """
-    from pretrain.start.summary import LABELS
-
-    summary = json.loads((out / "report" / "summary.json").read_text("utf-8"))
+    summary = read_summary(out)
+    assert summary is not None  # `train` returns when the run is finished
     manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
     print(f"  {'':34}{'start':>10}{'adapted':>10}   difference")
-    random = dict.fromkeys(summary.get("random_at_start", ()), math.nan)
-    for label, start, adapted in heldout_rows({**summary["start"], **random}, summary["best"]):
-        before, difference = (f"{start:.2f}", f"{adapted - start:+.2f}")
+    at_start = summary["start"] | dict.fromkeys(summary.get("random_at_start", ()), math.nan)
+    at_start.pop("stsb-dev", None)  # with an interval below
+    for label, start, adapted in heldout_rows(at_start, summary["best"]):
+        before, difference = f"{start:.2f}", f"{adapted - start:+.2f}"
         if math.isnan(start):
             before, difference = "random", "none: the start has no head for it"
         print(f"  {label:34}{before:>10}{adapted:>10.2f}   {difference}")
@@ -158,11 +159,9 @@ def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tup
 
     A start that was random is not a number.
     """
-    from pretrain.start.summary import LABELS
-
     rows = []
     for name, label in LABELS.items():
-        if name in start and name in adapted and name != "stsb-dev":
+        if name in start and name in adapted:
             scale = 1
             if name == "partner_found":
                 label, scale = f"{label} ({adapted['partner_among']:,.0f} candidates, %)", 100
@@ -173,7 +172,7 @@ def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tup
 def _sts(init: str, out: Path, pooling: str, eval_data: str) -> dict[str, Any]:
     """Return task -> what start and adapted encoder score, with an interval of the difference.
 
-    The mean alone where all seven tasks are there; nothing where none is.
+    The mean alone if all seven tasks are there; nothing if none is.
     """
     from finetune.compare.examples import AVERAGE, example_differences, sts_evaluation
     from pretrain.benchmarks.sts_scores import StsEvaluator

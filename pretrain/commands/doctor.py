@@ -69,7 +69,7 @@ class Finding(NamedTuple):
     """One thing found.
 
     level: ok; note: works, but slower or with less than it could; WRONG: something will fail.
-    what: the finding, with its figure. todo: what to do about it; "" where nothing is to be done.
+    what: the finding, with its figure. todo: what to do about it; "" if nothing is to be done.
     """
 
     level: Literal["ok", "note", "WRONG"]
@@ -157,11 +157,8 @@ def compiled() -> Findings:
 
 def parser() -> Findings:
     """Load the dependency parser that CLEAR_PARSER names, and parse a sentence."""
-    name = os.environ.get(PARSER, "")
-    if not name:
-        todo = (
-            f"{PARSER}=NAME_OR_FOLDER names a spaCy pipeline; only augmentations that rewrite text need one"
-        )
+    if not (name := os.environ.get(PARSER, "")):
+        todo = f"{PARSER}=NAME_OR_FOLDER names a spaCy pipeline, for augmentations that rewrite text"
         yield Finding("note", "no dependency parser is named", todo)
         return
     from augment.core.errors import AugmentationError
@@ -238,27 +235,20 @@ def devices() -> Findings:
 
 
 def meeting() -> Findings:
-    """Have two ranks of this machine (or a rank a GPU) meet, sum, and check the sum."""
+    """Have two ranks of this machine (or one rank per GPU) meet, sum, and check the sum."""
     import torch
 
     gpus = torch.cuda.device_count()
     backend, ranks = ("nccl", gpus) if gpus > 1 else ("gloo", 2)
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": python_path()}
+    words, pipe = [sys.executable, "-c", _MEET, backend, str(ranks)], subprocess.PIPE
     process = subprocess.Popen(
-        [sys.executable, "-c", _MEET, backend, str(ranks)],
-        env=os.environ | place,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        words, env=os.environ | place, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
     try:
         output, errors = process.communicate(timeout=_MEETING_SECONDS)
     except subprocess.TimeoutExpired:
-        todo = (
-            "a firewall between ports of this machine, or a name that does not lead to it: "
-            "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME name the network interface"
-        )
+        todo = "check the firewall; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the network interface"
         what = f"{ranks} ranks did not meet by {backend} within {_MEETING_SECONDS:g} s"
         yield Finding("WRONG", what, todo)
         return
@@ -280,7 +270,7 @@ def meeting() -> Findings:
 def disk(folder: Path) -> Findings:
     """Write and read a file in a folder, and look at the space that is left.
 
-    Where the folder is not there yet, the one that it would be made in is looked at: nothing is left behind.
+    If the folder does not exist yet, examine the one that it would be made in.
     """
     target, folder = folder, next(place for place in (folder, *folder.absolute().parents) if place.exists())
     path = folder / f".doctor-{uuid.uuid4().hex}"
@@ -297,9 +287,7 @@ def disk(folder: Path) -> Findings:
     todo = "a checkpoint takes 12 bytes a parameter, data 2 a token" if free < _LEAST_GIB else ""
     what = f"{folder}: {free:,.0f} GiB free of {usage.total / 2**30:,.0f}"
     yield Finding("note" if todo else "ok", what, todo)
-    todo = ""
-    if min(written, read) < _LEAST_RATE:
-        todo = "put runs/ and data/ on a faster disk, local where there is one"
+    todo = "put runs/ and data/ on a faster disk" if min(written, read) < _LEAST_RATE else ""
     what = f"{folder}: writes {written:,.0f} MiB/s to the disk, reads {read:,.0f} MiB/s"
     yield Finding("note" if todo else "ok", what, todo)
 

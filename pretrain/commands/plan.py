@@ -7,17 +7,25 @@ docs/planning.md says what is measured, what is computed, and how far off it may
     clearly plan --config C --gpus 64 --gpu a100-80 --data DATA --measured runs/NAME
 """
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from pretrain.commands.estimate.formulas import (
+    PARTS,
+    USABLE,
+    BatchSize,
+    Layout,
+    ModelSize,
+    largest_micro_batch,
+    memory,
+    step_flops,
+)
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
@@ -25,9 +33,6 @@ from pretrain.config.run import Config
 from pretrain.data.manifest import MANIFEST
 from pretrain.telemetry.formats import format_count
 from pretrain.telemetry.metrics_file import read_metrics
-
-if TYPE_CHECKING:
-    from pretrain.commands.estimate.sizes import BatchSize, Layout, ModelSize
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -48,18 +53,6 @@ SENTENCE = 24
 """Mean tokens of a sentence where neither --data nor --length says: of English Wikipedia, about."""
 SAMPLE = 256
 """Sequences of the batch that is made from prepared data, about."""
-PARTS = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimizer's moments",
-    "master": "second copy of this rank's weights (DeepSpeed, stages 1 and 2)",
-    "gathered": "weights gathered in a step (stage 3)",
-    "copies": "working copies of weights",
-    "activations": "activations of a micro-batch",
-    "loss": "tile of logits, vectors of the global batch",
-    "reduction": "buckets of gradients, when activations are gone",
-    "reserved": "buckets of gradients at all times (stage 3)",
-}
 
 
 def plan(
@@ -86,9 +79,6 @@ def plan(
         peak: TFLOP/s of a GPU at bfloat16 products, without sparsity; none: the table's.
         memory: GB of a GPU; none: the table's.
         overrides: any key of the configuration, as for training.
-
-    Raises:
-        UserError: a flag, the configuration, or the data is wrong.
     """
     if mfu is not None and measured is not None:
         raise UserError("--mfu and --measured both say what share of the peak is reached: give one of them")
@@ -97,9 +87,7 @@ def plan(
     settings = load_config(config or DEFAULT_RECIPE, overrides)
     prepared = (settings.data_folder / MANIFEST).is_file()
     if {"data", "data.folder"} & overrides.keys() and not prepared:
-        raise UserError(
-            f"{settings.data_folder} holds no prepared data: leave out --data, or prepare it first"
-        )
+        raise UserError(f"{settings.data_folder} holds no prepared data: prepare it, or leave out --data")
     share = mfu if measured is None else utilisation_of(measured)
     # these import torch and transformers: seconds, so not for --help and wrong flags
     from pretrain.commands.estimate.measure import PlannedTokenizer, measure_model
@@ -131,25 +119,15 @@ def plan(
         console.print(line, soft_wrap=True)
     flops_per_second = gpus * speed * 1e12 * (share or MFU)
     console.print(stage_table(settings, model, batch, gpus, capacity * 1e9, flops_per_second))
-    console.print(
-        "GB: per rank at the peak; 90% of a GPU's memory is planned with. s/step: computing alone, without "
-        "exchanges and checkpoints. run: all steps.",
-        soft_wrap=True,
-    )
+    legend = "GB: per rank at the peak, of which a GPU has 90%. s/step, run: computing, without exchanges"
+    console.print(legend, soft_wrap=True)
 
 
 def utilisation_of(run: Path) -> float:
-    """Return the share of the peak that a run's steps reached, with repeated work: the median of its rows.
-
-    Raises:
-        UserError: the folder has no metrics, or they have no `hfu`.
-    """
+    """Return the share of the peak that a run's steps reached, with repeated work: the median of its rows."""
     rates = [row["hfu"] for row in read_metrics(run / "metrics.jsonl") if row.get("hfu")]
     if not rates:
-        raise UserError(
-            f"--measured {run}: {run / 'metrics.jsonl'} has no row with hfu; name the folder of a run that "
-            "has trained, or give --mfu"
-        )
+        raise UserError(f"--measured {run}: {run / 'metrics.jsonl'} has no row with hfu; give --mfu")
     return statistics.median(rates[1:] or rates)  # the first row compiles kernels
 
 
@@ -188,7 +166,6 @@ def sampled_batch(config: Config, tokenizer: Any) -> tuple[BatchSize, int]:
 def _batch_size(
     config: Config, longest: int, masked: float, predicted: float, tokens_per_view: float
 ) -> BatchSize:
-    from pretrain.commands.estimate.sizes import BatchSize
     from pretrain.objectives import view_specs
 
     objective, parts = config.objective, config.objective.parts
@@ -210,7 +187,6 @@ def _batch_size(
 
 def layout_of(config: Config, ranks: int, zero: int) -> Layout:
     """Return how a run is spread over GPUs."""
-    from pretrain.commands.estimate.sizes import Layout
     from pretrain.step.reduction import BUCKET
 
     zeros = config.deepspeed.get("zero_optimization", {})
@@ -225,9 +201,7 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
 
 
 def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> list[str]:
-    """Return the memory of a rank, a part a line, at the recipe's ZeRO stage."""
-    from pretrain.commands.estimate.formulas import memory
-
+    """Return the memory per rank, one part per line, at the recipe's ZeRO stage."""
     layout = layout_of(config, ranks, config.train.zero)
     need = memory(model, batch, layout)
     lines = ["", f"memory per rank at ZeRO {layout.zero}, GB"]
@@ -238,10 +212,7 @@ def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> l
         f"  {need.peak / 1e9:9.3f}  at the peak, with train.micro_batch_tokens {layout.micro_batch_tokens:,}"
     )
     if need.host:
-        lines.append(
-            f"  {need.host / 1e9:9.3f}  in the machine's own memory: this rank's share of a checkpoint "
-            "(checkpoint.background)"
-        )
+        lines.append(f"  {need.host / 1e9:9.3f}  in the machine's own memory (checkpoint.background)")
     return lines
 
 
@@ -249,8 +220,6 @@ def stage_table(
     config: Config, model: ModelSize, batch: BatchSize, ranks: int, capacity: float, flops_per_second: float
 ) -> Table:
     """Return a table with a row for each ZeRO stage that the run may have: all for AdamW, else 0 alone."""
-    from pretrain.commands.estimate.formulas import USABLE, largest_micro_batch, memory, step_flops
-
     headings = ("ZeRO", "GB", "largest micro-batch", "s/step", "tokens/s", "run")
     table = Table(*headings, box=SIMPLE, pad_edge=False)
     for column in table.columns:

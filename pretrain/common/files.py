@@ -49,12 +49,6 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def fsync_tree(folder: Path) -> None:
-    """Make `folder`, and all files and folders under it, durable."""
-    for path in [*folder.rglob("*"), folder]:
-        fsync_folder(path)  # the same calls sync a file
-
-
 def make_folder(folder: Path) -> None:
     """Make a folder, and those above it, unless it is there; the names of new ones are durable."""
     folder = Path(folder)
@@ -71,11 +65,12 @@ def make_folder(folder: Path) -> None:
 def put_in_place(hidden: Path, folder: Path) -> None:
     """Give a finished hidden folder its name; a folder that has it is replaced, and removed.
 
-    Readers find the old folder or the new one, also after a kill or a power cut. Where the file system cannot
+    Readers find the old folder or the new one, also after a kill or a power cut. If the file system cannot
     exchange two names (NFS), there is an instant without either, and `recover` mends a kill in it.
     """
     require_in_place(folder)
-    fsync_tree(hidden)
+    for path in [*hidden.rglob("*"), hidden]:
+        fsync_folder(path)  # the same calls sync a file
     recover(folder)
     if not folder.exists():
         os.rename(hidden, folder)
@@ -113,7 +108,7 @@ def exchange(first: Path, second: Path) -> None:
     """Exchange the names of two files or folders of one file system, at one instant (Linux, renameat2).
 
     Raises:
-        OSError: EINVAL or ENOSYS where the file system or the system cannot.
+        OSError: EINVAL or ENOSYS if the file system or the system cannot.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
@@ -183,7 +178,7 @@ def sync(file: io.BufferedWriter) -> None:
 
 
 def abandon(file: io.BufferedWriter) -> None:
-    """Close a file after a failure, without its buffered rest where that cannot be written either."""
+    """Close a file after a failure, without its buffered rest if that cannot be written either."""
     with contextlib.suppress(OSError):
         file.close()
     with contextlib.suppress(OSError):

@@ -38,7 +38,7 @@ def host_group() -> dist.ProcessGroup:
 
 def new_host_group() -> dist.ProcessGroup:
     """Return another such group, for collectives in an order of their own. Collective."""
-    dist.barrier(host_group())  # fails where a rank has ended; to connect to it would take the whole timeout
+    dist.barrier(host_group())  # fails if a rank has ended; to connect to it would take the whole timeout
     return _connect()
 
 
@@ -59,7 +59,7 @@ def on_rank_zero(action: Callable[[], T]) -> T:
 
     Raises:
         Exception: on rank 0 what `action` raised. On the others a UserError of the same text, and of the same
-            class where that was one. Rank 0 has printed it before the others hear of it.
+            class if that was one. Rank 0 has printed it before the others hear of it.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return action()
@@ -85,13 +85,13 @@ def on_rank_zero(action: Callable[[], T]) -> T:
     return result
 
 
-def gathered(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
+def gathered(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
     """Return what every rank holds, by rank: picklable, and small. Collective.
 
     group: of all ranks; None: the default one.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [mine]
+        return [value]
     parts: list = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, mine, group=group)
+    dist.all_gather_object(parts, value, group=group)
     return parts

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ def is_run(source: str) -> bool:
 
 
 def require_folder(folder: Path) -> None:
-    """Raise UserError where there is no such folder; the message names the nearest beside it."""
+    """Raise UserError if there is no such folder; the message names the most similar one."""
     if folder.is_dir():
         return
     beside = [path.name for path in folder.absolute().parent.glob("*/")]
@@ -31,10 +32,16 @@ def require_folder(folder: Path) -> None:
 
 
 def require_run(folder: Path) -> None:
-    """Raise UserError where a folder is not that of a run."""
+    """Raise UserError if a folder is not a run folder."""
     require_folder(folder)
     if not is_run(str(folder)):
         raise UserError(f"{folder} is not the folder of a run: it has no config.yaml of one")
+
+
+def read_summary(run: Path) -> dict[str, Any] | None:
+    """Return report/summary.json, which a run writes when it is finished; None: it is not."""
+    path = run / "report" / "summary.json"
+    return json.loads(path.read_text("utf-8")) if path.is_file() else None
 
 
 def export_of(source: str) -> str:
@@ -42,9 +49,6 @@ def export_of(source: str) -> str:
 
     A ~ is expanded. One rule wherever a run is named: papers report the checkpoint that was best on dev, and
     best/ is that one. The last one is RUN/export.
-
-    Raises:
-        UserError: a run has neither.
     """
     source = os.path.expanduser(source)
     if not is_run(source):
@@ -52,9 +56,7 @@ def export_of(source: str) -> str:
     for part in ("best", "export"):
         if (Path(source) / part / "config.json").is_file():
             return str(Path(source) / part)
-    raise UserError(
-        f"{source} is a run without an export yet; make one of its newest checkpoint: clearly export {source}"
-    )
+    raise UserError(f"{source} is a run without an export yet; to make one: clearly export {source}")
 
 
 def describe_export(policy: dict[str, Any] | None) -> str:
@@ -64,7 +66,7 @@ def describe_export(policy: dict[str, Any] | None) -> str:
         policy: what the export's clear.json says (`pretrain.export.folder.read_policy`).
 
     Returns:
-        "" where that names no run.
+        "" if that names no run.
     """
     if policy is None:
         return ""
@@ -82,7 +84,7 @@ def describe_export(policy: dict[str, Any] | None) -> str:
 
 
 def named_model(key: str, source: str | None) -> str | None:
-    """Return `export_of` what a configuration key names; raise ValueError, with the key, where it fails."""
+    """Return `export_of` what a configuration key names; raise ValueError, with the key, if it fails."""
     try:
         return source and export_of(source)
     except UserError as error:
@@ -116,7 +118,7 @@ def guard(folder: Path, mark: str) -> Iterator[None]:
 
 
 def moved(path: Path | None = None) -> FolderMoved | None:
-    """Return an error where a guarded folder in which a path lies has lost its name; path: None: any."""
+    """Return an error if a guarded folder in which a path lies has lost its name; path: None: any."""
     place = None if path is None else os.path.join(os.path.abspath(path), "")
     for folder, (mark, content) in _guarded.items():
         if place is not None and not place.startswith(os.path.join(folder, "")):
@@ -135,6 +137,6 @@ def moved(path: Path | None = None) -> FolderMoved | None:
 
 
 def require_in_place(path: Path) -> None:
-    """Raise FolderMoved where a guarded folder in which a path lies has lost its name."""
+    """Raise FolderMoved if a guarded folder in which a path lies has lost its name."""
     if error := moved(path):
         raise error

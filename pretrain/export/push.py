@@ -9,16 +9,15 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError
 
 from pretrain.common.errors import UserError
-from pretrain.export.evaluations import WEIGHTS, evaluations_of
 from pretrain.export.folder import MARK, read_policy
 from pretrain.export.model_card import hub_card, without_folders
-from pretrain.export.sums import SUMS
+from pretrain.export.sums import SUMS, WEIGHTS, evaluations_of
 
 RECIPE = "training_config.yaml"
 
 
 def require_repository(name: str) -> None:
-    """Raise UserError where a name is no OWNER/NAME."""
+    """Raise UserError if a name is not OWNER/NAME."""
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
         raise UserError(f"--push {name}: a model on the hub is written OWNER/NAME")
 
@@ -27,9 +26,6 @@ class Upload:
     """What goes to the hub: the files of an export, and its card.
 
     Of local paths in the recipe only the last name goes: a folder may name a person.
-
-    Raises:
-        UserError: `repo` is not OWNER/NAME, or the folder lacks a file of an export.
     """
 
     def __init__(self, export: Path, repo: str, report: Path) -> None:
@@ -42,8 +38,7 @@ class Upload:
         require_repository(repo)
         if missing := [name for name in ("README.md", RECIPE, WEIGHTS) if not (export / name).is_file()]:
             raise UserError(
-                f"--push {repo}: the export {export} lacks {' and '.join(missing)}; export its run into this "
-                f"folder again: clearly export RUN --out {export}"
+                f"--push {repo}: the export {export} lacks {' and '.join(missing)}; export it again"
             )
         policy = read_policy(export)
         assert policy is not None  # of an export of ours
@@ -84,6 +79,5 @@ class Upload:
             raise UserError(f"--push {self.repo}: {api.endpoint} refuses ({said})") from error
         except Exception as error:  # of its HTTP library, which differs by version
             raise UserError(
-                f"--push {self.repo}: cannot send to {api.endpoint} ({error!r}). The export is whole; give "
-                "the same command again where there is a network"
+                f"--push {self.repo}: cannot send to {api.endpoint} ({error!r}). Try again with a network"
             ) from error

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import Reason, set_aside
+from pretrain.checkpoint.folder import Reason, quarantine
 from pretrain.checkpoint.folder_writer import Retention
 from pretrain.checkpoint.saver import Saver
 from pretrain.common.errors import UserError
@@ -161,7 +161,7 @@ def _export_best(folder: Path, progress: Progress, source: Path) -> bool:
     if best.exists() and not (can_export and is_export(best)):  # else the export replaces it
         kind: Reason = "damaged" if exported is None else "abandoned"
         try:
-            finding = f"is not that of the best step: renamed to {set_aside(best, kind).name}"
+            finding = f"is not that of the best step: renamed to {quarantine(best, kind).name}"
         except OSError as error:
             raise UserError(f"cannot rename {best}: {error.strerror}") from None
     if finding:

@@ -5,7 +5,9 @@ most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. effective_ran
 is computed at the steps that end a row of metrics, all others at every step.
 
 Alarms for what one step can do (a gradient that explodes) check every step. Alarms for what takes time
-(collapse, nothing learned) check the rows, which are means over their steps.
+(collapse, nothing learned) check the rows, which are means over their steps. A row also holds each loss's
+share of the encoder's gradient, and a check of each objective's own mechanism (docs/objectives.md, "Is the
+mechanism alive?"), of the row's last step: `InertTerms` warns of what is inert in the mean of several rows.
 
 - alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same
   point.
@@ -23,7 +25,7 @@ Alarms for what one step can do (a gradient that explodes) check every step. Ala
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any
 
@@ -31,7 +33,7 @@ import torch
 from torch import Tensor
 
 from pretrain.common.transfer import send
-from pretrain.telemetry.mechanisms import InertTerms
+from pretrain.telemetry.formats import flatten
 
 SAMPLE = 512
 MIN_SEQUENCES = 64
@@ -87,52 +89,219 @@ def effective_rank(vectors: Tensor) -> Tensor:
     return torch.where(singular.sum() > 1e-9, torch.exp(-torch.xlogy(share, share).sum()), 0.0)
 
 
-@dataclass(frozen=True)
-class RowAlarm:
-    """An alarm for what takes time.
+LEAST_SHARE = 1e-3
+"""A loss with less than this part of the contrastive loss's gradient is inert."""
+HARDER_THAN_RANDOM = 1.01
+"""What an adversary finds must be worse by this factor than random noise of the same length."""
 
-    figures: names in a row, of which the row must have all; holds: whether the condition holds for their
-    values; message: {0}, {1} ... are the values, {since} the step since which it holds, {temperature} and
-    {warmup_steps} settings of the objectives in use. patience: rows in a row, in units of the monitor's.
+BETTER_THAN_CHANCE = 0.01
+"""By so much a classifier must be right more often than its best constant answer."""
+LEAST_PART = 0.01
+"""Negatives without which a loss would lack less than this part of itself are inert."""
+
+MASKED = "_masked_share"
+"""After a loss's name: the share of its negatives that a guide left out (`objective.false_negatives`)."""
+MOST_MASKED = 0.9
+"""With more of the negatives left out, a contrastive loss has next to nothing to tell apart."""
+
+SHARE, COSINE = "_gradient_share", "_gradient_cosine"
+AT_ONCE = 5
+"""Rows of which the mean is taken, if a mechanism works from the first step or never."""
+LEARNED = 20
+"""The same, if a mechanism has to learn first."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition on the figures of rows of metrics, and the warning that it gives.
+
+    figures: names in a row, flattened; the check is of rows that have them all.
+    holds: whether the condition holds for these values, in this order.
+    message: {0}, {1} ... are the values.
+    rows: number of consecutive rows whose mean, or each of which, must meet the condition.
     """
 
     figures: tuple[str, ...]
     holds: Callable[..., bool]
     message: str
-    patience: int = 1
+    rows: int = AT_ONCE
 
+
+CHECKS = {
+    "vadvcse": Check(
+        ("vadvcse_adversarial_over_random", "vadvcse_cosine_with_start"),
+        lambda ratio, _: ratio < HARDER_THAN_RANDOM,
+        "the adversarial step of V-advCSE finds nothing worse than random noise: its loss is {0:.4f} times "
+        f"that of random noise of the same length (below {HARDER_THAN_RANDOM}), and the noise has a cosine "
+        "of {1:.4f} with its random start. Take another objective.vadvcse.reading than smart-package, whose "
+        "numbers are inert, or raise objective.vadvcse.step_size (appendix-A has none) until the cosine "
+        "falls.",
+    ),
+    "vascl": Check(
+        ("vascl_neighbourhood_rise", "vascl_neighbourhood_rise_of_random", "loss/vascl_neighbourhood"),
+        lambda rise, of_random, loss: rise < LEAST_PART * loss or rise < HARDER_THAN_RANDOM * of_random,
+        "the virtual augmentation of VaSCL hides nothing: it raises the neighbourhood loss, {2:.4g}, by "
+        f"{{0:.4g}} (inert below {LEAST_PART} of it), a random one of the same length by {{1:.4g}} (inert "
+        f"below {HARDER_THAN_RANDOM} times that). Raise objective.vascl.radius in the first case, lower it "
+        "in the second.",
+    ),
+    "augcse": Check(
+        ("discriminator_accuracy", "discriminator_majority_share"),
+        lambda accuracy, majority: accuracy < majority + BETTER_THAN_CHANCE,
+        "AugCSE's discriminator does not tell augmentations: it is right in {0:.4f} of the cases, and "
+        f"always answering the most frequent one in {{1:.4f}} (inert below {BETTER_THAN_CHANCE} more). Its "
+        "gradient then says nothing about them. Raise train.head_lr_scale, or take augmentations that "
+        "change more.",
+        LEARNED,
+    ),
+    "sda": Check(
+        ("sda_negation_share_of_loss", "sda_negation_nearer_than_positive"),
+        lambda part, _: part < LEAST_PART,
+        f"SDA's negations do nothing: without them the loss would lack {{0:.2g}} of itself (below "
+        f"{LEAST_PART}), and {{1:.2g}} of them are nearer to their sentence than its positive. Lower "
+        "objective.sda.margin.",
+    ),
+    "diffcse": Check(
+        ("diffcse_replaced_token_accuracy", "diffcse_always_original_accuracy"),
+        lambda accuracy, original: accuracy < max(original, 1 - original) + BETTER_THAN_CHANCE,
+        "DiffCSE's discriminator does not find replaced tokens: it is right about {0:.4f} of all, always "
+        f'answering "original" about {{1:.4f}} (inert below {BETTER_THAN_CHANCE} more than the better '
+        "constant answer). Raise objective.diffcse.replaced_token_weight, or change "
+        "objective.diffcse.mask_rate.",
+        LEARNED,
+    ),
+    "esimcse": Check(
+        ("esimcse_queue_share_of_loss",),
+        lambda part: part < LEAST_PART,
+        "ESimCSE's queue does nothing: without its negatives the loss would lack {0:.2g} of itself (below "
+        f"{LEAST_PART}). Lengthen objective.esimcse.queue, or set it to 0 and save its encoder.",
+    ),
+    "clear": Check(
+        ("loss/contrastive", "contrastive_length_only"),
+        lambda loss, of_lengths: loss >= of_lengths,
+        "the contrastive loss, {0:.3f}, is not below {1:.3f}, what a matcher that sees nothing but the "
+        "lengths of the views reaches. Take views whose lengths tell less (--aug "
+        "crop:rate=1:min_rate=0.7,del-span,reorder), train longer, or lower "
+        "objective.contrastive.temperature.",
+        LEARNED,
+    ),
+}
+"""Name of the mechanism -> its check."""
+
+WEIGHTS = {
+    "vadvcse_adversarial": "objective.vadvcse.adversarial_weight",
+    "vascl_neighbourhood": "objective.vascl.neighbourhood_weight; with objective.vascl.reading code "
+    "this loss trains the head alone",
+    "augcse_discriminator": "objective.augcse.discriminator_weight",
+    "diffcse_replaced_token": "objective.diffcse.replaced_token_weight",
+}
+"""Loss -> what raises its share of the gradient."""
+
+
+def checks_of(row: Mapping[str, float]) -> Iterator[tuple[str, Check]]:
+    """Yield (name, check) of every check that a flattened row has the figures of.
+
+    Shares of gradients and of masked negatives come first, then mechanisms.
+    """
+    for name in row:
+        if name.endswith(SHARE):
+            yield name, _share(name)
+        if name.endswith(MASKED):
+            yield name, _masked(name)
+    for name, check in CHECKS.items():
+        if all(figure in row for figure in check.figures):
+            yield name, check
+
+
+class InertTerms:
+    """Warn of what is inert in the mean of several rows, once a run.
+
+    Rows in which a loss's weight is still to rise are left out: its share is, too.
+    """
+
+    def __init__(self, state: dict[str, Any] | None = None) -> None:
+        """
+        Args:
+            state: what `state` returned at the checkpoint that the run resumes from; None: a new run.
+        """
+        state = state or {}
+        self._rows: dict[str, list[list[float]]] = dict(state.get("rows", {}))
+        self._warned: list[str] = list(state.get("warned", ()))
+
+    def state(self) -> dict[str, Any]:
+        """Return what has been seen as JSON: a resumed run warns as an unbroken one."""
+        return {"rows": self._rows, "warned": self._warned}
+
+    def warnings(self, metrics: Mapping[str, Any]) -> list[str]:
+        """Count a row of metrics in which all weights have risen; return the warnings that are due."""
+        row, due = dict(flatten(dict(metrics))), []
+        for name, check in checks_of(row):
+            if name in self._warned:
+                continue
+            values = [row[figure] for figure in check.figures]
+            last = self._rows[name] = [*self._rows.get(name, []), values][-check.rows :]
+            means = [sum(column) / len(last) for column in zip(*last)]
+            if len(last) == check.rows and check.holds(*means):
+                self._warned.append(name)
+                del self._rows[name]
+                due.append(f"in the mean of {check.rows} rows of metrics, {check.message.format(*means)}")
+        return due
+
+
+def _share(name: str) -> Check:
+    loss = name.removesuffix(SHARE)
+    return Check(
+        (name,),
+        lambda share: share < LEAST_SHARE,
+        f"the loss {loss} has {{0:.2g}} of the contrastive loss's gradient on the sentence vectors (below "
+        f"{LEAST_SHARE:g}): it does not train the encoder. Raise {WEIGHTS.get(loss, 'its weight')}.",
+    )
+
+
+def _masked(name: str) -> Check:
+    return Check(
+        (name,),
+        lambda share: share == 0 or share > MOST_MASKED,
+        f"the guide of false negatives leaves {{0:.2g}} of the negatives of the loss "
+        f"{name.removesuffix(MASKED)} out: none, or nearly all (more than {MOST_MASKED}). If none, raise "
+        "objective.false_negatives.margin or set its guide to none, which costs less; if nearly all, lower "
+        "the margin, below 0 if need be.",
+    )
+
+
+# -- alarms ------------------------------------------------------------
 
 ROW_ALARMS = {
-    "collapse": RowAlarm(
+    "collapse": Check(
         ("uniformity", "negative_cosine"),
         lambda spread, cosine: spread > -0.2 or cosine > 0.95,
         "the sentence vectors are collapsing into one direction since step {since}: uniformity {0:.3f} (0 is "
-        "a point), cosine of different sentences {1:.3f}. Try mean pooling where it is cls (model.pooling), "
+        "a point), cosine of different sentences {1:.3f}. Try mean pooling if it is cls (model.pooling), "
         "a larger train.global_batch, a lower {temperature}, or a longer {warmup_steps}, in a new run.",
     ),
-    "length": RowAlarm(
+    "length": Check(
         ("length_variance",),
         lambda share: share > 0.5,
         "the sentence vectors say little but the length since step {since}: it explains {0:.0%} of their "
-        "variance. Views may be matched by their length. Try mean pooling where it is cls (model.pooling), "
+        "variance. Views may be matched by their length. Try mean pooling if it is cls (model.pooling), "
         "or views whose lengths differ (another augmentation or rate in augment.positive), in a new run.",
     ),
-    "alone": RowAlarm(
+    "alone": Check(
         ("effective_negatives",),
         lambda negatives: negatives < 1,
         "an anchor has {0:.2g} negatives since step {since}: nearly all records of a batch share texts, "
         "directly or by others. Take out texts that many records have, or set objective.mask_duplicates to "
         "false, in a new run.",
     ),
-    "chance": RowAlarm(
+    "chance": Check(
         ("contrastive", "chance"),
         lambda loss, chance: loss > 0.98 * chance,
         "the contrastive loss learns nothing since step {since}: {0:.3f}, where guessing gives "
-        "log(2N - 1) = {1:.3f}. Try mean pooling where it is cls, a higher train.lr or longer training, a "
+        "log(2N - 1) = {1:.3f}. Try mean pooling if it is cls, a higher train.lr or longer training, a "
         "lower objective.contrastive.temperature, or weaker augmentations, in a new run.",
-        patience=4,
+        rows=LEARNED,
     ),
-    "solved": RowAlarm(
+    "solved": Check(
         ("contrastive", "chance"),
         lambda loss, chance: loss < 0.01 * chance,
         "the contrastive loss has vanished since step {since}: {0:.4f} of {1:.2f} at chance. The views are "
@@ -141,28 +310,8 @@ ROW_ALARMS = {
         "larger train.global_batch.",
     ),
 }
-"""Name -> alarm, in the order in which they are given."""
-
-
-@dataclass
-class _Episode:
-    """Since when an alarm's condition holds, how often in a row, and whether the alarm was raised."""
-
-    since: int | None = None
-    count: int = 0
-    raised: bool = False
-
-    def update(self, holds: bool, step: int, patience: int) -> bool:
-        """Return True once when the condition has held `patience` times in a row; again after it ended."""
-        if not holds:
-            self.since, self.count, self.raised = None, 0, False
-            return False
-        self.since = step if self.since is None else self.since
-        self.count += 1
-        if self.count >= patience and not self.raised:
-            self.raised = True
-            return True
-        return False
+"""Name -> alarm for what takes time, in order. In messages {since} is the step since
+which the condition holds, {temperature} and {warmup_steps} are settings of the objectives in use."""
 
 
 @dataclass
@@ -170,15 +319,13 @@ class Monitor:
     """Measure a step's vectors and raise alarms, with the history that these need.
 
     Attributes:
-        patience: rows in a row for which a condition must hold before its alarm.
         explosion: a gradient norm this many times the running median (of 100 steps) is an alarm.
-        advice: what to change where a loss or gradient is not finite.
+        advice: what to change if a loss or gradient is not finite.
         terms: the sections of the objectives in use, whose settings alarms name.
         quiet: steps between two alarms of an exploding gradient.
         state: what `memory` returned at the checkpoint that the run resumes from.
     """
 
-    patience: int = 5
     explosion: float = 10.0
     advice: str = "lower train.lr"
     terms: Sequence[str] = ("contrastive",)
@@ -188,18 +335,16 @@ class Monitor:
     def __post_init__(self, state: dict[str, Any] | None) -> None:
         state = state or {}
         self._norms: deque[float] = deque(state.get("norms", ()), maxlen=100)
-        self._episodes = {name: _Episode(*episode) for name, episode in state.get("episodes", {}).items()}
+        # alarm -> since when its condition holds, for how many rows or steps, whether the alarm was raised
+        self._episodes: dict[str, tuple[int | None, int, bool]] = dict(state.get("episodes", {}))
         self._last_explosion: int | None = state.get("last_explosion")
         self._inert = InertTerms(state.get("inert"))
 
     def memory(self) -> dict[str, Any]:
         """Return the alarms' history as JSON: a resumed run raises the alarms of an unbroken one."""
-        episodes = {
-            name: [episode.since, episode.count, episode.raised] for name, episode in self._episodes.items()
-        }
         return {
             "norms": list(self._norms),
-            "episodes": episodes,
+            "episodes": dict(self._episodes),
             "last_explosion": self._last_explosion,
             "inert": self._inert.state(),
         }
@@ -243,11 +388,7 @@ class Monitor:
             losses: name -> loss of the global batch.
             norm: global gradient norm.
         """
-        return [
-            alarm
-            for alarm in (self._explosion(step, norm), self._not_finite(step, losses))
-            if alarm is not None
-        ]
+        return list(filter(None, (self._explosion(step, norm), self._not_finite(step, losses))))
 
     def alarms_of_row(
         self, step: int, losses: dict[str, float], metrics: dict[str, Any], risen: bool = True
@@ -267,7 +408,7 @@ class Monitor:
             if not all(figure in figures for figure in alarm.figures):
                 continue
             values = [figures[figure] for figure in alarm.figures]
-            since = self._held(name, alarm.holds(*values), step, alarm.patience * self.patience)
+            since = self._held(name, alarm.holds(*values), step, alarm.rows)
             if since is not None:
                 settings = {name: self._settings(name) for name in ("temperature", "warmup_steps")}
                 alarms.append(alarm.message.format(*values, since=since, **settings))
@@ -275,10 +416,13 @@ class Monitor:
             alarms += self._inert.warnings(metrics)
         return alarms
 
-    def _held(self, name: str, holds: bool, step: int, patience: int) -> int | None:
-        """Return the step since which a condition holds, if its alarm is due."""
-        episode = self._episodes.setdefault(name, _Episode())
-        return episode.since if episode.update(holds, step, patience) else None
+    def _held(self, name: str, holds: bool, step: int, rows: int) -> int | None:
+        """Return the step since which a condition holds, once when it has held `rows` times in a row."""
+        since, count, raised = self._episodes.get(name, (None, 0, False)) if holds else (None, 0, False)
+        since, count = (step if since is None else since), count + holds
+        due = holds and count >= rows and not raised
+        self._episodes[name] = since if holds else None, count, raised or due
+        return since if due else None
 
     def _settings(self, name: str) -> str:
         return " or ".join(f"objective.{term}.{name}" for term in self.terms) or name

@@ -1,7 +1,5 @@
 """Report a run's progress: metrics.jsonl, trackers, and a progress bar or, in log files, plain lines."""
 
-from __future__ import annotations
-
 import io
 import math
 import os
@@ -9,9 +7,9 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 import torch
 from rich.console import Console
@@ -19,14 +17,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from pretrain.common.errors import UserError
 from pretrain.common.files import AppendedFile, make_folder
+from pretrain.common.memory import resident_bytes
 from pretrain.common.run_folder import FolderMoved
 from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
 from pretrain.telemetry.metrics_file import Place, chained, copy_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
-from pretrain.telemetry.trackers import TrackedRun, Trackers
+from pretrain.telemetry.trackers import TrackedRun, Trackers, Tracking
 
 LINE_WIDTH = 80  # columns of a plain line
-_BAR_WIDTH = 10  # columns of the bar at least, where the terminal is narrow
+SECONDS_BETWEEN_LINES = 30.0  # of training at least; the first and the last row of metrics are always printed
+_BAR_WIDTH = 10  # columns of the bar at least, if the terminal is narrow
 
 
 class Telemetry:
@@ -43,15 +43,11 @@ class Telemetry:
         total_steps: int,
         rank: int = 0,
         start_step: int = 0,
-        start_tokens: int = 0,
         start_place: Place | None = None,
         flops: FlopsMeter | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
-        seconds_between_lines: float = 30.0,
-        track: Sequence[str] = ("tensorboard",),
-        name: str = "",
-        settings: Mapping[str, Any] | None = None,
+        tracking: Tracking | None = None,
         sequences_before: Callable[[int], int] = int,
     ) -> None:
         """
@@ -59,33 +55,28 @@ class Telemetry:
             run_folder: metrics.jsonl, tensorboard/ and trackers/ go there.
             total_steps: the step at which the run ends.
             start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
-            start_tokens: trained on up to there.
             start_place: in metrics.jsonl, as the checkpoint records it.
             flops: for MFU; None: it is not reported.
-            stream: where to print; None: standard output. Where it is no terminal: plain lines.
+            stream: where to print; None: standard output. If it is no terminal: plain lines.
             clock: returns monotonic seconds.
-            seconds_between_lines: at least, between two plain lines of training; the first and the last row
-                of metrics are always printed.
-            track: trackers, of `telemetry.trackers.TRACKERS`, and tensorboard.
-            name, settings: what trackers call the run (none: as its folder), and the recipe that they show,
-                dotted key -> value.
             sequences_before: gives the sequences of all steps before one: the time left is by them.
         """
         self.run_folder, self.total_steps, self.flops = Path(run_folder), total_steps, flops
-        self.tokens = start_tokens
         self.throughput = Throughput(clock, work=sequences_before)
         self._active = rank == 0
         self._start_step = self._step = start_step
         self._stream = stream or sys.stdout
         self._clock = clock
-        self._between, self._last_line = seconds_between_lines, -math.inf
+        self._last_line = -math.inf
         self._metrics: AppendedFile | None = None
         self._place = start_place or {}
         self._board: Board | None = None
-        self._has_board = "tensorboard" in track
+        tracking = tracking or Tracking()
+        self._has_board = "tensorboard" in tracking.names
+        name = tracking.run_name or self.run_folder.name
         self._trackers = Trackers(
-            [tracker for tracker in track if tracker != "tensorboard"] if self._active else [],
-            TrackedRun(self.run_folder, name or self.run_folder.name, dict(settings or {}), start_step > 0),
+            [tracker for tracker in tracking.names if tracker != "tensorboard"] if self._active else [],
+            TrackedRun(self.run_folder, name, dict(tracking.settings), start_step > 0),
             self._print,
         )
         self._bar: Progress | None = None
@@ -94,7 +85,7 @@ class Telemetry:
 
     # -- life ------------------------------------------------------------
 
-    def __enter__(self) -> Telemetry:
+    def __enter__(self) -> Self:
         if not self._active:
             return self
         path = self.run_folder / "metrics.jsonl"
@@ -107,8 +98,7 @@ class Telemetry:
                 self._board = Board(self.run_folder / "tensorboard", purge)
         except OSError as error:
             raise UserError(
-                f"cannot write {error.filename or path}: {error.strerror or error}; what was there is as it "
-                "was. Free some space, or name another folder with --run"
+                f"cannot write {error.filename or path}: {error.strerror or error}; old records stay"
             ) from error
         if not whole:
             self.say(f"WARNING: {path} is not as the checkpoint recorded it. clearly verify says where")
@@ -163,7 +153,6 @@ class Telemetry:
             ended: when it ended, by `time.monotonic`; None: now (`Throughput.add`).
         """
         self._step = step
-        self.tokens += tokens
         if not self._active:
             return
         self.throughput.add(step, tokens, sequences, ended)
@@ -248,7 +237,7 @@ class Telemetry:
 
     def _print_line(self, step: int, metrics: dict[str, Any]) -> None:
         now = self._clock()
-        due = now - self._last_line >= self._between or step >= self.total_steps
+        due = now - self._last_line >= SECONDS_BETWEEN_LINES or step >= self.total_steps
         if self._bar is not None or not due:
             return
         self._last_line = now
@@ -346,11 +335,8 @@ class Board:
 def memory_use() -> dict[str, float]:
     """Return this process's resident memory now and at its peak, and the GPU's peak, in GB."""
     use = {"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        use["resident_gb"] = pages * resource.getpagesize() / 1e9
-    except (OSError, IndexError, ValueError):
-        pass  # not Linux: only the peak
+    if resident := resident_bytes():
+        use["resident_gb"] = resident / 1e9
     if torch.cuda.is_available():
         use["gpu_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     return use

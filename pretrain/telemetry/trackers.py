@@ -13,8 +13,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,12 +27,25 @@ from pretrain.telemetry.formats import flatten
 from pretrain.telemetry.metrics_file import read_metrics
 
 PROJECT = "sentence-clear"
-"""What runs are grouped under, where a tracker's own environment variable says nothing else."""
+"""What runs are grouped under, if a tracker's own environment variable says nothing else."""
 CLOSE_SECONDS = 60.0
 """For all trackers to send what still waits, at the end of a run."""
 WAITING = 10_000  # rows that may wait for a tracker: about 10 MB
 _MLFLOW_TEXT = 500  # characters of a parameter that every version of MLflow takes
 _MLFLOW_PARAMETERS = 100  # that it takes in one call
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """What is asked of trackers.
+
+    names: of `TRACKERS`, and tensorboard. run_name: what they call the run; "": as its folder. settings: the
+    recipe that they show, dotted key -> value.
+    """
+
+    names: Sequence[str] = ("tensorboard",)
+    run_name: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -52,15 +65,18 @@ class TrackedRun:
         """Where trackers keep their files."""
         return self.folder / "trackers"
 
-    def identity(self, tracker: str) -> str | None:
-        """Return what `keep_identity` was given at the run's earlier start; None: nothing yet."""
-        path = self.place / f"{tracker}.id"
-        return path.read_text().strip() if self.continued and path.is_file() else None
+    def identity(self, tracker: str, new: Callable[[], str]) -> tuple[str, bool]:
+        """Return by what the tracker knows this run, and whether it does since an earlier start.
 
-    def keep_identity(self, tracker: str, identity: str) -> None:
-        """Write down by what the tracker knows this run."""
+        new: makes an identity, which is written down.
+        """
+        path = self.place / f"{tracker}.id"
+        if self.continued and path.is_file():
+            return path.read_text().strip(), True
+        identity = new()
         make_folder(self.place)
-        replace_durably(self.place / f"{tracker}.id", f"{identity}\n".encode())
+        replace_durably(path, f"{identity}\n".encode())
+        return identity, False
 
 
 class Tracker:
@@ -99,12 +115,10 @@ class Trackio(Tracker):
         from trackio.sqlite_storage import SQLiteStorage
 
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        earlier = run.identity("trackio")
-        name = earlier or f"{run.name}-{uuid4().hex[:8]}"
-        run.keep_identity("trackio", name)
+        name, continued = run.identity("trackio", lambda: f"{run.name}-{uuid4().hex[:8]}")
         # allow: a start that was killed at once may have kept a name that trackio does not have yet
         self.run = trackio.init(project=project, name=name, config=run.settings, resume="allow", embed=False)
-        if earlier:
+        if continued:
             for row in SQLiteStorage.get_logs(project, name):
                 self.last |= dict.fromkeys(row, row["step"])
 
@@ -120,8 +134,7 @@ class Wandb(Tracker):
     def open(self, run: TrackedRun) -> None:
         import wandb
 
-        identity = run.identity("wandb") or uuid4().hex[:8]
-        run.keep_identity("wandb", identity)
+        identity, _ = run.identity("wandb", lambda: uuid4().hex[:8])
         mode: Any = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
         if mode == "offline":
             folder = run.place / "wandb"
@@ -160,16 +173,14 @@ class Mlflow(Tracker):
         make_folder(run.place)
         place, server = run.place.resolve(), os.environ.get("MLFLOW_TRACKING_URI")
         self._client = mlflow.MlflowClient(server or f"sqlite:///{place / 'mlflow.db'}")
-        earlier = run.identity("mlflow")
-        if earlier is None:
-            # a server keeps artifacts where it wants; the local database would beside the working folder
-            self.run = self._create(run, None if server else f"file://{place}/mlflow")
-            run.keep_identity("mlflow", self.run)
-            return
-        self.run = earlier
-        self._client.update_run(earlier, status="RUNNING")
-        for name in self._client.get_run(earlier).data.metrics:
-            self.last[name] = max(metric.step for metric in self._client.get_metric_history(earlier, name))
+        # a server keeps artifacts where it wants; the local database would beside the working folder
+        artifacts = None if server else f"file://{place}/mlflow"
+        self.run, continued = run.identity("mlflow", lambda: self._create(run, artifacts))
+        if continued:
+            self._client.update_run(self.run, status="RUNNING")
+            for name in self._client.get_run(self.run).data.metrics:
+                history = self._client.get_metric_history(self.run, name)
+                self.last[name] = max(metric.step for metric in history)
 
     def _create(self, run: TrackedRun, artifacts: str | None) -> str:
         from mlflow.entities import Param
@@ -202,19 +213,12 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {"trackio": Trackio, "wandb": Wandb
 
 
 def require_trackers(names: Iterable[str]) -> None:
-    """Check that the packages of the trackers are installed; import none of them.
-
-    Raises:
-        UserError: one is not.
-    """
+    """Check that the packages of the trackers are installed; import none of them."""
     for name in set(names) & TRACKERS.keys():
         found = importlib.util.find_spec(name)
         # a folder named wandb/ where the command was started is found too, as a package without a file
         if found is None or found.origin is None:
-            raise UserError(
-                f"--track {name}: the package {name} is not installed. Install it, pip install "
-                f"'sentence-clear[track]', or leave {name} out"
-            )
+            raise UserError(f"--track {name} is not installed: pip install 'sentence-clear[track]'")
 
 
 class Feed(threading.Thread):
@@ -304,6 +308,5 @@ class Trackers:
             if not moved():  # which ends the run, and is said
                 self._say(
                     f"WARNING: tracker {feed.name}: {without_credentials(feed.problem)}. The run goes on "
-                    "without it; metrics.jsonl has all, and the next start from a checkpoint sends what is "
-                    "missing"
+                    "without it; the next start from a checkpoint sends what is missing"
                 )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pretrain.telemetry.formats import flatten
-from pretrain.telemetry.mechanisms import checks_of
+from pretrain.telemetry.monitors import checks_of
 
 
 def inert_in(metrics: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -13,5 +13,5 @@ def inert_in(metrics: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {
         name: check.figures
         for name, check in checks_of(row)
-        if check.inert(*(row[figure] for figure in check.figures))
+        if check.holds(*(row[figure] for figure in check.figures))
     }

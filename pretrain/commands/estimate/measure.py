@@ -7,17 +7,16 @@ are as the second; what is counted is what the plain kernels keep, which is more
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 
 from augment.core.pretrained import pretrained
-from pretrain.commands.estimate.sizes import ModelSize
+from pretrain.commands.estimate.formulas import ModelSize
 from pretrain.common.memory import rounded_rows
 from pretrain.config.run import Config
 from pretrain.data.microbatches import MicroBatch
@@ -43,7 +42,7 @@ GRADIENTS = 2
 
 @dataclass(frozen=True)
 class PlannedTokenizer:
-    """What a model asks of a tokenizer, where there is none yet."""
+    """What a model asks of a tokenizer, if there is none yet."""
 
     size: int
     pad_token_id: int = 0
@@ -57,7 +56,7 @@ class PlannedTokenizer:
 
 
 def architecture(config: Config) -> dict[str, Any]:
-    """Return the sizes of the run's encoder, those of its checkpoint where `model.init` names one."""
+    """Return the sizes of the run's encoder, those of its checkpoint if `model.init` names one."""
     if config.model.init is not None:
         return architecture_of(pretrained(AutoConfig, config.model.init))
     return config.model.architecture()
@@ -79,14 +78,21 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         model = SentenceModel(encoder, build_objective(_alone(config), encoder, tokenizer, labels))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     matrices = _elements_of_muon(config, model)
-    if _has_discriminator(config):  # a second encoder that is trained, without its masked-language head
+    parts, diffcse, guide = config.objective.parts, config.objective.diffcse, 0
+    if (
+        "diffcse" in parts and diffcse.replaced_token_weight > 0
+    ):  # a second encoder is trained, without its head
         counts += [(p.numel(), True) for p in encoder.lm.base_model.parameters()]
         matrices += _elements_of_muon(config, encoder.lm.base_model)
+    if (source := config.objective.guide) is not None:
+        with torch.device("meta"):
+            guiding = build_encoder(architecture_of(pretrained(AutoConfig, source)), tokenizer)
+        guide = sum(parameter.numel() for parameter in guiding.parameters())
     trained = sum(count for count, has_gradient in counts if has_gradient)
     zero = config.deepspeed.get("zero_optimization", {})
     persistent = int(zero.get("stage3_param_persistence_threshold", PERSISTENT))
     flops = model_flops(encoder.lm)
-    with _kernels_of_gpu(on_gpu):
+    with mock.patch.dict(os.environ, {VARIABLE: "plain"} if on_gpu else {}):  # the kernels of a GPU
         copies, token_bytes = _activations(sizes, tokenizer, config, length, precision, on_gpu)
     widest = GRADIENTS * sizes["intermediate_size"] * 4
     return ModelSize(
@@ -102,16 +108,8 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         masked_bytes=HEAD_BYTES * encoder.hidden_size,
         token_flops=flops.forward([length]) / length,
         masked_flops=flops.per_masked_token,
-        guide=_parameters_of_guide(config, tokenizer),
+        guide=guide,
     )
-
-
-def _parameters_of_guide(config: Config, tokenizer: Any) -> int:
-    if (source := config.objective.guide) is None:
-        return 0
-    with torch.device("meta"):
-        guide = build_encoder(architecture_of(pretrained(AutoConfig, source)), tokenizer)
-    return sum(parameter.numel() for parameter in guide.parameters())
 
 
 def _elements_of_muon(config: Config, module: nn.Module) -> int:
@@ -129,10 +127,6 @@ def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceE
     return encoder
 
 
-def _has_discriminator(config: Config) -> bool:
-    return "diffcse" in config.objective.parts and config.objective.diffcse.replaced_token_weight > 0
-
-
 def _alone(config: Config) -> Config:
     """Return the configuration without the weights to read of DiffCSE's generator and of a guide."""
     config = config.model_copy(deep=True)
@@ -142,38 +136,24 @@ def _alone(config: Config) -> Config:
     return config
 
 
-@contextmanager
-def _kernels_of_gpu(on_gpu: bool) -> Iterator[None]:
-    before = os.environ.get(VARIABLE)
-    if on_gpu:
-        os.environ[VARIABLE] = "plain"
-    try:
-        yield
-    finally:
-        if on_gpu:
-            os.environ.pop(VARIABLE)
-            if before is not None:
-                os.environ[VARIABLE] = before
-
-
 def _activations(
     sizes: dict[str, Any], tokenizer: Any, config: Config, length: int, precision: str, on_gpu: bool
 ) -> tuple[float, float]:
     """Return the bytes that a pass keeps whatever its length, and those for each token."""
     layers = sizes["layers"]
     few = [1, 2] if on_gpu and layers > 2 else [layers]
-    found = []
+    measurements = []
     for count in few:
         small = PlannedTokenizer(16)  # embeddings are looked up: their size is in no activation
         encoder = _encoder(config, {**sizes, "layers": count}, small)
         model = _model(config, encoder, precision).train()
         short, long = (saved_bytes(model, _row(length, tokens)) for tokens in (ROW, 3 * ROW))
         slope = (long[0] - short[0]) / (long[1] - short[1])
-        found.append((short[0] - slope * short[1], slope))
-    if len(found) == 1:
-        return max(0.0, found[0][0]), found[0][1]
+        measurements.append((short[0] - slope * short[1], slope))
+    if len(measurements) == 1:
+        return max(0.0, measurements[0][0]), measurements[0][1]
     more = layers - 1
-    fixed, slope = ((1 - more) * one + more * two for one, two in zip(*found))
+    fixed, slope = ((1 - more) * one + more * two for one, two in zip(*measurements))
     return max(0.0, fixed), slope
 
 

@@ -20,6 +20,8 @@ from finetune.search.index import Hit, SentenceIndex
 from pretrain.benchmarks.distinct import unit
 from pretrain.cache.views import trains_on
 from pretrain.commands import inspect
+from pretrain.commands.adapt import heldout_rows
+from pretrain.common.run_folder import read_summary
 from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.data.manifest import PAIRS
@@ -30,7 +32,6 @@ from pretrain.objectives import view_specs
 from pretrain.prepare.sentences import split_sentences
 from pretrain.start.data import load_batch
 from pretrain.start.encoder import starting_encoder
-from pretrain.start.summary import LABELS
 from pretrain.telemetry.formats import format_count, format_seconds
 
 QUERIES = 5
@@ -39,7 +40,7 @@ FOUND = 5
 SHOWN = 3
 """Sequences of the batch that are shown."""
 _SHORTEST, _LONGEST = 6, 20  # words of a held-out sentence that is asked for
-FEWEST, MOST = 10, 1000  # pairs of a query and its answer: with fewer, a share says little
+FEWEST_PAIRS, MOST_PAIRS = 10, 1000  # of a query and its answer: with fewer, a share says little
 _SPECIAL = re.compile(r"\[[A-Z]+\]|&lt;/?[a-z]+&gt;")
 
 
@@ -53,7 +54,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How well queries, first sentences of held-out paragraphs, find the rest among that of all paragraphs.
+    """How well queries, first sentences of held-out paragraphs, retrieve the rest of their own paragraph.
 
     recall: share of the answers among the five nearest. ndcg: mean nDCG at 10. cosine: mean of a query with
     the answers of others.
@@ -70,18 +71,15 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
     Args:
         sentences: how many training sentences are searched.
         queries: what to look for; none: held-out sentences.
-
-    Raises:
-        UserError: the run is not finished, or its data or its start is gone.
     """
     config = load_config(run / "config.yaml", {})
     tokenizer = load_tokenizer(config.data_folder / "tokenizer")
     models = models_of(run, config, tokenizer)
     corpus, searched = search(models, config, tokenizer, sentences, queries)
     pairs = read_pairs(config.data_folder, tokenizer)
-    found = {name: retrieval(model, pairs) for name, model in models.items()} if pairs else {}
-    if found:
-        _print_retrieval(found, len(pairs))
+    scores = {name: retrieval(model, pairs) for name, model in models.items()} if pairs else {}
+    if scores:
+        _print_retrieval(scores, len(pairs))
     loader = ChoiceLoader([PackageLoader("pretrain.commands.show", ""), PackageLoader("finetune.report", "")])
     environment = Environment(loader=loader, autoescape=True)
     environment.filters["special"] = mark_special
@@ -95,7 +93,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         batch=batch_lines(config, tokenizer),
         searched=searched,
         sentences=corpus,
-        retrieval=found,
+        retrieval=scores,
         pairs=len(pairs),
     )
 
@@ -109,7 +107,7 @@ def facts(run: Path, config: Config) -> list[tuple[str, str]]:
         ("data", f"{data.num_sequences:,} sequences, {format_count(data.num_tokens)} tokens"),
         ("objective", f"{config.objective.name}, batches of {config.train.global_batch:,}"),
     ]
-    if (summary := _summary(run)) is not None:
+    if (summary := read_summary(run)) is not None:
         steps, tokens, seconds = (summary[key] for key in ("steps", "tokens", "seconds"))
         rows.append(
             ("trained", f"{steps:,} steps, {format_count(tokens)} tokens in {format_seconds(seconds)}")
@@ -117,27 +115,13 @@ def facts(run: Path, config: Config) -> list[tuple[str, str]]:
     return rows
 
 
-def _summary(run: Path) -> dict[str, Any] | None:
-    path = run / "report" / "summary.json"
-    return json.loads(path.read_text("utf-8")) if path.is_file() else None
-
-
 def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
-    """Return (label, at the start, best) of each held-out figure; none where the run is not finished."""
-    summary = _summary(run)
+    """Return (label, at the start, best) of each held-out figure; none if the run is not finished."""
+    summary = read_summary(run)
     if summary is None:
         return []
-    start, best = summary["start"], summary["best"]
-    rows = []
-    for name, label in LABELS.items():
-        if name in start and name in best:
-            share = name == "partner_found"
-            label += f" ({best['partner_among']:,.0f} candidates)" if share else ""
-            first, last = (
-                f"{100 * one[name]:.1f}%" if share else f"{one[name]:.2f}" for one in (start, best)
-            )
-            rows.append((label, first, last))
-    return rows
+    rows = heldout_rows(summary["start"], summary["best"])
+    return [(label, f"{start:.2f}", f"{best:.2f}") for label, start, best in rows]
 
 
 def curves(run: Path) -> dict[str, str]:
@@ -177,18 +161,18 @@ def search(
     """
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
-    found = {
+    hits_by_model = {
         name: SentenceIndex(model.encode_document(corpus), corpus).nearest(model.encode_query(asked), FOUND)
         for name, model in models.items()
     }
     return len(corpus), [
-        Searched(query, {name: hits[number] for name, hits in found.items()})
+        Searched(query, {name: hits[number] for name, hits in hits_by_model.items()})
         for number, query in enumerate(asked)
     ]
 
 
 def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
-    """Return (first sentence, the others) of held-out paragraphs; none where the data has too few.
+    """Return (first sentence, the others) of held-out paragraphs; none if the data has too few.
 
     Left out are pairs with a sentence that is not in the held-out split, as training text has it too, and
     those that repeat a query or an answer.
@@ -210,7 +194,7 @@ def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
             continue
         seen |= {first, others}
         pairs.append((first, others))
-    return pairs[:MOST] if len(pairs) >= FEWEST else []
+    return pairs[:MOST_PAIRS] if len(pairs) >= FEWEST_PAIRS else []
 
 
 def retrieval(model: EmbeddingModel, pairs: list[tuple[str, str]]) -> Retrieval:
@@ -244,7 +228,7 @@ def _print_retrieval(found: dict[str, Retrieval], count: int) -> None:
 def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterator[str]:
     """Yield the first sentences of a split, which are in random order, as the tokenizer reads them."""
     reader = ShardReader(config.data_folder, split)
-    # WordPiece forgets which blanks stand before punctuation; transformers warns where another is asked
+    # WordPiece forgets which blanks stand before punctuation; transformers warns if another is asked
     is_wordpiece = type(tokenizer.backend_tokenizer.model).__name__ == "WordPiece"
     for index in range(reader.num_chunks):
         sequences = reader.read(index).sequences
@@ -258,7 +242,7 @@ def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterat
 
 
 def choose_queries(heldout: list[str]) -> list[str]:
-    """Return five sentences of medium length, evenly spread; others where there are too few of these.
+    """Return five sentences of medium length, evenly spread; others if there are too few of these.
 
     >>> choose_queries(["a b", "one two three four five six", "c"])
     ['one two three four five six', 'a b', 'c']

@@ -14,7 +14,7 @@ import numpy as np
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.sweep.evaluations import EvaluatedModel
 from pretrain.commands.sweep.file import Entry, Sweep
-from pretrain.commands.sweep.runs import Run
+from pretrain.commands.sweep.runs import SweepRun
 from pretrain.common.errors import UserError
 from pretrain.telemetry.intervals import Resampled, interval, paired_error, unpaired_error
 
@@ -48,7 +48,7 @@ def judging_column(sweep: Sweep, columns: Collection[str]) -> str:
     return sweep.judged_by or next(iter([*averages, *sweep.columns, *columns]))
 
 
-def unpaired(first: Run, second: Run) -> list[str]:
+def unpaired(first: SweepRun, second: SweepRun) -> list[str]:
     """Return why two finished runs of one seed did not read the same batches; nothing: they did."""
     reasons = []
     for key in ("train.global_batch", "train.batch_warmup_steps", "train.batch_start", "data.lanes"):

@@ -10,7 +10,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,13 +17,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from pretrain.commands.sweep.file import Entry, Point
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace, replace_durably
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
-from pretrain.common.processes import die_with, failure_line
+from pretrain.common.processes import failure_line, start_logged, wait_for_end
+from pretrain.common.run_folder import read_summary
 from pretrain.common.shutdown import (
     EXIT_CODES,
     INTERRUPT,
@@ -52,7 +52,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 @dataclass(frozen=True)
-class Run:
+class SweepRun:
     """One training run: a point with a seed, in a folder of its own."""
 
     name: str
@@ -67,8 +67,7 @@ class Run:
     @property
     def summary(self) -> dict | None:
         """The summary of a finished run; None: it is not finished."""
-        path = self.folder / "report" / "summary.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+        return read_summary(self.folder)
 
     @property
     def steps_done(self) -> int:
@@ -142,7 +141,7 @@ class Run:
         return [f"--{key}={value}" for key, value in flags.items()]
 
 
-def unequal_inputs(runs: Iterable[Run]) -> list[str]:
+def unequal_inputs(runs: Iterable[SweepRun]) -> list[str]:
     """Return the names of the inputs (`pretrain.start.inputs`) in which finished runs differ.
 
     A file found by the environment may have been replaced between two runs, which their digests do not show.
@@ -168,7 +167,7 @@ def identity(config: Config) -> str:
     for section, key in ((tree.get("model", {}), "init"), (guides, "guide"), (generators, "generator")):
         if section.get(key) is not None and Path(section[key]).exists():  # else a hub's name, or a word
             section[key] = str(Path(section[key]).resolve())
-    # a dropout that is given replaces the checkpoint's, even where it is the default
+    # a dropout that is given replaces the checkpoint's, even if it is the default
     if config.model.init is not None:
         tree["model"] |= {
             key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set
@@ -179,13 +178,13 @@ def identity(config: Config) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def run_of(name: str, point: Point, seed: int, out: Path) -> Run:
+def run_of(name: str, point: Point, seed: int, out: Path) -> SweepRun:
     """Return the run of a point and a seed, in its folder if that exists, else in one named by `name`."""
     digest = identity(point.config(seed))
     existing = sorted((out / "runs").glob(f"*-{digest}"))
     label = f"{name}, {point.label}" if point.label else name
     folder = existing[0] if existing else out / "runs" / f"{slug(label)}-seed{seed}-{digest}"
-    return Run(f"{label}, seed {seed}", point, seed, folder)
+    return SweepRun(f"{label}, seed {seed}", point, seed, folder)
 
 
 def slug(name: str) -> str:
@@ -194,7 +193,7 @@ def slug(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Task:
+class SweepTask:
     """A run to train. point: the number of the point; None: the winner of the row's search."""
 
     entry: Entry
@@ -202,7 +201,7 @@ class Task:
     seed: int
 
 
-class Plan:
+class SweepPlan:
     """All runs of a sweep, in a fixed order: those of searches and single points, then those of winners.
 
     Args:
@@ -210,37 +209,35 @@ class Plan:
     """
 
     def __init__(
-        self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[Run], float | None]
+        self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[SweepRun], float | None]
     ):
         self.entries, self.seeds, self.out, self.score = entries, seeds, out, score
-        self.tasks: list[Task] = []
+        self.tasks: list[SweepTask] = []
         seen: set[str] = set()
         for entry in (entry for entry in entries if entry.runs):
             for number, point in enumerate(entry.points):
                 for seed in self.seeds_of(entry)[:1] if entry.searched else self.seeds_of(entry):
                     if (digest := identity(point.config(seed))) not in seen:
                         seen.add(digest)
-                        self.tasks.append(Task(entry, number, seed))
+                        self.tasks.append(SweepTask(entry, number, seed))
         self.second = len(self.tasks)
         """Number of the first task that waits for a search."""
         for entry in (entry for entry in entries if entry.runs and entry.searched):
             search = "+".join(identity(point.config(self.seeds_of(entry)[0])) for point in entry.points)
             if search not in seen:
                 seen.add(search)
-                self.tasks += [Task(entry, None, seed) for seed in self.seeds_of(entry)[1:]]
+                self.tasks += [SweepTask(entry, None, seed) for seed in self.seeds_of(entry)[1:]]
 
     def seeds_of(self, entry: Entry) -> list[int]:
         """Return the seeds of a row: its own, else the sweep's."""
         return entry.row.seeds or self.seeds
 
-    def resolve(self, task: Task) -> Run | None:
+    def resolve(self, task: SweepTask) -> SweepRun | None:
         """Return the run of a task; None: its search is not finished."""
         number = self.winner(task.entry) if task.point is None else task.point
-        return (
-            None
-            if number is None
-            else run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
-        )
+        if number is None:
+            return None
+        return run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
 
     def winner(self, entry: Entry) -> int | None:
         """Return the number of an entry's best point; None: scores are missing. A failed run cannot win."""
@@ -253,14 +250,12 @@ class Plan:
             return None
         return max(range(len(scores)), key=scores.__getitem__)
 
-    def chosen(self, entry: Entry) -> list[Run]:
+    def chosen(self, entry: Entry) -> list[SweepRun]:
         """Return the runs of a row, one for each seed; none while its search is not finished."""
         number = self.winner(entry) if entry.runs else None
-        return (
-            []
-            if number is None
-            else [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds_of(entry)]
-        )
+        if number is None:
+            return []
+        return [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds_of(entry)]
 
     def lines(self) -> Iterator[str]:
         """Yield number, row, seed, state, "first" or "second" (waits for a search), folder; tab-separated."""
@@ -271,12 +266,11 @@ class Plan:
             yield "\t".join((str(number), task.entry.name, str(task.seed), state, stage, folder))
 
 
+@dataclass(eq=False)
 class StopRequested(Exception):
     """Raised to stop a sweep; finished work is kept. request: as `pretrain.common.shutdown` counts them."""
 
-    def __init__(self, request: int):
-        super().__init__(request)
-        self.request = request
+    request: int
 
 
 class Trainer:
@@ -296,7 +290,7 @@ class Trainer:
         self.shutdown = Shutdown(Path("."), watch_file=False)
         self.failures: dict[str, str] = {}
 
-    def train(self, run: Run, heading: str) -> bool:
+    def train(self, run: SweepRun, heading: str) -> bool:
         """Train a run to its end, from its newest checkpoint; return whether it is done.
 
         Raises:
@@ -333,7 +327,7 @@ class Trainer:
         self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
         return False
 
-    def try_out(self, run: Run, folder: Path) -> str:
+    def try_out(self, run: SweepRun, folder: Path) -> str:
         """Make a dry run in FOLDER.dry-run; return "" or what went wrong."""
         self.check_for_stop()
         make_folder(folder.parent)
@@ -345,25 +339,21 @@ class Trainer:
         return "" if code == 0 else failure_line(log)
 
     def _process(self, words: list[str], log: Path, folder: Path) -> int:
-        """Run a process to its end; return its exit status.
-
-        It has a session of its own, so that Ctrl-C reaches it only through this process, and once.
+        """Run a process to its end; return its exit status. It saves and ends if this process is killed.
 
         Args:
             folder: of the run, where its stop file goes.
         """
-        stopping, shown, last = False, "", time.monotonic()
-        with open(log, "ab") as stream:
-            child = self._start(words, stream)
-        while True:
-            try:
-                code = child.wait(0.2)
-                if stopping and self.by_file:
-                    # it may have ended before it saw the file, which must not stop the next start
-                    remove_file(folder / STOP_FILE)
-                return code
-            except subprocess.TimeoutExpired:
-                pass
+        try:
+            child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)
+        except OSError as error:
+            raise UserError(
+                f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH"
+            ) from None
+        stopping, last_line, last_time = False, "", time.monotonic()
+
+        def pass_on_request() -> None:
+            nonlocal stopping, last_line, last_time
             request = self.shutdown.requested()
             if request and not stopping and (not self.by_file or folder.is_dir()):
                 stopping = True
@@ -372,32 +362,17 @@ class Trainer:
                     replace(folder / STOP_FILE, b"")
                 else:
                     child.send_signal(next(number for number, what in SIGNALS.items() if what == request))
-            if time.monotonic() - last > SECONDS_BETWEEN_LINES:
-                last = time.monotonic()
-                if (line := _newest_step(log)) != shown:
-                    shown = line
+            if time.monotonic() - last_time > SECONDS_BETWEEN_LINES:
+                last_time = time.monotonic()
+                if (line := _newest_step(log)) != last_line:
+                    last_line = line
                     self.print_line(f"{line}  [{folder.name}]")
 
-    def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
-        """Start a process, which is asked to save and end when this one is killed.
-
-        Raises:
-            UserError: the launcher cannot be started.
-        """
-        parent = os.getpid()
-        try:
-            return subprocess.Popen(
-                words,
-                stdout=stream,
-                stderr=stream,
-                env=self.environment,
-                start_new_session=True,
-                preexec_fn=lambda: die_with(parent, signal.SIGTERM),
-            )
-        except OSError as error:
-            raise UserError(
-                f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH"
-            ) from None
+        code = wait_for_end(child, pass_on_request)
+        if stopping and self.by_file:
+            # it may have ended before it saw the file, which must not stop the next start
+            remove_file(folder / STOP_FILE)
+        return code
 
     def check_for_stop(self) -> None:
         """Raise StopRequested if a signal has requested a stop."""
@@ -406,7 +381,7 @@ class Trainer:
 
 
 def side_by_side(work: Sequence[Callable[[], None]], jobs: int) -> None:
-    """Do pieces of work in order, so many at a time; what the first to fail raises begins no further one."""
+    """Do pieces of work in order, `jobs` at a time; what the first to fail raises begins no further one."""
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(piece) for piece in work]
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from pretrain.commands.sweep.differences import Rows, add_differences, baseline_of, judging_column, tasks_of
 from pretrain.commands.sweep.evaluations import EvaluatedModel, metric, models_of
 from pretrain.commands.sweep.file import Row, Sweep
-from pretrain.commands.sweep.runs import Plan
+from pretrain.commands.sweep.runs import SweepPlan
 from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.telemetry.intervals import interval_text
 
@@ -58,7 +58,7 @@ def figures(model: EvaluatedModel, sweep: Sweep, row: Row) -> dict[str, float]:
     return values
 
 
-def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
+def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
     """Return all figures, for results.json; `tabulate` shows a part of them."""
     rows: list[dict[str, Any]] = []
     models: Rows = {}

@@ -7,18 +7,22 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.progress import track
+
 from pretrain.checkpoint.folder import CheckpointError, candidates, read_state
+from pretrain.commands.verify.replay import Replay
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import require_run
 from pretrain.data.ledger import chain
-from pretrain.data.ledger.chain import Ledger
+from pretrain.data.ledger.chain import KINDS, Ledger
 from pretrain.export.folder import read_policy
 from pretrain.telemetry.metrics_file import read_metrics
 
 EXPORTS = ("best", "export")
 
 
-class Record(NamedTuple):
+class LedgerRecord(NamedTuple):
     """What one place says of the batches of steps since + 1, ..., step.
 
     where: "row", or the name of a checkpoint or export. ledger: as `ledger.chain` describes it.
@@ -50,7 +54,7 @@ class Recorded:
     progress: of the newest checkpoint or export, {} without any.
     """
 
-    records: list[Record]
+    records: list[LedgerRecord]
     last_step: int
     progress: dict[str, Any]
 
@@ -61,11 +65,7 @@ class Recorded:
 
 
 def read_records(run: Path) -> Recorded:
-    """Read the records of a run.
-
-    Raises:
-        UserError: the folder holds no run, or none of its places can be read.
-    """
+    """Read the records of a run."""
     require_run(run)
     rows = [
         (row["step"], "row", row.get("ledger"))
@@ -76,7 +76,7 @@ def read_records(run: Path) -> Recorded:
     places = rows + [(step, name, progress.get("ledger")) for step, name, progress in saved]
     if not places:
         raise UserError(f"{run} has no step yet: neither rows in metrics.jsonl nor checkpoints")
-    records = [Record(step, where, ledger) for step, where, ledger in places if ledger and step > 0]
+    records = [LedgerRecord(step, where, ledger) for step, where, ledger in places if ledger and step > 0]
     records.sort(key=lambda record: (record.step, record.where != "row"))
     newest = max(saved, key=lambda place: place[0], default=(0, "", {}))
     return Recorded(records, max(step for step, *_ in places), newest[2])
@@ -95,8 +95,8 @@ def _saved(run: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
 
 def compare(
-    records: list[Record],
-    start: Record | None,
+    records: list[LedgerRecord],
+    start: LedgerRecord | None,
     sums: Iterable[tuple[int, tuple[int, ...]]],
     kinds: tuple[str, ...],
 ) -> list[Difference]:
@@ -133,3 +133,47 @@ def compare(
         chains = right[:1] or [chains[0], dict(at_step[0].ledger)]
         before = step + 1
     return differences
+
+
+def verify_batches(
+    run: Path, recorded: Recorded, replay: Replay, first: int, last: int, views: bool, workers: int
+) -> int:
+    """Compare steps `first` to `last`, counted from 1; print what was found; return the exit status."""
+    if not recorded.records:
+        raise UserError(f"{run} records no hashes of its batches; --seen works all the same")
+    since = recorded.records[0].ledger["since"]
+    start = next((r for r in reversed(recorded.records) if since < r.step < first), None)
+    begin = since if start is None else start.step
+    records = [record for record in recorded.records if begin < record.step <= last]
+    if not records:
+        raise UserError(f"{run} has no record of its batches between steps {begin + 1} and {last}")
+    stop = records[-1].step
+    if since and start is None:
+        print(f"steps 1 to {since} have no record: an older version trained them")
+    kinds = KINDS if views else KINDS[:1]
+    sums = replay.sums_with_views(begin, stop, workers) if views else replay.sums(begin, stop)
+    progress = track(sums, "comparing", total=stop - begin, console=Console(stderr=True), transient=True)
+    differences = compare(records, start, progress, kinds)
+    what = "batch, its masking and its views are" if views else "batch is"
+    believed = "" if start is None else f", given the record of step {start.step}"
+    rows = sum(record.where == "row" for record in records)
+    others = [record.where for record in records if record.where != "row"]
+    places = f"{rows} rows of metrics.jsonl" + (f" and {', '.join(others)}" if others else "")
+    if not differences:
+        print(f"steps {begin + 1} to {stop}: every {what} as recorded in {places}{believed}")
+        return 0
+    for number, (begin, end, differing, where) in enumerate(differences[:20]):
+        steps = f"step {end}" if begin == end else f"steps {begin} to {end}"
+        said = (
+            f"{steps}: the {' and '.join(differing)} are not as recorded ({', '.join(where)} of step {end})"
+        )
+        count = f", the first of {len(differences)} such places of {len(records)}"
+        print(f"  {said}" if number else f"{said}{count}; before it every {what} as recorded{believed}")
+    for reason in list(replay.unread.values())[:5]:
+        print(f"  cannot be read now: {reason}")
+    for change in recorded.progress.get("changes", []):
+        if change["key"] == "batches" or change["key"].startswith("input "):
+            print(
+                f"  another {change['key']} from step {change['step']} on: {change['from']}, {change['to']}"
+            )
+    return 1

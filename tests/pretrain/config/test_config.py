@@ -65,8 +65,8 @@ def test_flags_are_raw_strings_and_win_over_the_recipe():
 @pytest.mark.parametrize(
     "text,words",
     [
-        ("objective: {options: &a {x: [*a]}}", "an anchor holds itself"),
-        ("objective: {options: &a [1, 2], name: &b [*a, *b]}", "an anchor holds itself"),
+        ("objective: {options: &a {x: [*a]}}", "unconstructable recursive node"),
+        ("objective: {options: &a [1, 2], name: &b [*a, *b]}", "unconstructable recursive node"),
         (f"train: {{seed: {10**22}}}", "too large"),
         (f"train: {{steps: {10**22}}}", "too large"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from loader_helpers import batches, damage, write_folder
 
 from augment.core.ragged import Ragged
-from pretrain.commands.verify.records import Record, compare
+from pretrain.commands.verify.records import LedgerRecord, compare
 from pretrain.commands.verify.replay import Replay
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
@@ -108,7 +108,7 @@ def test_steps_that_a_run_has_jumped_over_are_not_replayed(folder):
         links = chain.extend(links, sum_words(batch.words))
     sums = list(replay_of(folder, jumped=jumps).sums(0, 25))
     assert [step for step, _ in sums] == there
-    record = Record(25, "row", links)
+    record = LedgerRecord(25, "row", links)
     assert compare([record], None, sums, ("sequences",)) == []
     unaware = replay_of(folder).sums(0, 25)
     assert compare([record], None, unaware, ("sequences",))[0].last == 25
