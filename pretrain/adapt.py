@@ -25,7 +25,7 @@ from pretrain.api import load, overrides_of, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
-from pretrain.common.run_folder import export_of
+from pretrain.common.run_folder import export_of, read_summary
 from pretrain.config import recipe as recipes
 from pretrain.config.run import Config
 
@@ -79,8 +79,8 @@ def main(
     try:
         _step(1, f"prepare {text} with the tokenizer of {init}")
         data = prepare(out=out / "data", **settings.data.prepare.model_dump(exclude_unset=True))
-        finished = out / "report" / "summary.json"
-        if not finished.is_file() or json.loads(finished.read_text("utf-8"))["steps"] < settings.train.steps:
+        summary = read_summary(out)
+        if summary is None or summary["steps"] < settings.train.steps:
             _step(2, f"train {init} on it")
             train(config, data=data, run=out, resume="auto", **(overrides | start))
     except KeyboardInterrupt:
@@ -133,11 +133,13 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
     """
     from pretrain.start.summary import LABELS
 
-    summary = json.loads((out / "report" / "summary.json").read_text("utf-8"))
+    summary = read_summary(out)
+    assert summary is not None  # `train` returns when the run is finished
     manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
     print(f"  {'':34}{'start':>10}{'adapted':>10}   difference")
     random = dict.fromkeys(summary.get("random_at_start", ()), math.nan)
-    for label, start, adapted in heldout_rows({**summary["start"], **random}, summary["best"]):
+    heldout_start = {name: score for name, score in summary["start"].items() if name != "stsb-dev"}
+    for label, start, adapted in heldout_rows(heldout_start | random, summary["best"]):
         before, difference = (f"{start:.2f}", f"{adapted - start:+.2f}")
         if math.isnan(start):
             before, difference = "random", "none: the start has no head for it"
@@ -171,7 +173,7 @@ def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tup
 
     rows = []
     for name, label in LABELS.items():
-        if name in start and name in adapted and name != "stsb-dev":
+        if name in start and name in adapted:
             scale = 1
             if name == "partner_found":
                 label, scale = f"{label} ({adapted['partner_among']:,.0f} candidates, %)", 100

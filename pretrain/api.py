@@ -33,11 +33,10 @@ import yaml
 from augment.core.own_code import allow
 from pretrain.common.errors import UserError
 from pretrain.common.processes import finish
-from pretrain.common.run_folder import export_of, require_run
+from pretrain.common.run_folder import export_of, read_summary, require_run
 from pretrain.config.data import data_config
-from pretrain.config.recipe import DEFAULT_RECIPE, SHORT_FLAGS, load_config, unknown_key
-from pretrain.config.run import Config
-from pretrain.config.validation import leaves, type_at
+from pretrain.config.recipe import DEFAULT_RECIPE, SHORT_FLAGS, load_config
+from pretrain.config.validation import leaves
 from pretrain.data.manifest import read_manifest
 from pretrain.telemetry.metrics_file import read_metrics
 
@@ -81,10 +80,9 @@ class Run:
         Raises:
             UserError: the run is not finished.
         """
-        path = self.folder / "report" / "summary.json"
-        if not path.is_file():
+        if (summary := read_summary(self.folder)) is None:
             raise UserError(f"{self.folder} is not finished; train it again with resume='auto'")
-        return json.loads(path.read_text("utf-8"))
+        return summary
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rows of metrics.jsonl: of training with `loss`, of evaluations with `evaluation`."""
@@ -127,17 +125,12 @@ class Run:
         if data is not None:
             given["eval_data"] = data
         module, written_as = ("evaluate", "eval.json") if name in SUITES else (name, f"{name}*.json")
-        before = _stamps(folder, written_as)
         words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
         finish(f"finetune.{module}", words, "The same call starts again, or continues what can be continued")
-        written = [
-            path
-            for path, stamp in _stamps(folder, written_as).items()
-            if name in SUITES or before.get(path) != stamp  # a suite may have been done before
-        ]
-        if not written:
+        newest = max(folder.glob(written_as), key=lambda path: path.stat().st_mtime_ns, default=None)
+        if newest is None:
             raise UserError(f"{name} of {self.folder} wrote no figures; what it printed says why")
-        return json.loads(written[-1].read_text("utf-8"))
+        return json.loads(newest.read_text("utf-8"))
 
     def export(self, out: str | Path | None = None, step: int | str = "latest") -> Path:
         """Write a checkpoint's encoder as a folder that transformers and sentence-transformers load.
@@ -251,9 +244,7 @@ def train(
                 "checkpoint"
             ) from None
     trained = Run(config.run_folder)
-    if not (trained.folder / "report" / "summary.json").is_file() or (
-        trained.summary["steps"] < config.train.steps
-    ):
+    if (summary := read_summary(trained.folder)) is None or summary["steps"] < config.train.steps:
         raise UserError(f"{trained.folder} stopped before its last step. {_CONTINUE}")
     return trained
 
@@ -308,7 +299,7 @@ def overrides_of(changes: Mapping[str, Any]) -> dict[str, Any]:
     {'train.lr': 0.1, 'model.layers': 2, 'aug': 'none'}
 
     Raises:
-        UserError: a key that no recipe has, or one that is given two different values.
+        UserError: a key is given two different values.
     """
     flat: dict[str, Any] = {}
     given: dict[str, tuple[str, Any]] = {}  # key -> the name that it was given by, and its value
@@ -318,14 +309,9 @@ def overrides_of(changes: Mapping[str, Any]) -> dict[str, Any]:
             if value == {}:
                 continue
             key = SHORT_FLAGS.get(part, part)
-            if type_at(Config, key) is None:
-                raise UserError(unknown_key(part))
-            before, other = given.setdefault(key, (part, value))
+            other_name, other = given.setdefault(key, (part, value))
             if other != value:
-                raise UserError(
-                    f"{key} is given two values, {before}={other!r} and {part}={value!r}: leave one of them "
-                    "out"
-                )
+                raise UserError(f"{key} is given two values, {other_name}={other!r} and {part}={value!r}")
             flat[part] = value
     return _plain(flat)
 
@@ -355,9 +341,3 @@ def _as_flag(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _stamps(folder: Path, pattern: str) -> dict[Path, int]:
-    """Return when each file of an evaluation's figures was written, the newest last."""
-    stamps = {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
-    return dict(sorted(stamps.items(), key=lambda item: item[1]))

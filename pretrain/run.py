@@ -361,7 +361,6 @@ class TrainingRun:
             self.stop_step,
             self.rank,
             self.progress.step,
-            self.progress.tokens,
             self.progress.rows,
             self.flops,
             sequences_before=self.config.batch_sizes.before,

@@ -39,8 +39,6 @@ from pretrain.checkpoint.folder import (
     read_tensors,
     tensor_names,
 )
-from pretrain.checkpoint.folder_writer import Retention
-from pretrain.checkpoint.saver import MAX_FILE_BYTES, Saver
 from pretrain.common.ranks import on_rank_zero
 
 __all__ = [
@@ -51,39 +49,13 @@ __all__ = [
     "read_state",
     "read_tensors",
     "resume_point",
-    "save",
     "tensor_names",
 ]
-
-
-def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: int = MAX_FILE_BYTES) -> Path:
-    """Write one checkpoint of `engine` under `root`, and return when it is whole. Collective.
-
-    A run, which saves many, keeps a `Saver`: this one is made for one save.
-
-    Args:
-        root, engine, state, max_file_bytes: as `Saver` takes them.
-        keep: how many checkpoints to keep, this one included.
-
-    Returns:
-        The checkpoint's folder, root/step-00001234.
-
-    Raises:
-        CheckpointError: on every rank, when one could not write.
-    """
-    saver = Saver(engine, max_file_bytes)
-    try:
-        return saver.save(root, state, Retention(keep), background=False)
-    finally:
-        saver.close()
 
 
 def resume_point(root: Path) -> Choice | None:
     """Return what `choose` finds, on rank 0 for all; it raises on every rank. Collective."""
     return on_rank_zero(lambda: choose(root))
-
-
-# -- loading --------------------------------------------------------
 
 
 def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:

@@ -59,18 +59,15 @@ class TensorFileWriter:
 
     Raises:
         OSError: as the file system does (ENOSPC, EDQUOT, EIO).
-        ValueError: a tensor is not the next of `entries`.
     """
 
-    def __init__(
-        self, path: Path, entries: Sequence[TensorEntry], metadata: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, path: Path, entries: Sequence[TensorEntry]) -> None:
         self.path = path
         self._pending = list(reversed(entries))
         self._hash = hashlib.sha256()
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
         self.num_bytes = 0
-        header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         offset = 0
         for entry in entries:
             header[entry.name] = {
@@ -103,18 +100,14 @@ class TensorFileWriter:
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Append the next tensor. It must be the next entry: same name, shape and dtype."""
         entry = self._pending.pop()
-        if (name, tensor.dtype, tuple(tensor.shape)) != entry:
-            raise ValueError(
-                f"{self.path.name}: expected {entry}, was given {name} {tensor.dtype} {tuple(tensor.shape)}"
-            )
+        assert (name, tensor.dtype, tuple(tensor.shape)) == entry
         flat = tensor.detach().to("cpu").contiguous().reshape(-1)
         if flat.numel():
             self._put(memoryview(flat.view(torch.uint8).numpy()))
 
     def close(self) -> dict[str, object]:
         """Flush to the disk itself and return {"bytes": size, "sha256": hex digest}."""
-        if self._pending:
-            raise ValueError(f"{self.path.name}: {len(self._pending)} tensors were never written")
+        assert not self._pending
         self._hasher.shutdown()
         sync(self._file)
         self._file.close()

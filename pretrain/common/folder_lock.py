@@ -10,7 +10,6 @@ that is suspended keeps its lock, and a killed one loses it at once. It also nam
 """
 
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -51,7 +50,7 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "", says_itself: bo
         says_itself: whether the holder looks by itself, soon, for a folder that is renamed or removed.
 
     Raises:
-        FolderTakenError: another process holds it; the message names its host, its pid and when it started.
+        FolderTakenError: another process holds it; the message names its host and its pid.
         UserError: the folder cannot be written.
     """
     path = folder / (f".{part}{LOCK}" if part else LOCK)
@@ -67,15 +66,10 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "", says_itself: bo
         raise UserError(
             f"cannot write into {folder}: {error.strerror or error}; name another folder"
         ) from None
-    note = _holder_file(path)
     try:
-        with contextlib.suppress(OSError):  # a full disk: the lock works without the note
-            note.write_text(json.dumps(_description()) + "\n")
         with contextlib.nullcontext() if part else guard(folder, LOCK):
             yield
     finally:
-        with contextlib.suppress(OSError):
-            note.unlink()
         lock.release()
 
 
@@ -100,10 +94,9 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
     while True:
         # Not within `acquire`: that takes a lease by its age alone, also from a process of this machine that
         # is suspended.
-        while (state := state_here(owner := lock.owner)) in (
-            "lives",
-            "dies",
-        ) and time.monotonic() < deadline + (10 if state == "dies" else 0):
+        while (state := state_here(owner := lock.owner)) in ("lives", "dies"):
+            if time.monotonic() >= deadline + (10 if state == "dies" else 0):
+                break
             time.sleep(0.1)
         if state in ("lives", "dies"):
             raise _taken(lock, place)
@@ -154,29 +147,9 @@ def _remove(lock: SoftFileLease, dead: Any) -> None:
 
 
 def holder(lock: SoftFileLease) -> str:
-    """Return who holds a lock, in words: pid, host and, where that is known, since when."""
+    """Return who holds a lock, in words: pid and host."""
     owner = lock.owner
-    if owner is None:
-        return "another process"
-    note: Any = None
-    with contextlib.suppress(OSError, ValueError):
-        note = json.loads(_holder_file(Path(lock.lock_file)).read_text())
-    since = f", started {note['started']}" if isinstance(note, dict) and note.get("pid") == owner.pid else ""
-    return f"process {owner.pid} on {owner.hostname.split('?')[0]}{since}"
-
-
-def _holder_file(path: Path) -> Path:
-    """Return the file beside a lock that describes its holder; its name is that of no corpus."""
-    return path.with_name(f"{path.name}.holder")
-
-
-def _description() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "command": " ".join(sys.argv),
-    }
+    return "another process" if owner is None else f"process {owner.pid} on {owner.hostname.split('?')[0]}"
 
 
 class _Watch:

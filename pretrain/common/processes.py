@@ -130,10 +130,19 @@ def start_to_stream(words: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def start_logged(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen:
-    """Start a process that prints into `log`, in a session of its own; it ends when this thread does."""
+def start_logged(
+    words: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    append: bool = False,
+    at_parents_end: signal.Signals = signal.SIGKILL,
+) -> subprocess.Popen:
+    """Start a process that prints into `log`, and receives a signal when this thread ends.
+
+    It has a session of its own, so that Ctrl-C reaches it through this process only.
+    """
     parent = os.getpid()
-    with open(log, "wb") as stream:
+    with open(log, "ab" if append else "wb") as stream:
         return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -141,24 +150,21 @@ def start_logged(words: Sequence[str], log: Path, environment: Mapping[str, str]
             stderr=stream,
             env=environment,
             start_new_session=True,
-            preexec_fn=lambda: die_with(parent),
+            preexec_fn=lambda: die_with(parent, at_parents_end),
         )
 
 
-def run_logged(
-    words: Sequence[str], log: Path, environment: Mapping[str, str], check_for_stop: Callable[[], None]
-) -> int:
-    """Run a process that prints into `log` to its end (`start_logged`); return its exit status.
+def wait_for_end(process: subprocess.Popen, while_running: Callable[[], None]) -> int:
+    """Wait for the end of a process (`start_logged`); return its exit status.
 
-    `check_for_stop` is called all the while; where it raises, the process and its children are ended first
+    `while_running` is called all the while; if it raises, the process and its children are ended first
     (`end_session`).
     """
-    process = start_logged(words, log, environment)
     try:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(_LOOK_SECONDS)
-            check_for_stop()
+            while_running()
     except BaseException:
         end_session(process)
         raise

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,12 @@ def require_run(folder: Path) -> None:
     require_folder(folder)
     if not is_run(str(folder)):
         raise UserError(f"{folder} is not the folder of a run: it has no config.yaml of one")
+
+
+def read_summary(run: Path) -> dict[str, Any] | None:
+    """Return report/summary.json, which a run writes when it is finished; None: it is not."""
+    path = run / "report" / "summary.json"
+    return json.loads(path.read_text("utf-8")) if path.is_file() else None
 
 
 def export_of(source: str) -> str:

@@ -19,7 +19,9 @@ from finetune.report.figures import curve_names, draw_curves
 from finetune.report.sources import System, collect
 from finetune.search.index import Hit, SentenceIndex
 from pretrain import inspect
+from pretrain.adapt import heldout_rows
 from pretrain.cache.views import trains_on
+from pretrain.common.run_folder import read_summary
 from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.data.manifest import PAIRS
@@ -30,7 +32,6 @@ from pretrain.objectives import view_specs
 from pretrain.prepare.sentences import split_sentences
 from pretrain.start.data import load_batch
 from pretrain.start.encoder import starting_encoder
-from pretrain.start.summary import LABELS
 from pretrain.telemetry.formats import format_count, format_seconds
 
 QUERIES = 5
@@ -39,7 +40,7 @@ FOUND = 5
 SHOWN = 3
 """Sequences of the batch that are shown."""
 _SHORTEST, _LONGEST = 6, 20  # words of a held-out sentence that is asked for
-FEWEST, MOST = 10, 1000  # pairs of a query and its answer: with fewer, a share says little
+FEWEST_PAIRS, MOST_PAIRS = 10, 1000  # of a query and its answer: with fewer, a share says little
 _SPECIAL = re.compile(r"\[[A-Z]+\]|&lt;/?[a-z]+&gt;")
 
 
@@ -109,7 +110,7 @@ def facts(run: Path, config: Config) -> list[tuple[str, str]]:
         ("data", f"{data.num_sequences:,} sequences, {format_count(data.num_tokens)} tokens"),
         ("objective", f"{config.objective.name}, batches of {config.train.global_batch:,}"),
     ]
-    if (summary := _summary(run)) is not None:
+    if (summary := read_summary(run)) is not None:
         steps, tokens, seconds = (summary[key] for key in ("steps", "tokens", "seconds"))
         rows.append(
             ("trained", f"{steps:,} steps, {format_count(tokens)} tokens in {format_seconds(seconds)}")
@@ -117,27 +118,13 @@ def facts(run: Path, config: Config) -> list[tuple[str, str]]:
     return rows
 
 
-def _summary(run: Path) -> dict[str, Any] | None:
-    path = run / "report" / "summary.json"
-    return json.loads(path.read_text("utf-8")) if path.is_file() else None
-
-
 def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
     """Return (label, at the start, best) of each held-out figure; none where the run is not finished."""
-    summary = _summary(run)
+    summary = read_summary(run)
     if summary is None:
         return []
-    start, best = summary["start"], summary["best"]
-    rows = []
-    for name, label in LABELS.items():
-        if name in start and name in best:
-            share = name == "partner_found"
-            label += f" ({best['partner_among']:,.0f} candidates)" if share else ""
-            first, last = (
-                f"{100 * one[name]:.1f}%" if share else f"{one[name]:.2f}" for one in (start, best)
-            )
-            rows.append((label, first, last))
-    return rows
+    rows = heldout_rows(summary["start"], summary["best"])
+    return [(label, f"{start:.2f}", f"{best:.2f}") for label, start, best in rows]
 
 
 def curves(run: Path) -> dict[str, str]:
@@ -210,7 +197,7 @@ def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
             continue
         seen |= {first, others}
         pairs.append((first, others))
-    return pairs[:MOST] if len(pairs) >= FEWEST else []
+    return pairs[:MOST_PAIRS] if len(pairs) >= FEWEST_PAIRS else []
 
 
 def retrieval(model: EmbeddingModel, pairs: list[tuple[str, str]]) -> Retrieval:

@@ -32,7 +32,7 @@ import numpy as np
 from augment.core.own_code import require_allowed
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
-from pretrain.common.processes import failure_line, run_logged
+from pretrain.common.processes import failure_line, start_logged, wait_for_end
 from pretrain.sweep.file import Entry
 from pretrain.sweep.runs import Run, side_by_side, slug
 
@@ -154,8 +154,8 @@ def evaluate(
         print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}")
         make_folder(model.folder)
         log = model.folder / f"{evaluation}.txt"
-        code = run_logged(model.words(evaluation, evaluations[evaluation]), log, environment, check_for_stop)
-        if code:
+        process = start_logged(model.words(evaluation, evaluations[evaluation]), log, environment)
+        if code := wait_for_end(process, check_for_stop):
             print_line(f"  FAILED ({code}): {failure_line(log)}")
 
     side_by_side([partial(run, number, *pair) for number, pair in enumerate(todo)], jobs)

@@ -10,7 +10,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,12 +17,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace, replace_durably
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
-from pretrain.common.processes import die_with, failure_line
+from pretrain.common.processes import failure_line, start_logged, wait_for_end
+from pretrain.common.run_folder import read_summary
 from pretrain.common.shutdown import (
     EXIT_CODES,
     INTERRUPT,
@@ -67,8 +67,7 @@ class Run:
     @property
     def summary(self) -> dict | None:
         """The summary of a finished run; None: it is not finished."""
-        path = self.folder / "report" / "summary.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+        return read_summary(self.folder)
 
     @property
     def steps_done(self) -> int:
@@ -236,11 +235,9 @@ class Plan:
     def resolve(self, task: Task) -> Run | None:
         """Return the run of a task; None: its search is not finished."""
         number = self.winner(task.entry) if task.point is None else task.point
-        return (
-            None
-            if number is None
-            else run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
-        )
+        if number is None:
+            return None
+        return run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
 
     def winner(self, entry: Entry) -> int | None:
         """Return the number of an entry's best point; None: scores are missing. A failed run cannot win."""
@@ -256,11 +253,9 @@ class Plan:
     def chosen(self, entry: Entry) -> list[Run]:
         """Return the runs of a row, one for each seed; none while its search is not finished."""
         number = self.winner(entry) if entry.runs else None
-        return (
-            []
-            if number is None
-            else [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds_of(entry)]
-        )
+        if number is None:
+            return []
+        return [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds_of(entry)]
 
     def lines(self) -> Iterator[str]:
         """Yield number, row, seed, state, "first" or "second" (waits for a search), folder; tab-separated."""
@@ -271,12 +266,11 @@ class Plan:
             yield "\t".join((str(number), task.entry.name, str(task.seed), state, stage, folder))
 
 
+@dataclass(eq=False)
 class StopRequested(Exception):
     """Raised to stop a sweep; finished work is kept. request: as `pretrain.common.shutdown` counts them."""
 
-    def __init__(self, request: int):
-        super().__init__(request)
-        self.request = request
+    request: int
 
 
 class Trainer:
@@ -345,25 +339,24 @@ class Trainer:
         return "" if code == 0 else failure_line(log)
 
     def _process(self, words: list[str], log: Path, folder: Path) -> int:
-        """Run a process to its end; return its exit status.
-
-        It has a session of its own, so that Ctrl-C reaches it only through this process, and once.
+        """Run a process to its end; return its exit status. It saves and ends if this process is killed.
 
         Args:
             folder: of the run, where its stop file goes.
+
+        Raises:
+            UserError: the launcher cannot be started.
         """
-        stopping, shown, last = False, "", time.monotonic()
-        with open(log, "ab") as stream:
-            child = self._start(words, stream)
-        while True:
-            try:
-                code = child.wait(0.2)
-                if stopping and self.by_file:
-                    # it may have ended before it saw the file, which must not stop the next start
-                    remove_file(folder / STOP_FILE)
-                return code
-            except subprocess.TimeoutExpired:
-                pass
+        try:
+            child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)
+        except OSError as error:
+            raise UserError(
+                f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH"
+            ) from None
+        stopping, last_line, last_time = False, "", time.monotonic()
+
+        def pass_on_request() -> None:
+            nonlocal stopping, last_line, last_time
             request = self.shutdown.requested()
             if request and not stopping and (not self.by_file or folder.is_dir()):
                 stopping = True
@@ -372,32 +365,17 @@ class Trainer:
                     replace(folder / STOP_FILE, b"")
                 else:
                     child.send_signal(next(number for number, what in SIGNALS.items() if what == request))
-            if time.monotonic() - last > SECONDS_BETWEEN_LINES:
-                last = time.monotonic()
-                if (line := _newest_step(log)) != shown:
-                    shown = line
+            if time.monotonic() - last_time > SECONDS_BETWEEN_LINES:
+                last_time = time.monotonic()
+                if (line := _newest_step(log)) != last_line:
+                    last_line = line
                     self.print_line(f"{line}  [{folder.name}]")
 
-    def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
-        """Start a process, which is asked to save and end when this one is killed.
-
-        Raises:
-            UserError: the launcher cannot be started.
-        """
-        parent = os.getpid()
-        try:
-            return subprocess.Popen(
-                words,
-                stdout=stream,
-                stderr=stream,
-                env=self.environment,
-                start_new_session=True,
-                preexec_fn=lambda: die_with(parent, signal.SIGTERM),
-            )
-        except OSError as error:
-            raise UserError(
-                f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH"
-            ) from None
+        code = wait_for_end(child, pass_on_request)
+        if stopping and self.by_file:
+            # it may have ended before it saw the file, which must not stop the next start
+            remove_file(folder / STOP_FILE)
+        return code
 
     def check_for_stop(self) -> None:
         """Raise StopRequested if a signal has requested a stop."""

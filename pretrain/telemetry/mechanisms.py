@@ -38,16 +38,16 @@ LEARNED = 20
 
 @dataclass(frozen=True)
 class Check:
-    """One way to be inert.
+    """A condition on the figures of rows of metrics, and the warning that it gives.
 
     figures: names in a row, flattened; the check is of rows that have them all.
-    inert: whether figures with these values, in this order, are those of a mechanism that does nothing.
-    message: what a warning says; {0}, {1} ... are the values.
-    rows: how many rows a warning takes the mean of.
+    holds: whether the condition holds for these values, in this order.
+    message: {0}, {1} ... are the values.
+    rows: number of consecutive rows whose mean, or each of which, must meet the condition.
     """
 
     figures: tuple[str, ...]
-    inert: Callable[..., bool]
+    holds: Callable[..., bool]
     message: str
     rows: int = AT_ONCE
 
@@ -166,7 +166,7 @@ class InertTerms:
             values = [row[figure] for figure in check.figures]
             last = self._rows[name] = [*self._rows.get(name, []), values][-check.rows :]
             means = [sum(column) / len(last) for column in zip(*last)]
-            if len(last) == check.rows and check.inert(*means):
+            if len(last) == check.rows and check.holds(*means):
                 self._warned.append(name)
                 del self._rows[name]
                 due.append(f"in the mean of {check.rows} rows of metrics, {check.message.format(*means)}")

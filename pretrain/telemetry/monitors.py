@@ -23,7 +23,7 @@ Alarms for what one step can do (a gradient that explodes) check every step. Ala
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from pretrain.common.transfer import send
-from pretrain.telemetry.mechanisms import InertTerms
+from pretrain.telemetry.mechanisms import LEARNED, Check, InertTerms
 
 SAMPLE = 512
 MIN_SEQUENCES = 64
@@ -87,52 +87,37 @@ def effective_rank(vectors: Tensor) -> Tensor:
     return torch.where(singular.sum() > 1e-9, torch.exp(-torch.xlogy(share, share).sum()), 0.0)
 
 
-@dataclass(frozen=True)
-class RowAlarm:
-    """An alarm for what takes time.
-
-    figures: names in a row, of which the row must have all; holds: whether the condition holds for their
-    values; message: {0}, {1} ... are the values, {since} the step since which it holds, {temperature} and
-    {warmup_steps} settings of the objectives in use. patience: rows in a row, in units of the monitor's.
-    """
-
-    figures: tuple[str, ...]
-    holds: Callable[..., bool]
-    message: str
-    patience: int = 1
-
-
 ROW_ALARMS = {
-    "collapse": RowAlarm(
+    "collapse": Check(
         ("uniformity", "negative_cosine"),
         lambda spread, cosine: spread > -0.2 or cosine > 0.95,
         "the sentence vectors are collapsing into one direction since step {since}: uniformity {0:.3f} (0 is "
         "a point), cosine of different sentences {1:.3f}. Try mean pooling where it is cls (model.pooling), "
         "a larger train.global_batch, a lower {temperature}, or a longer {warmup_steps}, in a new run.",
     ),
-    "length": RowAlarm(
+    "length": Check(
         ("length_variance",),
         lambda share: share > 0.5,
         "the sentence vectors say little but the length since step {since}: it explains {0:.0%} of their "
         "variance. Views may be matched by their length. Try mean pooling where it is cls (model.pooling), "
         "or views whose lengths differ (another augmentation or rate in augment.positive), in a new run.",
     ),
-    "alone": RowAlarm(
+    "alone": Check(
         ("effective_negatives",),
         lambda negatives: negatives < 1,
         "an anchor has {0:.2g} negatives since step {since}: nearly all records of a batch share texts, "
         "directly or by others. Take out texts that many records have, or set objective.mask_duplicates to "
         "false, in a new run.",
     ),
-    "chance": RowAlarm(
+    "chance": Check(
         ("contrastive", "chance"),
         lambda loss, chance: loss > 0.98 * chance,
         "the contrastive loss learns nothing since step {since}: {0:.3f}, where guessing gives "
         "log(2N - 1) = {1:.3f}. Try mean pooling where it is cls, a higher train.lr or longer training, a "
         "lower objective.contrastive.temperature, or weaker augmentations, in a new run.",
-        patience=4,
+        rows=LEARNED,
     ),
-    "solved": RowAlarm(
+    "solved": Check(
         ("contrastive", "chance"),
         lambda loss, chance: loss < 0.01 * chance,
         "the contrastive loss has vanished since step {since}: {0:.4f} of {1:.2f} at chance. The views are "
@@ -141,28 +126,8 @@ ROW_ALARMS = {
         "larger train.global_batch.",
     ),
 }
-"""Name -> alarm, in the order in which they are given."""
-
-
-@dataclass
-class _Episode:
-    """Since when an alarm's condition holds, how often in a row, and whether the alarm was raised."""
-
-    since: int | None = None
-    count: int = 0
-    raised: bool = False
-
-    def update(self, holds: bool, step: int, patience: int) -> bool:
-        """Return True once when the condition has held `patience` times in a row; again after it ended."""
-        if not holds:
-            self.since, self.count, self.raised = None, 0, False
-            return False
-        self.since = step if self.since is None else self.since
-        self.count += 1
-        if self.count >= patience and not self.raised:
-            self.raised = True
-            return True
-        return False
+"""Name -> alarm for what takes time, in order. In messages {since} is the step since
+which the condition holds, {temperature} and {warmup_steps} are settings of the objectives in use."""
 
 
 @dataclass
@@ -170,7 +135,6 @@ class Monitor:
     """Measure a step's vectors and raise alarms, with the history that these need.
 
     Attributes:
-        patience: rows in a row for which a condition must hold before its alarm.
         explosion: a gradient norm this many times the running median (of 100 steps) is an alarm.
         advice: what to change where a loss or gradient is not finite.
         terms: the sections of the objectives in use, whose settings alarms name.
@@ -178,7 +142,6 @@ class Monitor:
         state: what `memory` returned at the checkpoint that the run resumes from.
     """
 
-    patience: int = 5
     explosion: float = 10.0
     advice: str = "lower train.lr"
     terms: Sequence[str] = ("contrastive",)
@@ -188,18 +151,16 @@ class Monitor:
     def __post_init__(self, state: dict[str, Any] | None) -> None:
         state = state or {}
         self._norms: deque[float] = deque(state.get("norms", ()), maxlen=100)
-        self._episodes = {name: _Episode(*episode) for name, episode in state.get("episodes", {}).items()}
+        # alarm -> since when its condition holds, for how many rows or steps, whether the alarm was raised
+        self._episodes: dict[str, tuple[int | None, int, bool]] = dict(state.get("episodes", {}))
         self._last_explosion: int | None = state.get("last_explosion")
         self._inert = InertTerms(state.get("inert"))
 
     def memory(self) -> dict[str, Any]:
         """Return the alarms' history as JSON: a resumed run raises the alarms of an unbroken one."""
-        episodes = {
-            name: [episode.since, episode.count, episode.raised] for name, episode in self._episodes.items()
-        }
         return {
             "norms": list(self._norms),
-            "episodes": episodes,
+            "episodes": dict(self._episodes),
             "last_explosion": self._last_explosion,
             "inert": self._inert.state(),
         }
@@ -243,11 +204,7 @@ class Monitor:
             losses: name -> loss of the global batch.
             norm: global gradient norm.
         """
-        return [
-            alarm
-            for alarm in (self._explosion(step, norm), self._not_finite(step, losses))
-            if alarm is not None
-        ]
+        return list(filter(None, (self._explosion(step, norm), self._not_finite(step, losses))))
 
     def alarms_of_row(
         self, step: int, losses: dict[str, float], metrics: dict[str, Any], risen: bool = True
@@ -267,7 +224,7 @@ class Monitor:
             if not all(figure in figures for figure in alarm.figures):
                 continue
             values = [figures[figure] for figure in alarm.figures]
-            since = self._held(name, alarm.holds(*values), step, alarm.patience * self.patience)
+            since = self._held(name, alarm.holds(*values), step, alarm.rows)
             if since is not None:
                 settings = {name: self._settings(name) for name in ("temperature", "warmup_steps")}
                 alarms.append(alarm.message.format(*values, since=since, **settings))
@@ -275,10 +232,13 @@ class Monitor:
             alarms += self._inert.warnings(metrics)
         return alarms
 
-    def _held(self, name: str, holds: bool, step: int, patience: int) -> int | None:
-        """Return the step since which a condition holds, if its alarm is due."""
-        episode = self._episodes.setdefault(name, _Episode())
-        return episode.since if episode.update(holds, step, patience) else None
+    def _held(self, name: str, holds: bool, step: int, rows: int) -> int | None:
+        """Return the step since which a condition holds, once when it has held `rows` times in a row."""
+        since, count, raised = self._episodes.get(name, (None, 0, False)) if holds else (None, 0, False)
+        since, count = (step if since is None else since), count + holds
+        due = holds and count >= rows and not raised
+        self._episodes[name] = since if holds else None, count, raised or due
+        return since if due else None
 
     def _settings(self, name: str) -> str:
         return " or ".join(f"objective.{term}.{name}" for term in self.terms) or name

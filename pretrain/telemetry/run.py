@@ -1,7 +1,5 @@
 """Report a run's progress: metrics.jsonl, trackers, and a progress bar or, in log files, plain lines."""
 
-from __future__ import annotations
-
 import io
 import math
 import os
@@ -11,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 import torch
 from rich.console import Console
@@ -19,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from pretrain.common.errors import UserError
 from pretrain.common.files import AppendedFile, make_folder
+from pretrain.common.memory import resident_bytes
 from pretrain.common.run_folder import FolderMoved
 from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
 from pretrain.telemetry.metrics_file import Place, chained, copy_metrics
@@ -43,7 +42,6 @@ class Telemetry:
         total_steps: int,
         rank: int = 0,
         start_step: int = 0,
-        start_tokens: int = 0,
         start_place: Place | None = None,
         flops: FlopsMeter | None = None,
         stream: TextIO | None = None,
@@ -59,7 +57,6 @@ class Telemetry:
             run_folder: metrics.jsonl, tensorboard/ and trackers/ go there.
             total_steps: the step at which the run ends.
             start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
-            start_tokens: trained on up to there.
             start_place: in metrics.jsonl, as the checkpoint records it.
             flops: for MFU; None: it is not reported.
             stream: where to print; None: standard output. Where it is no terminal: plain lines.
@@ -72,7 +69,6 @@ class Telemetry:
             sequences_before: gives the sequences of all steps before one: the time left is by them.
         """
         self.run_folder, self.total_steps, self.flops = Path(run_folder), total_steps, flops
-        self.tokens = start_tokens
         self.throughput = Throughput(clock, work=sequences_before)
         self._active = rank == 0
         self._start_step = self._step = start_step
@@ -94,7 +90,7 @@ class Telemetry:
 
     # -- life ------------------------------------------------------------
 
-    def __enter__(self) -> Telemetry:
+    def __enter__(self) -> Self:
         if not self._active:
             return self
         path = self.run_folder / "metrics.jsonl"
@@ -163,7 +159,6 @@ class Telemetry:
             ended: when it ended, by `time.monotonic`; None: now (`Throughput.add`).
         """
         self._step = step
-        self.tokens += tokens
         if not self._active:
             return
         self.throughput.add(step, tokens, sequences, ended)
@@ -346,11 +341,8 @@ class Board:
 def memory_use() -> dict[str, float]:
     """Return this process's resident memory now and at its peak, and the GPU's peak, in GB."""
     use = {"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        use["resident_gb"] = pages * resource.getpagesize() / 1e9
-    except (OSError, IndexError, ValueError):
-        pass  # not Linux: only the peak
+    if resident := resident_bytes():
+        use["resident_gb"] = resident / 1e9
     if torch.cuda.is_available():
         use["gpu_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     return use

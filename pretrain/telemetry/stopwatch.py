@@ -30,7 +30,7 @@ class Stopwatch:
         self._cuda = torch.cuda.is_available() if cuda is None else cuda
         self._parts: dict[str, float] = {}
         self._ever: dict[str, float] = {}
-        self._events: list[tuple[str, Any, Any]] = []
+        self._events: list[tuple[Any, ...]] = []  # part, begin, end
         self._whole = 0.0
         self._step_started = clock()
         self.longest: dict[str, float] = {}  # of each part, by the host's clock
@@ -49,31 +49,21 @@ class Stopwatch:
     def __call__(self, part: str) -> Iterator[None]:
         around, self.part = self.part, part
         began = self._clock()
-        try:
-            with self._measured(part):
-                yield
-        finally:
-            self.part = around
-            self.longest[part] = max(self.longest.get(part, 0.0), self._clock() - began)
-
-    @contextmanager
-    def _measured(self, part: str) -> Iterator[None]:
-        if not self._cuda:
-            started = self._clock()
-            try:
-                yield
-            finally:
-                self._book(part, self._clock() - started)
-            return
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self._cuda else []
+        if events:
+            events[0].record()
         try:
             yield
         finally:
-            end.record()
-            self._events.append((part, begin, end))
-            if len(self._events) >= PENDING_EVENTS:
-                self._read_events()
+            seconds, self.part = self._clock() - began, around
+            self.longest[part] = max(self.longest.get(part, 0.0), seconds)
+            if events:
+                events[1].record()
+                self._events.append((part, *events))
+                if len(self._events) >= PENDING_EVENTS:
+                    self._read_events()
+            else:
+                self._book(part, seconds)
 
     def _book(self, part: str, seconds: float) -> None:
         self._parts[part] = self._parts.get(part, 0.0) + seconds

@@ -1,6 +1,5 @@
 """Compare the files of a run with what it has recorded of them: rows, settings, tokenizer and weights."""
 
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +43,7 @@ def verify_files(run: Path) -> bool:
         if not changed and (policy := read_policy(run / name)) is not None:
             progress[name] = policy.get("progress", {})
     # behind the checkpoints: a run that is training writes rows first
-    lines, rows = whole_lines(run / "metrics.jsonl"), list(read_metrics(run / "metrics.jsonl"))
+    lines = whole_lines(run / "metrics.jsonl")
     places = {name: one["rows"] for name, one in progress.items() if one.get("rows")}
     links = {split_link(line)[1] for line in lines}
     last = newest.get("progress", {}).get("rows", {}).get("link")
@@ -53,8 +52,7 @@ def verify_files(run: Path) -> bool:
         del places["export"]
     config = load_config(run / "config.yaml", {})
     faults += check_chain(lines, places)
-    faults += check_steps(rows, config, newest.get("progress", {}))
-    faults += _check_settings(run, config, rows, newest)
+    faults += _check_settings(run, config, newest)
     if newest and not _is_tokenizer(run / "tokenizer", newest["tokenizer_hash"]):
         faults.append("tokenizer/tokenizer.json is not the run's")
     if faults:
@@ -94,48 +92,6 @@ def check_chain(lines: Sequence[bytes], places: Mapping[str, Place]) -> Iterator
             yield f"{recorded} is line {now}"
 
 
-def check_steps(
-    rows: Sequence[Mapping[str, Any]], config: Config, progress: Mapping[str, Any]
-) -> Iterator[str]:
-    """Yield what is wrong with the steps of rows of training: one is missing, doubled, or not in order.
-
-    Args:
-        rows: all records. config: as config.yaml has it now. progress: of the newest checkpoint.
-    """
-    rows = [row for row in rows if isinstance(row.get("step"), int)]
-    steps = [row["step"] for row in rows if "loss" in row]
-    for before, step in itertools.pairwise(steps):
-        if step <= before:
-            yield f"the row of step {step} stands behind that of step {before}"
-    undone = [(back["from"], back["to"]) for back in progress.get("rollbacks", [])]
-    spans = [*progress.get("jumped", []), *undone]
-    untrained = {step for first, stop in spans for step in range(first + 1, stop + 1)}
-    left_out = {row["step"] for row in rows if "left_out" in row} | untrained
-    # a branch without its trunk's rows begins later
-    begin = rows[0]["step"] if rows and "config_sha256" in rows[0] else 0
-    written, missing, waiting = set(steps), [], False  # waiting: a sound step since the last row
-    parts = list(_intervals(config, progress, max([progress.get("step", 0), *steps[-1:]])))
-    for first, last, every in reversed(parts):
-        for step in range(max(first, begin + 1), last + 1):
-            waiting = step not in written and (waiting or step not in left_out)
-            if waiting and step not in untrained and (step == 1 or step % every == 0):
-                missing.append(step)
-                waiting = False
-    if missing:
-        some = ", ".join(map(str, missing[:10])) + (" ..." if len(missing) > 10 else "")
-        yield f"metrics.jsonl has no row of step {some}, {len(missing)} in all (train.log_every)"
-
-
-def _intervals(config: Config, progress: Mapping[str, Any], last: int) -> Iterator[tuple[int, int, int]]:
-    """Yield first step, last step, and log_every of the parts of a run, the last part first."""
-    every = config.train.log_every
-    for change in reversed(progress.get("changes", [])):
-        if change["key"] == "train.log_every":
-            yield change["step"] + 1, last, every
-            last, every = change["step"], change["from"]
-    yield 1, last, every
-
-
 def _name(number: int, line: bytes) -> str:
     try:
         return f"line {number} of metrics.jsonl (step {json.loads(line)['step']})"
@@ -143,10 +99,9 @@ def _name(number: int, line: bytes) -> str:
         return f"line {number} of metrics.jsonl"
 
 
-def _check_settings(
-    run: Path, config: Config, rows: Sequence[Mapping[str, Any]], newest: Mapping[str, Any]
-) -> list[str]:
+def _check_settings(run: Path, config: Config, newest: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with config.yaml: its bytes, or in an older run the settings that define it."""
+    rows = read_metrics(run / "metrics.jsonl")
     digests = [row["config_sha256"] for row in rows if "config_sha256" in row]
     if digests and digests[-1] == sha256_of(run / "config.yaml"):
         return []

@@ -42,6 +42,8 @@ from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from pretrain.checkpoint import store
+from pretrain.checkpoint.folder_writer import Retention
+from pretrain.checkpoint.saver import Saver
 from pretrain.common.transfer import Numbers
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch, View
@@ -251,7 +253,9 @@ def resume(accept: Accept) -> dict[str, Any]:
             for number in range(2):
                 run.step(number)
             state = {"step": 2}
-            saved = store.save(Path(folder), run.engine, state, keep=1)
+            saver = Saver(run.engine)
+            saved = saver.save(Path(folder), state, Retention(1), background=False)
+            saver.close()
             for number in range(2, 4):
                 run.step(number)
             expected = run.weights()

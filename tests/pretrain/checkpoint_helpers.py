@@ -4,6 +4,9 @@ from pathlib import Path
 
 import torch
 
+from pretrain.checkpoint.folder_writer import Retention
+from pretrain.checkpoint.saver import MAX_FILE_BYTES, Saver
+
 
 class PlainEngine:
     """What a checkpoint needs of an engine."""
@@ -19,6 +22,15 @@ class PlainEngine:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.global_steps += 1
+
+
+def save(root: Path, engine, state: dict, keep: int, max_file_bytes: int = MAX_FILE_BYTES) -> Path:
+    """Write one checkpoint of `engine` under `root`, and return it when it is whole. Collective."""
+    saver = Saver(engine, max_file_bytes)
+    try:
+        return saver.save(root, state, Retention(keep), background=False)
+    finally:
+        saver.close()
 
 
 def flip(path: Path) -> None:

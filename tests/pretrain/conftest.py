@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-from checkpoint_helpers import PlainEngine
+from checkpoint_helpers import PlainEngine, save
 from forked_python import run_python
 from run_helpers import ROOT, environment, preparation_of, write_corpus
-
-from pretrain.checkpoint import store
 
 
 @pytest.fixture(scope="session")
@@ -34,5 +32,5 @@ def saved(tmp_path) -> Path:
     engine = PlainEngine()
     for step in range(1, 4):
         engine.step()
-        store.save(tmp_path, engine, {"step": step, "best": 0.1 + 0.2}, keep=3)
+        save(tmp_path, engine, {"step": step, "best": 0.1 + 0.2}, keep=3)
     return tmp_path

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import torch
+from checkpoint_helpers import save
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from pretrain.checkpoint import store
 from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.model.encoder import build_encoder
@@ -98,5 +98,5 @@ def make_run(
             "progress": {"tokens": 123456, "seconds": 3725.0},
             "kept_head": None if objective is None else objective.kept_head_name,
         }
-        store.save(folder / "checkpoints", engine, state, keep=9)
+        save(folder / "checkpoints", engine, state, keep=9)
     return encoder, tokenizer

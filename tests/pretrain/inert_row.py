@@ -13,5 +13,5 @@ def inert_in(metrics: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {
         name: check.figures
         for name, check in checks_of(row)
-        if check.inert(*(row[figure] for figure in check.figures))
+        if check.holds(*(row[figure] for figure in check.figures))
     }

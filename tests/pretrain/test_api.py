@@ -171,7 +171,7 @@ def test_sections_and_dotted_keys_and_short_flags_are_one_recipe():
         (lambda: api.train(**{"train.lr": "fast"}), r"train\.lr: Input should be a valid number"),
         (
             lambda: api.train(steps=3, **{"train.steps": 4}),
-            r"train\.steps is given two values, steps=3 and train\.steps=4: leave one of them out",
+            r"train\.steps is given two values, steps=3 and train\.steps=4",
         ),
         (
             lambda: api.train(train={"lr": 0.1}, **{"train.lr": 0.2}),

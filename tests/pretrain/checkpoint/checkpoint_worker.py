@@ -22,6 +22,10 @@ import torch.distributed as dist
 from deepspeed.utils import safe_get_full_fp32_param
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from checkpoint_helpers import save
+
 from pretrain.checkpoint import store
 from pretrain.checkpoint.engine_state import engine_state, parameter_shape
 from pretrain.checkpoint.folder_writer import Retention
@@ -206,7 +210,7 @@ def before_first_step(root: Path, stages: list[int], out: dict) -> None:
     """No optimizer state yet; and loaded over an engine that has one, it must be gone."""
     for stage in stages:
         engine = build(stage)
-        store.save(root / f"fresh{stage}", engine, {"step": 0}, keep=1)
+        save(root / f"fresh{stage}", engine, {"step": 0}, keep=1)
         reference = train(engine, 0, 3)
         came = resume(store.resume_point(root / f"fresh{stage}").path, stage, stepped=True)
         out[f"fresh {stage}"] = {
@@ -217,7 +221,7 @@ def before_first_step(root: Path, stages: list[int], out: dict) -> None:
 
 def other_model(root: Path, stage: int, out: dict) -> None:
     engine = build(stage)
-    path = store.save(root / "shape", engine, {"step": 1}, keep=1)
+    path = save(root / "shape", engine, {"step": 1}, keep=1)
     try:
         store.load(path, build(stage, width=12))
     except store.CheckpointError as error:
@@ -228,7 +232,7 @@ def out_of_disk(root: Path, out: dict) -> None:
     """Rank 0 fails in the middle; every rank gets the error, none hangs, the earlier checkpoint is good."""
     engine = build(2)
     train(engine, 0, 1)
-    good = store.save(root / "full", engine, {"step": 1}, keep=1)
+    good = save(root / "full", engine, {"step": 1}, keep=1)
     original = TensorFileWriter.write
 
     def fails(self, name, tensor):
@@ -238,7 +242,7 @@ def out_of_disk(root: Path, out: dict) -> None:
 
     TensorFileWriter.write = fails
     try:
-        store.save(root / "full", engine, {"step": 2}, keep=1)
+        save(root / "full", engine, {"step": 2}, keep=1)
     except store.CheckpointError as error:
         out["out of disk"] = {
             "message": str(error),
@@ -246,7 +250,7 @@ def out_of_disk(root: Path, out: dict) -> None:
         }
     TensorFileWriter.write = original
     out["out of disk"]["good"] = store.resume_point(root / "full").path == good
-    store.save(root / "full", engine, {"step": 2}, keep=1)
+    save(root / "full", engine, {"step": 2}, keep=1)
     out["out of disk"]["again"] = sorted(p.name for p in (root / "full").iterdir())
 
 
@@ -334,7 +338,7 @@ def save_forever(root: Path, out: dict) -> None:
     print("ready", flush=True)
     while True:
         step += 1
-        store.save(root, engine, {"step": step}, keep=2, max_file_bytes=200)
+        save(root, engine, {"step": step}, keep=2, max_file_bytes=200)
         print(step, flush=True)
 
 

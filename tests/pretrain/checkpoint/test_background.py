@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from checkpoint_helpers import PlainEngine
+from checkpoint_helpers import PlainEngine, save
 from run_helpers import command, fork, outputs_of, records, start, status_of, wait_for
 from safetensors.torch import save_file
 from test_checkpoint import launch, results_of
@@ -183,7 +183,7 @@ def test_a_kill_before_every_operation_leaves_a_whole_checkpoint(tmp_path):
         assert all(store.problem_with(there) is None for there in folder.glob("step-*"))
         left.append(step)
         # what a kill leaves does not keep the next save from its place, and goes with it
-        store.save(folder, whole, {"step": 5}, keep=1)
+        save(folder, whole, {"step": 5}, keep=1)
         assert sorted(there.name for there in folder.iterdir()) == ["latest", "step-00000005"]
         if status == 0:
             break

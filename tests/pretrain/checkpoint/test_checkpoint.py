@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_helpers import PlainEngine
+from checkpoint_helpers import PlainEngine, save
 from run_helpers import finish, fork, start, status_of
 
 from pretrain.checkpoint import store
@@ -140,7 +140,7 @@ def test_keeps_the_newest_and_sets_abandoned_futures_aside(saved, caplog):
     engine = PlainEngine()
     state = store.load(saved / "step-00000001", engine)
     engine.step()
-    store.save(saved, engine, {"step": state["step"] + 1}, keep=1)
+    save(saved, engine, {"step": state["step"] + 1}, keep=1)
     assert sorted(p.name for p in saved.iterdir()) == ["latest", "step-00000002", "step-00000003.abandoned"]
     assert "step-00000003.abandoned" in caplog.text and store.latest(saved).name == "step-00000002"
 
@@ -150,7 +150,7 @@ def test_saving_a_step_again_replaces_it(saved):
     store.load(saved / "step-00000003", engine)
     with torch.no_grad():
         engine.module.bias.fill_(7)
-    store.save(saved, engine, {"step": 3}, keep=3)
+    save(saved, engine, {"step": 3}, keep=3)
     assert sorted(p.name for p in saved.iterdir()) == [
         "latest",
         "step-00000001",
@@ -184,7 +184,7 @@ def test_real_write_failure_leaves_nothing_half(saved, background):
 def test_disk_that_is_too_small_is_seen_before_writing(saved, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
     with pytest.raises(store.CheckpointError, match=r"are needed and 0\.00 GB are free"):
-        store.save(saved, PlainEngine(), {"step": 9}, keep=1)
+        save(saved, PlainEngine(), {"step": 9}, keep=1)
     assert store.latest(saved) == saved / "step-00000003"
 
 
@@ -228,7 +228,7 @@ def _save_until_killed(root: Path, pipe: int) -> None:
     while True:
         engine.step()
         step += 1
-        store.save(root, engine, {"step": step}, keep=2, max_file_bytes=40)
+        save(root, engine, {"step": step}, keep=2, max_file_bytes=40)
         os.write(pipe, f"{step}\n".encode())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_helpers import PlainEngine, flip
+from checkpoint_helpers import PlainEngine, flip, save
 from export_helpers import make_run
 from run_helpers import fork, status_of
 
@@ -91,7 +91,7 @@ def test_a_save_syncs_before_it_names_and_names_before_it_removes(saved, monkeyp
     engine.step()
     step = 3 if again else 4
     calls = Calls(monkeypatch)
-    store.save(saved, engine, {"step": step}, keep=1, max_file_bytes=40)
+    save(saved, engine, {"step": step}, keep=1, max_file_bytes=40)
     calls.require_order()
     order = [target.name for _, _, target in calls.renames()]
     assert order == [*["step-00000003.replaced"] * again, f"step-0000000{step}", "latest"]
@@ -174,7 +174,7 @@ def test_a_checkpoint_comes_before_the_one_that_it_replaces(saved):
     assert choose(saved).path.name == "step-00000003.replaced"
     with torch.no_grad():
         engine.module.bias.fill_(7)
-    store.save(saved / "other", engine, {"step": 3}, keep=1)
+    save(saved / "other", engine, {"step": 3}, keep=1)
     os.rename(saved / "other" / "step-00000003", saved / "step-00000003")
     assert choose(saved).path.name == "step-00000003"
     other = PlainEngine()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from checkpoint_helpers import PlainEngine
+from checkpoint_helpers import PlainEngine, save
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.engine_state import engine_state
@@ -68,7 +68,7 @@ def test_optimizers_go_on_bitwise(tmp_path, name, stepped):
     straight, resumed = engine(1), engine(2)
     for _ in range(3):
         straight.step()
-    path = store.save(tmp_path, straight, {"step": 3}, keep=1)
+    path = save(tmp_path, straight, {"step": 3}, keep=1)
     if stepped:
         resumed.step()
     store.load(path, resumed)
@@ -88,7 +88,7 @@ def test_step_counts_are_each_parameters_wherever_an_optimizer_keeps_them(tmp_pa
     other.optimizer = OPTIMIZERS[loaded](other.module.parameters(), lr=0.05)
     for _ in range(3):
         saved.step()
-    store.load(store.save(tmp_path, saved, {"step": 3}, keep=1), other)
+    store.load(save(tmp_path, saved, {"step": 3}, keep=1), other)
     for engine in (saved, other):
         view = engine_state(engine)
         assert [view.scalars(parameter)["step"] for _, parameter in view.named_parameters()] == [3, 3]

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_helpers import PlainEngine
+from checkpoint_helpers import PlainEngine, save
 from write_faults import Subject, require_all
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import CheckpointError, candidates
 
 
-def save(folder: Path, step: int, value: float) -> None:
+def save_value(folder: Path, step: int, value: float) -> None:
     engine = PlainEngine()
     engine.step()
     with torch.no_grad():
         engine.module.bias.fill_(value)
-    store.save(folder / "checkpoints", engine, {"step": step}, keep=1)
+    save(folder / "checkpoints", engine, {"step": step}, keep=1)
 
 
 def saved(folder: Path) -> str:
@@ -31,9 +31,9 @@ def saved(folder: Path) -> str:
 @pytest.mark.parametrize("step", [1, 2], ids=["the same step again", "a later step"])
 def test_a_save(tmp_path, step):
     subject = Subject(
-        act=lambda folder: save(folder, step, 2.0),
+        act=lambda folder: save_value(folder, step, 2.0),
         find=saved,
-        make=lambda folder: save(folder, 1, 1.0),
+        make=lambda folder: save_value(folder, 1, 1.0),
         errors=(CheckpointError,),
     )
     cases = require_all(subject, tmp_path, least=30, every=2)

@@ -39,9 +39,9 @@ def test_streamed_file_is_what_safetensors_writes_and_reads(tmp_path):
 
 def test_file_writer_refuses_what_was_not_declared(tmp_path):
     writer = TensorFileWriter(tmp_path / "f.safetensors", [TensorEntry("a", torch.float32, (2,))])
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(AssertionError):
         writer.write("a", torch.zeros(3))
-    with pytest.raises(ValueError, match="never written"):
+    with pytest.raises(AssertionError):
         TensorFileWriter(tmp_path / "g.safetensors", [TensorEntry("a", torch.float32, (2,))]).close()
 
 

@@ -1,7 +1,6 @@
 """One writer a folder: a second one is refused, and a lock ends with its holder and with nothing else."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -70,11 +69,8 @@ def test_a_second_writer_is_told_at_once_who_the_first_is(tmp_path, hold, capfd)
     with pytest.raises(FolderTakenError) as error, folder_lock(tmp_path):
         pass
     assert "waiting" not in capfd.readouterr().err, "a holder on this machine needs no sign of life"
-    said = (
-        rf"process {process.pid} on {socket.gethostname()}, started \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d "
-        rf"[+-]\d{{4}}"
-    )
-    assert re.search(said, str(error.value)) and str(tmp_path) in str(error.value)
+    assert f"process {process.pid} on {socket.gethostname()}" in str(error.value)
+    assert str(tmp_path) in str(error.value)
     assert process.poll() is None
 
 
@@ -149,8 +145,7 @@ def test_the_lock_of_a_dead_process_is_removed_and_never_that_of_another(tmp_pat
     locks._remove(lock, lock.owner._replace(token="0" * 32))
     time.sleep(1)
     assert lock.owner.pid == live.pid and live.poll() is None
-    about = locks._holder_file(tmp_path / locks.LOCK)
-    assert set(tmp_path.iterdir()) == {tmp_path / locks.LOCK, about}
+    assert set(tmp_path.iterdir()) == {tmp_path / locks.LOCK}
     locks._remove(lock, lock.owner)
     assert lock.owner is None
 
@@ -188,7 +183,7 @@ def test_a_holder_on_another_machine_keeps_its_lock_while_it_refreshes_it_and_no
     process = hold(before=OTHER_HOST)
     time.sleep(1.5 * locks.LEASE)
     with (
-        pytest.raises(FolderTakenError, match=f"process {process.pid} on far-away, started"),
+        pytest.raises(FolderTakenError, match=f"process {process.pid} on far-away"),
         folder_lock(tmp_path),
     ):
         pass
@@ -263,7 +258,7 @@ def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tiny_dat
     second = start(command(tiny_data, run, checkpoint__resume="auto"), ranks=2)
     output = "".join(outputs_of(second, 200))
     assert [process.returncode for process in second] == [2, 2]
-    assert f"{run} is being written by process {first[0].pid} on {socket.gethostname()}, started" in output
+    assert f"{run} is being written by process {first[0].pid} on {socket.gethostname()}" in output
     assert output.count("error:") == 1 and "Traceback" not in output
     assert tree(run) == before
     for process in first:

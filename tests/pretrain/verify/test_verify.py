@@ -16,7 +16,7 @@ from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.export.sums import write_sums
 from pretrain.verify.__main__ import verify
-from pretrain.verify.files import check_steps, verify_files
+from pretrain.verify.files import verify_files
 from pretrain.verify.replay import Replay
 
 CLEAR = {"objective__name": "clear", "train__log_every": 2, "checkpoint__keep": 9}
@@ -142,23 +142,6 @@ def test_an_edited_file_is_named_beside_the_batches(whole, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "best/model.safetensors is changed or gone" in said and "every batch is as recorded" in said
     assert "line 5 of metrics.jsonl (step 4) is changed, or lines before it are gone" in said
-    assert "no row of step 4, 1 in all" in said
-
-
-def test_rows_are_due_where_a_sound_step_was_trained_since_the_last(whole):
-    def missing(log_every: int, last: int, steps: list[int], *others: dict, **progress) -> str:
-        config = load_config(whole / "config.yaml", {"train.log_every": str(log_every)})
-        rows = [*others, *({"step": step, "loss": {}} for step in steps)]
-        return " ".join(check_steps(rows, config, {"step": last, **progress}))
-
-    assert not missing(10, 20, [1, 20], jumped=[[4, 12]])
-    assert "no row of step 20, 1 in all" in missing(10, 20, [1], jumped=[[4, 12]])
-    assert not missing(2, 4, [1, 4], {"step": 2, "left_out": {}})
-    assert "no row of step 4," in missing(2, 4, [1], {"step": 2, "left_out": {}})
-    undone = [{"from": 6, "to": 9}]  # with the window of step 6, in which nothing was
-    assert not missing(2, 12, [1, 2, 4, 6, 8, 12], {"step": 10, "left_out": {}}, rollbacks=undone)
-    start = {"step": 6, "config_sha256": ""}  # of a branch without its trunk's rows
-    assert not missing(2, 10, [8, 10], start) and "no row of step 8," in missing(2, 10, [10], start)
 
 
 def test_what_a_resume_leaves_or_makes_anew_is_no_damage(tiny_data, whole, tmp_path, capsys):
