@@ -240,8 +240,7 @@ def train(
             finish("pretrain.main", [f"--config={file}"], _CONTINUE)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"{config.run_folder} is stopped; train(..., resume='auto') continues from its newest "
-                "checkpoint"
+                f"{config.run_folder} is stopped; train(..., resume='auto') continues"
             ) from None
     trained = Run(config.run_folder)
     if (summary := read_summary(trained.folder)) is None or summary["steps"] < config.train.steps:

@@ -60,9 +60,8 @@ def inspect(
     copies, settings = settings.data.cache, trains_on(settings)
     if copies and not (settings.data_folder / MANIFEST).is_file():
         raise UserError(
-            f"the views that data.cache={copies} makes once are not in {settings.data_folder} yet: a run "
-            "makes them (pretrain/main.py, with --dry-run too), and --data.cache 0 shows them as they would "
-            "be drawn anew"
+            f"the views of data.cache={copies} are not in {settings.data_folder} yet: a run makes them; "
+            "--data.cache 0 shows views as they would be drawn anew"
         )
     reader = open_train(settings) if split == "train" else ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)

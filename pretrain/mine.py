@@ -124,8 +124,7 @@ def main(
     triples = mine(labelled_pairs, candidates, vectors, options)
     if not triples:
         raise UserError(
-            f"none of {len(labelled_pairs):,} pairs got a negative; loosen --max-score, --min-score or the "
-            "margins, raise --range-max, or give more candidates with --corpus"
+            f"none of {len(labelled_pairs):,} pairs got a negative; loosen the limits, or add --corpus"
         )
     rows = [{name: row[name] for name in ("text", "positive", "negative")} for row in triples]
     numbers: dict[Pair, int] = dict.fromkeys(labelled_pairs, 0)
@@ -250,9 +249,8 @@ def mine(
     corpus = list(dict.fromkeys([*positives, *candidates]))
     if len(corpus) <= options.range_min + options.num_negatives:
         raise UserError(
-            f"there are {len(corpus):,} different candidates: too few for {options.num_negatives} negatives "
-            f"beside a pair's own positive and the first {options.range_min}; give more pairs, or texts with "
-            "--corpus"
+            f"{len(corpus):,} candidates are too few for {options.num_negatives} negatives beside a "
+            f"pair's positive and the first {options.range_min}; add some with --corpus"
         )
     # A text is a positive of itself, so that the library excludes it; a cosine of 1 moves no margin, which
     # is that of a text's farthest positive.

@@ -146,10 +146,7 @@ def utilisation_of(run: Path) -> float:
     """
     rates = [row["hfu"] for row in read_metrics(run / "metrics.jsonl") if row.get("hfu")]
     if not rates:
-        raise UserError(
-            f"--measured {run}: {run / 'metrics.jsonl'} has no row with hfu; name the folder of a run that "
-            "has trained, or give --mfu"
-        )
+        raise UserError(f"--measured {run}: {run / 'metrics.jsonl'} has no row with hfu; give --mfu")
     return statistics.median(rates[1:] or rates)  # the first row compiles kernels
 
 

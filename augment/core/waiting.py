@@ -23,7 +23,7 @@ def within(seconds: float, action: Callable[[], T], slow: str = "") -> T:
     Raises:
         TimeoutError: the time is up.
     """
-    results: list[T] = []
+    limit, results = seconds, list[T]()
     errors: list[BaseException] = []
 
     def act() -> None:
@@ -43,5 +43,5 @@ def within(seconds: float, action: Callable[[], T], slow: str = "") -> T:
     if errors:
         raise errors[0]
     if not results:
-        raise TimeoutError("it took too long")
+        raise TimeoutError(f"it took more than {limit:g} s")
     return results[0]

@@ -286,8 +286,7 @@ class Stage3State(EngineState):
         zero = self.engine.optimizer
         if getattr(zero, "swap_optimizer", False):
             raise UserError(
-                "checkpoints can't be taken of an optimizer that DeepSpeed keeps on NVMe "
-                "(zero_optimization.offload_optimizer.device: nvme). Use device: cpu, or none."
+                "checkpoints can't be taken of an optimizer on NVMe (offload_optimizer.device): use cpu."
             )
         for parameters, partition in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
             for parameter in parameters:
@@ -354,8 +353,7 @@ def engine_state(engine) -> EngineState:
         return FlatPartitionState(engine)
     if hasattr(optimizer, "fp32_groups_flat") or not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
-            f"checkpoints can't be taken of DeepSpeed's {type(optimizer).__name__}: keep parameters in fp32 "
-            "(no `fp16:` or `bf16:` section at ZeRO 0; train.precision sets the model's precision), or use "
-            "ZeRO 1, 2 or 3."
+            f"checkpoints can't be taken of DeepSpeed's {type(optimizer).__name__}: leave out the `fp16:` or "
+            "`bf16:` section, which train.precision replaces, or use ZeRO 1, 2 or 3."
         )
     return EngineState(engine)

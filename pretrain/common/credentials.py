@@ -32,7 +32,6 @@ def require_no_credentials(text: str, place: str) -> None:
     """
     if _SECRET.search(text):
         raise UserError(
-            f"{place}: a URL with a password or a key, which would be written into the run and its exports. "
-            "Leave that out: for http put it into ~/.netrc (machine HOST login NAME password PASSWORD), for "
-            "s3 into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for others into FSSPEC_PROTOCOL_OPTION"
+            f"{place}: a URL with a password or a key, which would be written into the run. Put it into "
+            "~/.netrc for http, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3, or FSSPEC_PROTOCOL_OPTION"
         )

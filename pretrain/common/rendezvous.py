@@ -63,8 +63,7 @@ def join(backend: str, patience: float, seconds: float) -> None:
             )
         except (RuntimeError, dist.DistError) as error:
             raise UserError(
-                f"{me}: all ranks reached {where}, but one was lost before they were connected "
-                f"({str(error).splitlines()[0]}). Look at the output of the others, and start again"
+                f"{me}: a rank was lost while they connected at {where} ({str(error).splitlines()[0]})"
             ) from None
     _set_pg_timeout(timedelta(seconds=seconds), dist.group.WORLD)
 

@@ -59,10 +59,7 @@ def export_of(source: str) -> str:
     for part in ("best", "export"):
         if (Path(source) / part / "config.json").is_file():
             return str(Path(source) / part)
-    raise UserError(
-        f"{source} is a run without an export yet; make one of its newest checkpoint: python -m "
-        f"pretrain.export {source}"
-    )
+    raise UserError(f"{source} is a run without an export yet; to make one: clearly export {source}")
 
 
 def describe_export(policy: dict[str, Any] | None) -> str:

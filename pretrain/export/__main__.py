@@ -46,7 +46,7 @@ def main(
         public: a model that the push makes is for everybody; otherwise it is private.
         dry_run: of the push show the card and the files; write and send nothing.
     """
-    from pretrain.export.folder import export, is_export
+    from pretrain.export.folder import export, is_export, read_policy
 
     if push is None and (public or dry_run):
         raise UserError(f"--{'public' if public else 'dry-run'} says how to --push: name OWNER/NAME with it")
@@ -61,28 +61,18 @@ def main(
                 )
             _push(Path(run), push, Path(run).resolve().parent, public, dry_run)
             return 0
-        if dry_run:
-            with tempfile.TemporaryDirectory(prefix="export-") as place:
-                made = export(run, out, step, Path(place))
-                _describe(made, run, "would export")
-                _push(made, push, Path(run), public, dry_run)
-            return 0
-    folder = export(run, out, step)
-    _describe(folder, run, "exported")
-    print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
-    if push is not None:
-        _push(folder, push, Path(run), public, dry_run)
+    with tempfile.TemporaryDirectory(prefix="export-") as place:
+        folder = export(run, out, step, Path(place) if dry_run else None)
+        policy = read_policy(folder)
+        assert policy is not None  # of the export just written
+        head = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
+        did = "would export" if dry_run else "exported"
+        print(f"{did} step {policy['step']:,} of {run} (pooling {policy['pooling']}{head})")
+        if not dry_run:
+            print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
+        if push is not None:
+            _push(folder, push, Path(run), public, dry_run)
     return 0
-
-
-def _describe(made: Path, run: str, did: str) -> None:
-    """Print what is in the export `made`."""
-    from pretrain.export.folder import read_policy
-
-    policy = read_policy(made)
-    assert policy is not None  # of the export just written
-    kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
-    print(f"{did} step {policy['step']:,} of {run} (pooling {policy['pooling']}{kept})")
 
 
 def _push(folder: Path, repo: str, run: Path, public: bool, dry_run: bool) -> None:

@@ -40,7 +40,7 @@ from pretrain.data.tokenizer import DEL, cleaning_tokenizer, tokenizer_hash, wit
 from pretrain.export.model_card import model_card
 from pretrain.export.sentence_transformers import POOLED_TYPES, Interface, write_modules
 from pretrain.export.sums import write_sums
-from pretrain.model.architectures import config_from, family_of
+from pretrain.model.architectures import family_of
 from pretrain.model.heads import ProjectionHead, simcse_head
 
 FORMAT_VERSION = 1
@@ -103,14 +103,12 @@ def export(
     except (OSError, CheckpointError) as error:
         if not chosen.exists():
             raise UserError(
-                f"{chosen} is gone: the run that is training in {run} has replaced it by a newer one "
-                "meanwhile. Give the same command again."
+                f"{chosen} is gone: the run that is training has replaced it. Give the same command again."
             ) from error
         if isinstance(error, CheckpointError):
             raise
         raise UserError(
-            f"cannot write the export {out}: {error.strerror or error}. Free some space, or name another "
-            "folder with --out."
+            f"cannot write the export {out}: {error.strerror or error}. Name another folder with --out."
         ) from error
     return out
 
@@ -119,10 +117,7 @@ def find_source(source: Path, step: str) -> tuple[Path, Path]:
     """Return the run folder, and the checkpoint or finished export to take."""
     require_folder(source)
     if is_export(source):
-        raise UserError(
-            f"{source} is an export already: send it to the hub as it is with --push OWNER/NAME alone, or "
-            "give the folder of its run to export that again"
-        )
+        raise UserError(f"{source} is an export already; send it to the hub with --push OWNER/NAME alone")
     if STEP_FOLDER.fullmatch(source.name) and source.is_dir():
         if (problem := problem_with(source)) is not None:
             raise UserError(f"checkpoint {source} {problem}. Export another: python -m pretrain.export RUN")
@@ -132,28 +127,21 @@ def find_source(source: Path, step: str) -> tuple[Path, Path]:
     root = run / "checkpoints" if (run / "checkpoints").is_dir() else source
     if step == "best":
         if not (run / "best" / MARK).is_file():
-            raise UserError(
-                f"{run} has no best/ yet: it is written at evaluations. Use --step latest, or a number."
-            )
+            raise UserError(f"{run} has no best/ yet: evaluations write it. Use --step latest.")
         return run, run / "best"
-    known = candidates(root)
+    checkpoints = candidates(root)
     if step == "latest":
         chosen = latest(root)
         if chosen is None:
-            raise UserError(
-                f"nothing to export in {source}: there is no checkpoint in it. Give a run folder "
-                "(runs/NAME) or a checkpoint."
-            )
+            raise UserError(f"nothing to export in {source}: there is no checkpoint in it.")
         return run, chosen
-    wanted = [path for path in known if step.isdigit() and step_of(path) == int(step)]
-    if not wanted:
-        steps = ", ".join(str(step_of(path)) for path in reversed(known)) or "none"
-        raise UserError(
-            f"{run} has no checkpoint of step {step!r}; there are: {steps}; or say latest, or best."
-        )
-    if (problem := problem_with(wanted[0])) is not None:
-        raise UserError(f"checkpoint {wanted[0]} {problem}. Choose another step.")
-    return run, wanted[0]
+    matching = [path for path in checkpoints if step.isdigit() and step_of(path) == int(step)]
+    if not matching:
+        steps = ", ".join(str(step_of(path)) for path in reversed(checkpoints)) or "none"
+        raise UserError(f"{run} has no checkpoint of step {step!r}; there are: {steps}, latest, best.")
+    if (problem := problem_with(matching[0])) is not None:
+        raise UserError(f"checkpoint {matching[0]} {problem}. Choose another step.")
+    return run, matching[0]
 
 
 def is_export(folder: Path) -> bool:
@@ -163,10 +151,7 @@ def is_export(folder: Path) -> bool:
 
 def _check_replaceable(out: Path) -> None:
     if out.exists() and not is_export(out) and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(
-            f"{out} exists and is not an export of this program; name another folder with --out, or remove "
-            "it."
-        )
+        raise UserError(f"{out} exists and is not an export of this program; choose another --out.")
 
 
 def _keep_times(hidden: Path, out: Path) -> None:
@@ -195,8 +180,7 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
             return cleaning_tokenizer(pretrained(AutoTokenizer, place)), expected_hash or found
     raise UserError(
         f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of "
-        f"{', '.join(map(str, places))}. Put the tokenizer/ folder of the data that the run was trained on "
-        f"into {run}."
+        f"{', '.join(map(str, places))}. Copy tokenizer/ from the training data into {run}."
     )
 
 
@@ -255,7 +239,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     if tokenizer.get_vocab().get(DEL) == state.get("tokens"):  # the run has done without
         tokenizer = without_del(tokenizer)
     pooling = config["model"]["pooling"]
-    model, heads = _rebuild(checkpoint, content, config, tokenizer)
+    model, heads = _rebuild(checkpoint, content)
     longest = family_of(model.config.model_type).usable_positions(model.config)
     tokenizer.model_max_length = longest
 
@@ -316,8 +300,7 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         raise UserError(
-            f"{path} is damaged ({what}); export its run into this folder again: python -m pretrain.export "
-            f"RUN --out {folder}"
+            f"{path} is damaged ({what}); export again: clearly export RUN --out {folder}"
         ) from None
     return policy
 
@@ -334,12 +317,9 @@ def _kept_head(checkpoint: Path, heads: dict[str, torch.Tensor], name: str) -> P
     return head
 
 
-def _rebuild(
-    checkpoint: Path, content: dict[str, Any], config: dict[str, Any], tokenizer: Any
-) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
+def _rebuild(checkpoint: Path, content: dict[str, Any]) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     """Build the masked language model with the checkpoint's weights; also return the heads' tensors."""
-    described = content.get("hugging_face") or {"prefix": "encoder.lm.", "config": None}
-    prefix = described["prefix"]
+    prefix, settings = content["hugging_face"]["prefix"], dict(content["hugging_face"]["config"])
     weights: dict[str, torch.Tensor] = {}
     heads: dict[str, torch.Tensor] = {}
     for series in ("parameters", "buffers"):
@@ -348,18 +328,7 @@ def _rebuild(
                 weights[name.removeprefix(prefix)] = tensor
             else:
                 heads[name.removeprefix("objective.")] = tensor
-    if described["config"] is not None:
-        settings = dict(described["config"])
-        kind = settings.pop("model_type")
-        model_config = AutoConfig.for_model(kind, **settings)
-    else:
-        recipe = config["model"]
-        architecture = {
-            key: value
-            for key, value in recipe.items()
-            if key not in ("init", "pooling") and value is not None
-        }
-        model_config = config_from(architecture, tokenizer)
+    model_config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     model_config.dtype = torch.float32
     model = AutoModelForMaskedLM.from_config(model_config, attn_implementation="eager", dtype=torch.float32)
     missing, unexpected = model.load_state_dict(weights, strict=False)
@@ -369,7 +338,6 @@ def _rebuild(
     if lacking or unexpected:
         raise UserError(
             f"the weights in {checkpoint} do not fit the model that its config describes: missing "
-            f"{lacking[:4] or 'none'}, left over {unexpected[:4] or 'none'}. Was it written by another "
-            "version?"
+            f"{lacking[:4] or 'none'}, left over {unexpected[:4] or 'none'}."
         )
     return model.eval(), heads

@@ -42,8 +42,7 @@ class Upload:
         require_repository(repo)
         if missing := [name for name in ("README.md", RECIPE, WEIGHTS) if not (export / name).is_file()]:
             raise UserError(
-                f"--push {repo}: the export {export} lacks {' and '.join(missing)}; export its run into this "
-                f"folder again: clearly export RUN --out {export}"
+                f"--push {repo}: the export {export} lacks {' and '.join(missing)}; export it again"
             )
         policy = read_policy(export)
         assert policy is not None  # of an export of ours
@@ -84,6 +83,5 @@ class Upload:
             raise UserError(f"--push {self.repo}: {api.endpoint} refuses ({said})") from error
         except Exception as error:  # of its HTTP library, which differs by version
             raise UserError(
-                f"--push {self.repo}: cannot send to {api.endpoint} ({error!r}). The export is whole; give "
-                "the same command again where there is a network"
+                f"--push {self.repo}: cannot send to {api.endpoint} ({error!r}). Try again with a network"
             ) from error

@@ -93,44 +93,40 @@ def write_modules(
     Returns:
         The name of the head's folder in `out`; None without a head.
     """
-    second = SECOND_STATE[check_pooling(pooling)]
     modules = [("", "Transformer")]
+
+    def add(kind: str, settings: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None) -> str:
+        folder = out / f"{len(modules)}_{kind}"
+        make_folder(folder)
+        _write(folder / "config.json", settings)
+        if tensors is not None:
+            save_file(tensors, folder / "model.safetensors")
+        modules.append((folder.name, kind))
+        return folder.name
+
     transformer: dict[str, object] = {"max_seq_length": interface.max_length, "do_lower_case": False}
     if pooler:
         transformer["model_args"] = {"add_pooling_layer": False}
-    if second is not None:
-        weights = layer_weights(second, layers)
-        folder = out / f"{len(modules)}_WeightedLayerPooling"
-        make_folder(folder)
-        _write(folder / "config.json", {
-            "word_embedding_dimension": hidden_size, "layer_start": 0, "num_hidden_layers": layers,
-        })  # fmt: skip
-        save_file({"layer_weights": torch.tensor(weights)}, folder / "model.safetensors")
-        modules.append((folder.name, "WeightedLayerPooling"))
+    width = {"word_embedding_dimension": hidden_size}
+    if (second := SECOND_STATE[check_pooling(pooling)]) is not None:
+        weights = torch.tensor(layer_weights(second, layers))
+        settings = width | {"layer_start": 0, "num_hidden_layers": layers}
+        add("WeightedLayerPooling", settings, {"layer_weights": weights})
         # not in config.json, where it would cost every user of the encoder
         transformer["config_args"] = {"output_hidden_states": True}
-    folder = out / f"{len(modules)}_Pooling"
-    make_folder(folder)
     mode = "cls_token" if pooling == "cls" else "mean_tokens"
-    _write(folder / "config.json", {
-        "word_embedding_dimension": hidden_size, **{f"pooling_mode_{name}": name == mode for name in MODES},
-        "include_prompt": interface.include_prompt,
-    })  # fmt: skip
-    modules.append((folder.name, "Pooling"))
-    kept = None
+    modes = {f"pooling_mode_{name}": name == mode for name in MODES}
+    add("Pooling", width | modes | {"include_prompt": interface.include_prompt})
+    head_folder = None
     if head is not None:
-        folder = out / (kept := f"{len(modules)}_Dense")
-        make_folder(folder)
         linear = head.layers[0]
-        _write(folder / "config.json", {
+        tensors = {
+            f"linear.{name}": values.detach().contiguous() for name, values in linear.named_parameters()
+        }
+        head_folder = add("Dense", {
             "in_features": linear.in_features, "out_features": linear.out_features, "bias": True,
             "activation_function": "torch.nn.modules.activation.Tanh",
-        })  # fmt: skip
-        tensors = {
-            f"linear.{name}": tensor.detach().contiguous() for name, tensor in linear.named_parameters()
-        }
-        save_file(tensors, folder / "model.safetensors")
-        modules.append((folder.name, "Dense"))
+        }, tensors)  # fmt: skip
     if interface.normalize:
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
     _write(out / "sentence_bert_config.json", transformer)
@@ -142,7 +138,7 @@ def write_modules(
         "__version__": {}, "prompts": dict(interface.prompts),
         "default_prompt_name": interface.default_prompt, "similarity_fn_name": interface.similarity,
     })  # fmt: skip
-    return kept
+    return head_folder
 
 
 def unpooled_prompts(interface: Interface, tokenizer: Any) -> list[np.ndarray]:
@@ -200,9 +196,8 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
     settings, weights = _content(source, f"{path}/config.json"), _file(source, f"{path}/model.safetensors")
     if settings is None or weights is None:
         raise UserError(
-            f"{source}/{path} does not hold the head of which {source}/modules.json speaks (config.json and "
-            "model.safetensors): copy the folder again, or export the run anew. Pickled weights, which can "
-            "run code, are not read: convert them in a folder, python -m augment.convert_weights FOLDER"
+            f"{source}/{path} lacks config.json or model.safetensors of the head in modules.json. Pickled "
+            "weights, which can run code, are not read: python -m augment.convert_weights FOLDER"
         )
     kind = settings["activation_function"].rpartition(".")[2].lower()
     names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}

@@ -14,7 +14,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,43 +84,33 @@ class Transport:
         Raises:
             Unreachable: after all tries, or at once where another could not help.
         """
-        began, failures = time.monotonic(), 0
+        began, failures, place = time.monotonic(), 0, f"{self.url}/{file}"
+        deadline = self.retries.deadline
+        slow = f"waiting for {place}, up to {deadline:g} s"
         while True:
             try:
-                content = self._read_within_deadline(file, start, size)
+                content = within(deadline, lambda: self._read_once(place, start, size), slow)
                 if size is not None and len(content) != size:
                     raise OSError(f"{len(content):,} of {size:,} bytes came")
                 if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
                     raise OSError("what came does not match the sha256 in the manifest")
                 if is_json:
-                    _require_json(content)
+                    json.loads(content)
                 return content
-            except OSError as error:  # the errors of requests are of this kind, too
+            except (OSError, ValueError) as error:  # the errors of requests are OSErrors, too
                 failures += 1
                 if failures == self.retries.tries:
                     seconds = time.monotonic() - began
-                    raise Unreachable(
-                        f"{self.url}/{file}",
-                        f"it cannot be read: {_reason(error)} ({failures} tries in {seconds:.0f} s)",
-                    ) from error
+                    why = f"it cannot be read: {_innermost(error)} ({failures} tries in {seconds:.0f} s)"
+                    raise Unreachable(place, why) from error
             time.sleep(self.retries.wait(failures))
-
-    def _read_within_deadline(self, file: str, start: int, size: int | None) -> bytes:
-        seconds = self.retries.deadline
-        place = f"{self.url}/{file}"
-        slow = f"waiting for {place}, up to {seconds:g} s"
-        try:
-            return within(seconds, lambda: self._read_once(place, start, size), slow)
-        except TimeoutError:
-            raise OSError(f"it took more than {seconds:g} s") from None
 
     def _read_once(self, place: str, start: int, size: int | None) -> bytes:
         if not self.url.startswith(("http://", "https://")):
             return self._by_fsspec(place, start, size)
         headers = {} if size is None else {"Range": f"bytes={start}-{start + size - 1}"}
-        with self._open(_session).get(
-            place, headers=headers, stream=True, timeout=(CONNECT_SECONDS, STALL_SECONDS)
-        ) as answer:
+        timeouts = CONNECT_SECONDS, STALL_SECONDS
+        with self._opener().get(place, headers=headers, stream=True, timeout=timeouts) as answer:
             if answer.status_code in _FINAL:
                 raise Unreachable(place, f"the server answers {answer.status_code} {answer.reason}")
             if answer.status_code not in (200, 206):
@@ -128,8 +118,7 @@ class Transport:
             if size is not None and answer.status_code == 200:
                 raise Unreachable(
                     place,
-                    "the server sends whole files only (it does not answer requests for a range of bytes); "
-                    "serve the folder with one that does, such as nginx, or copy it here",
+                    "the server sends no ranges of bytes; use one that does, as nginx, or copy the folder",
                 )
             content, most = bytearray(), _LARGEST if size is None else size
             for piece in answer.iter_content(_PIECE):
@@ -139,7 +128,7 @@ class Transport:
             return bytes(content)
 
     def _by_fsspec(self, place: str, start: int, size: int | None) -> bytes:
-        system = self._open(self._file_system)
+        system = self._opener()
         try:
             return system.cat_file(place, start, None if size is None else start + size)
         except FileNotFoundError:
@@ -149,47 +138,35 @@ class Transport:
         except Exception as error:  # every protocol has errors of its own
             raise OSError(str(error)) from error
 
-    def _file_system(self) -> Any:
+    def _opener(self) -> Any:
+        """Return this process's session of requests, or file system of fsspec: none outlives a fork."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = os.getpid(), self._open()
+        return self._opened[1]
+
+    def _open(self) -> Any:
+        if self.url.startswith(("http://", "https://")):
+            import requests
+
+            return requests.Session()
         import fsspec
 
-        protocol = self.url.partition("://")[0]
         try:
-            # an instance of this process alone: those of another do not outlive a fork
-            return fsspec.filesystem(protocol, skip_instance_cache=True)
+            return fsspec.filesystem(self.url.partition("://")[0], skip_instance_cache=True)
         except (ImportError, ValueError) as error:
             raise UserError(f"{self.url} cannot be read: {error}") from None
-
-    def _open(self, how: Callable[[], Any]) -> Any:
-        if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = os.getpid(), how()
-        return self._opened[1]
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_opened": None}
 
 
-def _session() -> Any:
-    import requests
-
-    return requests.Session()
-
-
-def _require_json(content: bytes) -> None:
-    try:
-        json.loads(content)
-    except ValueError as error:
-        raise OSError(f"what came is no JSON ({error})") from None
-
-
-def _reason(error: BaseException) -> str:
+def _innermost(error: BaseException) -> str:
     """Return the innermost message of an error, in one line: libraries wrap one error in others."""
-    while inner := next((of for of in (getattr(error, "reason", None), *error.args) if _is_error(of)), None):
-        error = inner
+    while inner := [
+        one for one in (getattr(error, "reason", None), *error.args) if isinstance(one, Exception)
+    ]:
+        error = inner[0]
     return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def _is_error(value: object) -> bool:
-    return isinstance(value, Exception)
 
 
 KEPT = "chunks"  # folder of the chunks, in the mirror
@@ -229,9 +206,8 @@ class RemoteChunks:
         Raises:
             Unreachable: it is not kept here and cannot be fetched; says why.
         """
-        kept = self._kept(place)
-        if kept is not None:
-            return kept
+        if (content := self._kept(place)) is not None:
+            return content
         content = self.transport.read(place.file, place.start, place.size, place.sha256)
         with suppress(OSError):
             self._keep(place, content)
@@ -308,22 +284,18 @@ def mirror(url: str, folder: Path, cache_bytes: int, retries: Retries | None = N
     transport = Transport(url, retries)
     try:
         manifest = transport.read(MANIFEST, is_json=True)
-        if (folder / MANIFEST).is_file():
+        is_mirror = (folder / MANIFEST).is_file()
+        if is_mirror:
             _require_same(url, folder, manifest)
-            _write_source(url, folder, cache_bytes)
         else:
             _copy_tokenizer(transport, folder, manifest)
-            _write_source(url, folder, cache_bytes)
+        replace_durably(folder / REMOTE, to_json({"url": url, "cache_bytes": cache_bytes}))
+        if not is_mirror:
             replace_durably(folder / MANIFEST, manifest)  # last: a folder with a manifest is whole
     except Unreachable as error:
         raise UserError(
-            f"data.remote: {error}. It must be a folder that pretrain.prepare has written (manifest.json, "
-            "tokenizer, train, heldout)"
+            f"data.remote: {error}. It must be a folder that `clearly prepare` has written"
         ) from None
-
-
-def _write_source(url: str, folder: Path, cache_bytes: int) -> None:
-    replace_durably(folder / REMOTE, to_json({"url": url, "cache_bytes": cache_bytes}))
 
 
 def chunks_of(folder: Path) -> RemoteChunks | None:
@@ -368,8 +340,7 @@ def _require_same(url: str, folder: Path, manifest: bytes) -> None:
         return
     if (folder / REMOTE).is_file():
         raise UserError(
-            f"the data at {url} is not what {folder} mirrors: it has been prepared anew, or the URL is of "
-            "other data. Runs that began on the old data need it as it was; for a new run name another "
-            "folder (--data)"
+            f"the data at {url} is not what {folder} mirrors: it was prepared anew, or is other data. For a "
+            "new run name another folder (--data)"
         )
     raise UserError(f"{folder} holds prepared data of its own: name an empty folder (--data) for {url}")

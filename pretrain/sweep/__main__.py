@@ -12,8 +12,6 @@ OUT/NAME/table.md, all figures are in results.json beside it. Runs lie under OUT
 those that another has trained with the same settings.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess
@@ -37,11 +35,18 @@ from pretrain.config.recipe import flags as keys
 from pretrain.sweep.differences import judging_column
 from pretrain.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of
 from pretrain.sweep.file import Sweep, expand, read_sweep, sweep_of
-from pretrain.sweep.runs import Plan, Run, StopRequested, Task, Trainer, side_by_side, slug, unequal_inputs
+from pretrain.sweep.runs import (
+    StopRequested,
+    SweepPlan,
+    SweepRun,
+    SweepTask,
+    Trainer,
+    side_by_side,
+    slug,
+    unequal_inputs,
+)
 from pretrain.sweep.table import collect, columns_of, write
 from pretrain.telemetry.formats import format_seconds
-
-Evaluate = Callable[[list[EvaluatedModel], dict[str, str]], None]
 
 
 class SweepFlags(BaseModel):
@@ -72,20 +77,14 @@ class SweepFlags(BaseModel):
     clean: bool = Field(False, description="remove the checkpoints of finished runs; best/, export/ stay")
 
 
-def sweep(
-    file: str = "",
-    *,
-    flags: SweepFlags,
-    dry_run: bool = False,
-    **overrides: str,
-) -> int:
+def sweep(file: str = "", *, flags: SweepFlags, dry_run: bool = False, **overrides: str) -> int:
     """Train the runs of a sweep file, or of one recipe with several seeds, and tabulate them.
 
     Args:
         file: a sweep file, as those under configs/sweeps.
         dry_run: two steps of every row, and a report of which rows start.
     """
-    work = _open(file, flags, overrides, seeds=1 if dry_run else None)
+    work = SweepWork(file, flags, overrides, seeds=1 if dry_run else None)
     return _until_stopped(work.try_out if dry_run else work.run)
 
 
@@ -97,7 +96,7 @@ def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = No
         words_of: print instead the flags of pretrain/main.py for the run of this number, one a line; nothing
             if it is done.
     """
-    runs = _open(file, flags, overrides, quick=True).plan
+    runs = SweepWork(file, flags, overrides, quick=True).plan
     for line in runs.lines() if words_of is None else _words(runs, words_of):
         print(line)
     return 0
@@ -109,58 +108,7 @@ def gather(file: str = "", *, flags: SweepFlags, **overrides: str) -> int:
     Args:
         file: a sweep file, as those under configs/sweeps.
     """
-    return _until_stopped(_open(file, flags, overrides).finish)
-
-
-def _open(
-    file: str, flags: SweepFlags, overrides: dict[str, str], seeds: int | None = None, quick: bool = False
-) -> _Work:
-    """Read a sweep and what is done of it. seeds: only so many. quick: neither evaluate nor comment."""
-    if bool(file) == bool(flags.config):
-        raise UserError(
-            "name a sweep file, as configs/sweeps/clear_table1.yaml, or one recipe with --config; not both"
-        )
-    path = find_recipe(Path(file or flags.config))
-    sweep = read_sweep(path) if file else sweep_of(path)
-    if flags.seed_list:
-        sweep = _with_seeds(sweep, flags.seed_list)
-    sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
-    data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
-    if data and not Path(data).is_dir():
-        raise UserError(f"there is no folder of benchmarks {data}: --eval-data, or CLEAR_DATA, names it")
-    if flags.jobs > 1 and flags.launch:
-        raise UserError(
-            f"--jobs {flags.jobs} is for runs of one process each, and --launch takes the machine's devices "
-            "for one run: give one of the two"
-        )
-    environment = _environment(data, flags.jobs)
-    folder = flags.out.resolve()
-    # an evaluation or a column that is not there is an error before any training
-    _choose(flags.evaluations, sweep)
-    judging_column(sweep, columns_of(sweep))
-    entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes)
-    if flags.rows:
-        wanted = set(rows_named(flags.rows, list(dict.fromkeys(entry.name for entry in entries))))
-        entries = [entry for entry in entries if entry.name in wanted]
-    trainer = Trainer(shlex.split(flags.launch), environment, _print_line)
-    evaluate_models = None
-    if data and not quick:
-        evaluate_models = partial(
-            evaluate,
-            environment=environment,
-            print_line=_print_line,
-            check_for_stop=trainer.check_for_stop,
-            jobs=flags.jobs,
-        )
-    runs = Plan(entries, sweep.seeds, folder, partial(_score, sweep, evaluate_models))
-    if not quick:
-        starts = [entry for entry in entries if entry.row.kind == "start"]
-        for entry in (entry for entry in starts if not models_of(entry, [], folder)):
-            print(
-                f"not evaluated: {entry.name}: {entry.points[0].recipe.name} starts from random weights; "
-                "--init names a model"
-            )
-    return _Work(sweep, runs, trainer, evaluate_models, flags, slug(path.stem))
+    return _until_stopped(SweepWork(file, flags, overrides).finish)
 
 
 def rows_named(typed: str, names: Sequence[str]) -> list[str]:
@@ -195,23 +143,86 @@ def _until_stopped(work: Callable[[], int]) -> int:
         return EXIT_CODES[stop.request]
 
 
-class _Work:
-    """A sweep in progress.
+class SweepWork:
+    """A sweep in progress: what it reads, and what is done of it.
 
-    evaluate_models: `evaluations.evaluate`; None: there is no benchmark data.
+    Args:
+        seeds: only so many.
+        quick: neither evaluate nor comment.
+
+    Raises:
+        UserError: the file, a flag or a row is wrong.
     """
 
     def __init__(
         self,
-        sweep: Sweep,
-        plan: Plan,
-        trainer: Trainer,
-        evaluate_models: Evaluate | None,
+        file: str,
         flags: SweepFlags,
-        name: str,
-    ):
-        self.sweep, self.plan, self.trainer, self.evaluate_models = sweep, plan, trainer, evaluate_models
-        self.out, self.name, self.flags = plan.out, name, flags
+        overrides: dict[str, str],
+        seeds: int | None = None,
+        quick: bool = False,
+    ) -> None:
+        if bool(file) == bool(flags.config):
+            raise UserError(
+                "name a sweep file, as configs/sweeps/clear_table1.yaml, or a recipe with --config"
+            )
+        path = find_recipe(Path(file or flags.config))
+        self.sweep = _with_seeds(read_sweep(path) if file else sweep_of(path), flags.seed_list, seeds)
+        data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
+        if data and not Path(data).is_dir():
+            raise UserError(f"there is no folder of benchmarks {data}: --eval-data, or CLEAR_DATA, names it")
+        if flags.jobs > 1 and flags.launch:
+            raise UserError("--jobs is for runs of one process each: give it, or --launch")
+        self.evaluates, self.flags, self.name = bool(data) and not quick, flags, slug(path.stem)
+        self.out = flags.out.resolve()
+        # an evaluation or a column that is not there is an error before any training
+        self.chosen_evaluations = self._choose(flags.evaluations)
+        judging_column(self.sweep, columns_of(self.sweep))
+        entries = expand(self.sweep, path.parent if file else Path("."), overrides, flags.recipes)
+        if flags.rows:
+            wanted = set(rows_named(flags.rows, list(dict.fromkeys(entry.name for entry in entries))))
+            entries = [entry for entry in entries if entry.name in wanted]
+        self.trainer = Trainer(shlex.split(flags.launch), _environment(data, flags.jobs), _print_line)
+        self.plan = SweepPlan(entries, self.sweep.seeds, self.out, self._score)
+        for entry in entries if not quick else ():
+            if entry.row.kind == "start" and not models_of(entry, [], self.out):
+                print(
+                    f"not evaluated: {entry.name}: {entry.points[0].recipe.name} starts from random weights; "
+                    "--init names a model"
+                )
+
+    def _choose(self, words: Sequence[str]) -> dict[str, str]:
+        known = self.sweep.evaluations | self.sweep.of_start
+        names = list(known) if words == ("all",) else words
+        if unknown := [name for name in names if name not in known]:
+            raise UserError(
+                f"--evaluations {unknown[0]!r}: this sweep has {', '.join(known) or 'none'}, beside "
+                f"{' and '.join(LIGHT)}, which are always evaluated"
+            )
+        return LIGHT | {name: known[name] for name in names}
+
+    def _score(self, run: SweepRun) -> float | None:
+        """Return the figure of a run that decides a search; None: the run is not finished, or not evaluated.
+
+        Raises:
+            UserError: the run is finished and was not evaluated on STS-B dev, which decides.
+        """
+        sweep = self.sweep
+        if run.summary is None:
+            return None
+        if sweep.select == "dev":
+            if run.dev is None:
+                raise UserError(
+                    f"{run.folder} has no STS-B dev score to decide its search: remove that folder, and run "
+                    "the sweep again with --eval-data"
+                )
+            return run.dev
+        model = EvaluatedModel(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
+        evaluation = sweep.select.split(".")[0]
+        if self.evaluates:
+            commands = {evaluation: (LIGHT | sweep.evaluations).get(evaluation, "")}
+            evaluate([model], commands, self.trainer, self.flags.jobs)
+        return metric(model, sweep.select)
 
     def run(self) -> int:
         """Train, evaluate and tabulate; returns 1 if a run failed."""
@@ -221,12 +232,11 @@ class _Work:
     def train(self) -> None:
         """Train all runs that are not done; one failure does not stop the others."""
         tasks = self.plan.tasks
-        known = [run for task in tasks if (run := self.plan.resolve(task)) is not None]
-        states = [run.state for run in known]
+        states = [run.state for task in tasks if (run := self.plan.resolve(task)) is not None]
         done, begun = states.count("done"), states.count("begun")
         _print_line(f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do")
 
-        def train_one(number: int, task: Task) -> None:
+        def train_one(number: int, task: SweepTask) -> None:
             heading = f"[{number}/{len(tasks)}] "
             run = self.plan.resolve(task)
             if run is None:
@@ -240,57 +250,51 @@ class _Work:
                 name = f"{run.name} " if self.flags.jobs > 1 else ""
                 _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}")
 
-        numbered = list(enumerate(tasks, 1))
-        # tasks with a point do not wait for a search, whose runs must all be done before its winner is known
-        for stage in (
-            [pair for pair in numbered if pair[1].point is not None],
-            [pair for pair in numbered if pair[1].point is None],
-        ):
-            side_by_side([partial(train_one, *pair) for pair in stage], self.flags.jobs)
+        # the runs of a search must all be done before its winner, a task without a point, is known
+        for waits in (False, True):
+            work = [
+                partial(train_one, *pair) for pair in enumerate(tasks, 1) if (pair[1].point is None) == waits
+            ]
+            side_by_side(work, self.flags.jobs)
         for name, words in self.trainer.failures.items():
             _print_line(f"failed: {name}: {words}")
 
     def finish(self) -> int:
         """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
+        sweep, chosen = self.sweep, self.chosen_evaluations
         models = [
             model
             for entry in self.plan.entries
             if entry.row.kind == "start" or entry.runs
             for model in models_of(entry, self.plan.chosen(entry), self.out)
         ]
-        starts = [start for model in models if (start := model.start) is not None]
-        chosen = LIGHT | _choose(self.flags.evaluations, self.sweep)
         for entry in (entry for entry in self.plan.entries if entry.runs):
             if names := unequal_inputs(runs := self.plan.chosen(entry)):
                 _print_line(
                     f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} "
-                    "(inputs in their report/summary.json): of "
-                    f"{', '.join(str(run.folder) for run in runs)} remove those with the wrong one, and the "
-                    "same command trains them again"
+                    "(inputs in report/summary.json). Remove those with the wrong one, and run the sweep "
+                    f"again: {', '.join(str(run.folder) for run in runs)}"
                 )
-        if self.evaluate_models is None:
-            _print_line("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
+        if self.evaluates:
+            starts = [start for model in models if (start := model.start) is not None]
+            of_start = {name: flags for name, flags in chosen.items() if name in sweep.of_start}
+            of_runs = {name: flags for name, flags in chosen.items() if name not in sweep.of_start}
+            for which, evaluations in ((models, of_runs), (starts, of_start)):
+                evaluate(which, evaluations, self.trainer, self.flags.jobs)
         else:
-            self.evaluate_models(models, {k: v for k, v in chosen.items() if k not in self.sweep.of_start})
-            if of_start := {k: v for k, v in chosen.items() if k in self.sweep.of_start}:
-                self.evaluate_models(starts, of_start)
-        content = collect(self.sweep, self.plan, self.out)
-        print(write(content, self.out / self.name))
+            _print_line("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
+        print(write(collect(sweep, self.plan, self.out), self.out / self.name))
         if self.flags.clean:
             for run in (model.run for model in models if model.run is not None):
                 discard(run.folder / "checkpoints")
-        if others := (self.sweep.evaluations | self.sweep.of_start).keys() - chosen.keys():
+        if others := (sweep.evaluations | sweep.of_start).keys() - chosen.keys():
             print(f"other columns need {', '.join(sorted(others))}: --evaluations all runs them")
-        if self.sweep.figures:
-            self._draw()
+        if sweep.figures:  # in a process: matplotlib, and models for some
+            words = [sys.executable, "-m", "finetune.figures", str(self.out / self.name)]
+            if subprocess.run(words, env=self.trainer.environment).returncode:
+                _print_line(f"the figures were not drawn: {shlex.join(words)}")
         print(f"table and figures: {self.out / self.name}")
         return 1 if self.trainer.failures else 0
-
-    def _draw(self) -> None:
-        """Draw the file's figures from results.json, in a process: matplotlib, and models for some."""
-        words = [sys.executable, "-m", "finetune.figures", str(self.out / self.name)]
-        if subprocess.run(words, env=self.trainer.environment).returncode:
-            _print_line(f"the figures were not drawn: {shlex.join(words)}")
 
     def try_out(self) -> int:
         """Start every row for two steps; returns 1 if one does not start."""
@@ -300,37 +304,13 @@ class _Work:
                 _print_line(f"{'evaluated' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
                 continue
             folder = self.out / self.name / "dry-run" / slug(entry.name)
-            probe = Run(entry.name, entry.points[0], self.plan.seeds_of(entry)[0], folder)
+            probe = SweepRun(entry.name, entry.points[0], self.plan.seeds_of(entry)[0], folder)
             problem = self.trainer.try_out(probe, folder)
             discard(folder.with_name(f"{folder.name}.dry-run"))
             failed += bool(problem)
-            _print_line(
-                f"{'FAILS' if problem else 'starts'}  {entry.name}" + (f": {problem}" if problem else "")
-            )
+            _print_line(f"FAILS  {entry.name}: {problem}" if problem else f"starts  {entry.name}")
         _print_line(f"{failed} rows do not start" if failed else "every row that can run starts")
         return 1 if failed else 0
-
-
-def _score(sweep: Sweep, evaluate_models: Evaluate | None, run: Run) -> float | None:
-    """Return the figure of a run that decides a search; None: the run is not finished, or not evaluated.
-
-    Raises:
-        UserError: the run is finished and was not evaluated on STS-B dev, which decides.
-    """
-    if run.summary is None:
-        return None
-    if sweep.select == "dev":
-        if run.dev is None:
-            raise UserError(
-                f"{run.folder} has no STS-B dev score, by which its search is decided: name the "
-                "benchmarks with --eval-data or CLEAR_DATA, remove that folder, and run the sweep again"
-            )
-        return run.dev
-    model = EvaluatedModel(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
-    evaluation = sweep.select.split(".")[0]
-    if evaluate_models is not None:
-        evaluate_models([model], {evaluation: (LIGHT | sweep.evaluations).get(evaluation, "")})
-    return metric(model, sweep.select)
 
 
 def _environment(data: str, jobs: int) -> dict[str, str]:
@@ -344,25 +324,17 @@ def _environment(data: str, jobs: int) -> dict[str, str]:
     return os.environ | own | words_allow_nothing()
 
 
-def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:
-    known = sweep.evaluations | sweep.of_start
-    names = list(known) if words == ("all",) else words
-    if unknown := [name for name in names if name not in known]:
-        raise UserError(
-            f"--evaluations {unknown[0]!r}: this sweep has {', '.join(known) or 'none'}, beside "
-            f"{' and '.join(LIGHT)}, which are always evaluated"
-        )
-    return {name: known[name] for name in names}
-
-
-def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
+def _with_seeds(sweep: Sweep, words: Sequence[str], count: int | None) -> Sweep:
+    """Return a sweep with the seeds of --seed-list, if any, and no more than `count` of them."""
+    if not words:
+        return sweep.model_copy(update={"seeds": sweep.seeds[:count]})
     if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
         raise UserError(f"--seed-list {','.join(words)}: give different whole numbers by commas, as 1,11,42")
     rows = {name: row.model_copy(update={"seeds": None}) for name, row in sweep.rows.items()}
-    return sweep.model_copy(update={"seeds": list(map(int, words)), "rows": rows})
+    return sweep.model_copy(update={"seeds": list(map(int, words))[:count], "rows": rows})
 
 
-def _words(plan: Plan, number: int) -> list[str]:
+def _words(plan: SweepPlan, number: int) -> list[str]:
     if number >= len(plan.tasks):
         raise UserError(f"there are {len(plan.tasks)} runs, from 0, and no run {number}; `plan` lists them")
     run = plan.resolve(plan.tasks[number])

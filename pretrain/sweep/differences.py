@@ -14,7 +14,7 @@ import numpy as np
 from pretrain.common.errors import UserError
 from pretrain.sweep.evaluations import SEVEN, EvaluatedModel
 from pretrain.sweep.file import Entry, Sweep
-from pretrain.sweep.runs import Run
+from pretrain.sweep.runs import SweepRun
 from pretrain.telemetry.intervals import Resampled, interval, paired_error, unpaired_error
 
 _DECIDES_BATCHES = ("shards", "manifest", "tokenizer")  # of a run's inputs (`pretrain.start.inputs`)
@@ -47,7 +47,7 @@ def judging_column(sweep: Sweep, columns: Collection[str]) -> str:
     return sweep.judged_by or next(iter([*averages, *sweep.columns, *columns]))
 
 
-def unpaired(first: Run, second: Run) -> list[str]:
+def unpaired(first: SweepRun, second: SweepRun) -> list[str]:
     """Return why two finished runs of one seed did not read the same batches; nothing: they did."""
     reasons = []
     for key in ("train.global_batch", "train.batch_warmup_steps", "train.batch_start", "data.lanes"):

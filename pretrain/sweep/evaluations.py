@@ -21,7 +21,6 @@ import shlex
 import statistics
 import sys
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, start_logged, wait_for_end
 from pretrain.sweep.file import Entry
-from pretrain.sweep.runs import Run, side_by_side, slug
+from pretrain.sweep.runs import SweepRun, Trainer, side_by_side, slug
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}
 """Evaluations of every run: seconds on a GPU, a minute or two on a CPU."""
@@ -50,7 +49,7 @@ class EvaluatedModel:
     model: str
     pooling: str
     folder: Path
-    run: Run | None = None
+    run: SweepRun | None = None
 
     def results(self, evaluation: str) -> Path:
         """Return the file of an evaluation's figures (fine-tuning names it by the model's own pooling)."""
@@ -101,7 +100,7 @@ class EvaluatedModel:
         return [*words, "--out", str(self.folder)]
 
 
-def models_of(entry: Entry, runs: list[Run], out: Path) -> list[EvaluatedModel]:
+def models_of(entry: Entry, runs: list[SweepRun], out: Path) -> list[EvaluatedModel]:
     """Return the models to evaluate for a row: its finished runs, or what its recipe starts from."""
     if entry.row.kind == "start":
         config = entry.points[0].config(0)
@@ -131,18 +130,12 @@ def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
 
 
 def evaluate(
-    models: list[EvaluatedModel],
-    evaluations: dict[str, str],
-    *,
-    environment: dict[str, str],
-    print_line: Callable[[str], None],
-    check_for_stop: Callable[[], None],
-    jobs: int = 1,
+    models: list[EvaluatedModel], evaluations: dict[str, str], trainer: Trainer, jobs: int = 1
 ) -> None:
     """Run the evaluations (name -> flags) that have no result yet, `jobs` at a time; report failures.
 
-    A request to stop, which `check_for_stop` raises, ends those that run: they write their figures at their
-    end, and the vectors that they have kept are not computed again.
+    A request to stop ends those that run: they write their figures at their end, and the vectors that they
+    have kept are not computed again.
     """
     wanted = {
         model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
@@ -150,13 +143,13 @@ def evaluate(
     todo = [pair for results, pair in wanted.items() if not results.is_file()]
 
     def run(number: int, model: EvaluatedModel, evaluation: str) -> None:
-        check_for_stop()
-        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}")
+        trainer.check_for_stop()
+        trainer.print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}")
         make_folder(model.folder)
         log = model.folder / f"{evaluation}.txt"
-        process = start_logged(model.words(evaluation, evaluations[evaluation]), log, environment)
-        if code := wait_for_end(process, check_for_stop):
-            print_line(f"  FAILED ({code}): {failure_line(log)}")
+        process = start_logged(model.words(evaluation, evaluations[evaluation]), log, trainer.environment)
+        if code := wait_for_end(process, trainer.check_for_stop):
+            trainer.print_line(f"  FAILED ({code}): {failure_line(log)}")
 
     side_by_side([partial(run, number, *pair) for number, pair in enumerate(todo)], jobs)
 
@@ -197,7 +190,7 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
     return result["scores"].get(score) if score else result["value"]
 
 
-def _on_the_way(run: Run | None, name: str) -> float | None:
+def _on_the_way(run: SweepRun | None, name: str) -> float | None:
     """Return a figure of STS-B dev's course during training; None: the run is unfinished."""
     if run is None or run.dev is None or not (course := run.dev_by_step):
         return None

@@ -170,9 +170,9 @@ class Sweep(BaseModel):
             for column in {**row.paper, **row.spread}:
                 if column not in self.columns:
                     near = nearest_name(column, self.columns)
+                    hint = f"; did you mean {near!r}?" if near else ""
                     raise ValueError(
-                        f"row {name!r}: paper has a figure for {column!r}, which is no column"
-                        + (f"; did you mean {near!r}?" if near else "")
+                        f"row {name!r}: paper has a figure for {column!r}, which is no column{hint}"
                     )
         return self
 

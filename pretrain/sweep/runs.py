@@ -52,7 +52,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 @dataclass(frozen=True)
-class Run:
+class SweepRun:
     """One training run: a point with a seed, in a folder of its own."""
 
     name: str
@@ -141,7 +141,7 @@ class Run:
         return [f"--{key}={value}" for key, value in flags.items()]
 
 
-def unequal_inputs(runs: Iterable[Run]) -> list[str]:
+def unequal_inputs(runs: Iterable[SweepRun]) -> list[str]:
     """Return the names of the inputs (`pretrain.start.inputs`) in which finished runs differ.
 
     A file found by the environment may have been replaced between two runs, which their digests do not show.
@@ -178,13 +178,13 @@ def identity(config: Config) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def run_of(name: str, point: Point, seed: int, out: Path) -> Run:
+def run_of(name: str, point: Point, seed: int, out: Path) -> SweepRun:
     """Return the run of a point and a seed, in its folder if that exists, else in one named by `name`."""
     digest = identity(point.config(seed))
     existing = sorted((out / "runs").glob(f"*-{digest}"))
     label = f"{name}, {point.label}" if point.label else name
     folder = existing[0] if existing else out / "runs" / f"{slug(label)}-seed{seed}-{digest}"
-    return Run(f"{label}, seed {seed}", point, seed, folder)
+    return SweepRun(f"{label}, seed {seed}", point, seed, folder)
 
 
 def slug(name: str) -> str:
@@ -193,7 +193,7 @@ def slug(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Task:
+class SweepTask:
     """A run to train. point: the number of the point; None: the winner of the row's search."""
 
     entry: Entry
@@ -201,7 +201,7 @@ class Task:
     seed: int
 
 
-class Plan:
+class SweepPlan:
     """All runs of a sweep, in a fixed order: those of searches and single points, then those of winners.
 
     Args:
@@ -209,30 +209,30 @@ class Plan:
     """
 
     def __init__(
-        self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[Run], float | None]
+        self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[SweepRun], float | None]
     ):
         self.entries, self.seeds, self.out, self.score = entries, seeds, out, score
-        self.tasks: list[Task] = []
+        self.tasks: list[SweepTask] = []
         seen: set[str] = set()
         for entry in (entry for entry in entries if entry.runs):
             for number, point in enumerate(entry.points):
                 for seed in self.seeds_of(entry)[:1] if entry.searched else self.seeds_of(entry):
                     if (digest := identity(point.config(seed))) not in seen:
                         seen.add(digest)
-                        self.tasks.append(Task(entry, number, seed))
+                        self.tasks.append(SweepTask(entry, number, seed))
         self.second = len(self.tasks)
         """Number of the first task that waits for a search."""
         for entry in (entry for entry in entries if entry.runs and entry.searched):
             search = "+".join(identity(point.config(self.seeds_of(entry)[0])) for point in entry.points)
             if search not in seen:
                 seen.add(search)
-                self.tasks += [Task(entry, None, seed) for seed in self.seeds_of(entry)[1:]]
+                self.tasks += [SweepTask(entry, None, seed) for seed in self.seeds_of(entry)[1:]]
 
     def seeds_of(self, entry: Entry) -> list[int]:
         """Return the seeds of a row: its own, else the sweep's."""
         return entry.row.seeds or self.seeds
 
-    def resolve(self, task: Task) -> Run | None:
+    def resolve(self, task: SweepTask) -> SweepRun | None:
         """Return the run of a task; None: its search is not finished."""
         number = self.winner(task.entry) if task.point is None else task.point
         if number is None:
@@ -250,7 +250,7 @@ class Plan:
             return None
         return max(range(len(scores)), key=scores.__getitem__)
 
-    def chosen(self, entry: Entry) -> list[Run]:
+    def chosen(self, entry: Entry) -> list[SweepRun]:
         """Return the runs of a row, one for each seed; none while its search is not finished."""
         number = self.winner(entry) if entry.runs else None
         if number is None:
@@ -290,7 +290,7 @@ class Trainer:
         self.shutdown = Shutdown(Path("."), watch_file=False)
         self.failures: dict[str, str] = {}
 
-    def train(self, run: Run, heading: str) -> bool:
+    def train(self, run: SweepRun, heading: str) -> bool:
         """Train a run to its end, from its newest checkpoint; return whether it is done.
 
         Raises:
@@ -327,7 +327,7 @@ class Trainer:
         self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
         return False
 
-    def try_out(self, run: Run, folder: Path) -> str:
+    def try_out(self, run: SweepRun, folder: Path) -> str:
         """Make a dry run in FOLDER.dry-run; return "" or what went wrong."""
         self.check_for_stop()
         make_folder(folder.parent)

@@ -11,7 +11,7 @@ from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.sweep.differences import Rows, add_differences, baseline_of, judging_column, tasks_of
 from pretrain.sweep.evaluations import EvaluatedModel, metric, models_of
 from pretrain.sweep.file import Row, Sweep
-from pretrain.sweep.runs import Plan
+from pretrain.sweep.runs import SweepPlan
 from pretrain.telemetry.intervals import interval_text
 
 STANDARD = {
@@ -58,7 +58,7 @@ def figures(model: EvaluatedModel, sweep: Sweep, row: Row) -> dict[str, float]:
     return values
 
 
-def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
+def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
     """Return all figures, for results.json; `tabulate` shows a part of them."""
     rows: list[dict[str, Any]] = []
     models: Rows = {}

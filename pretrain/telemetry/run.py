@@ -103,8 +103,7 @@ class Telemetry:
                 self._board = Board(self.run_folder / "tensorboard", purge)
         except OSError as error:
             raise UserError(
-                f"cannot write {error.filename or path}: {error.strerror or error}; what was there is as it "
-                "was. Free some space, or name another folder with --run"
+                f"cannot write {error.filename or path}: {error.strerror or error}; old records stay"
             ) from error
         if not whole:
             self.say(f"WARNING: {path} is not as the checkpoint recorded it. clearly verify says where")

@@ -211,10 +211,7 @@ def require_trackers(names: Iterable[str]) -> None:
         found = importlib.util.find_spec(name)
         # a folder named wandb/ where the command was started is found too, as a package without a file
         if found is None or found.origin is None:
-            raise UserError(
-                f"--track {name}: the package {name} is not installed. Install it, pip install "
-                f"'sentence-clear[track]', or leave {name} out"
-            )
+            raise UserError(f"--track {name} is not installed: pip install 'sentence-clear[track]'")
 
 
 class Feed(threading.Thread):

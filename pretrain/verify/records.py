@@ -18,7 +18,7 @@ from pretrain.telemetry.metrics_file import read_metrics
 EXPORTS = ("best", "export")
 
 
-class Record(NamedTuple):
+class LedgerRecord(NamedTuple):
     """What one place says of the batches of steps since + 1, ..., step.
 
     where: "row", or the name of a checkpoint or export. ledger: as `pretrain.ledger.chain` describes it.
@@ -50,7 +50,7 @@ class Recorded:
     progress: of the newest checkpoint or export, {} without any.
     """
 
-    records: list[Record]
+    records: list[LedgerRecord]
     last_step: int
     progress: dict[str, Any]
 
@@ -76,7 +76,7 @@ def read_records(run: Path) -> Recorded:
     places = rows + [(step, name, progress.get("ledger")) for step, name, progress in saved]
     if not places:
         raise UserError(f"{run} has no step yet: neither rows in metrics.jsonl nor checkpoints")
-    records = [Record(step, where, ledger) for step, where, ledger in places if ledger and step > 0]
+    records = [LedgerRecord(step, where, ledger) for step, where, ledger in places if ledger and step > 0]
     records.sort(key=lambda record: (record.step, record.where != "row"))
     newest = max(saved, key=lambda place: place[0], default=(0, "", {}))
     return Recorded(records, max(step for step, *_ in places), newest[2])
@@ -95,8 +95,8 @@ def _saved(run: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
 
 def compare(
-    records: list[Record],
-    start: Record | None,
+    records: list[LedgerRecord],
+    start: LedgerRecord | None,
     sums: Iterable[tuple[int, tuple[int, ...]]],
     kinds: tuple[str, ...],
 ) -> list[Difference]:

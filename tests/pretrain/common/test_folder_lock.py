@@ -17,7 +17,7 @@ from pretrain.common.folder_lock import FolderTakenError, folder_lock
 from pretrain.common.shutdown import SIGNALS
 from pretrain.config.recipe import DEFAULT_RECIPE
 from pretrain.sweep.file import Point
-from pretrain.sweep.runs import Run, Trainer
+from pretrain.sweep.runs import SweepRun, Trainer
 
 HOLD = """
 import os, socket, sys, time
@@ -218,7 +218,7 @@ def test_a_sweep_leaves_a_run_to_the_process_that_trains_it(tmp_path, part):
     """That process may be another sweep, or a training that has outlived the sweep that started it."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     said: list[str] = []
-    run = Run("one", Point(DEFAULT_RECIPE, {}), 1, tmp_path / "run")
+    run = SweepRun("one", Point(DEFAULT_RECIPE, {}), 1, tmp_path / "run")
     run.folder.mkdir()
     try:
         trainer = Trainer([sys.executable, "-c", "print('started')"], dict(os.environ), said.append)

@@ -154,17 +154,17 @@ def test_what_does_not_go_with_an_export_is_refused(run):
     for flags in ({"step": "7"}, {"out": str(run / "other")}):
         with pytest.raises(UserError, match="is an export, which is pushed as it is: --step and --out"):
             main(str(made), push=REPO, **flags)
-    with pytest.raises(UserError, match="export already: send it to the hub as it is with --push"):
+    with pytest.raises(UserError, match="export already; send it to the hub with --push"):
         export(made)
     (made / "README.md").unlink()
-    with pytest.raises(UserError, match=r"lacks README\.md; export its run into this folder again"):
+    with pytest.raises(UserError, match=r"lacks README\.md"):
         main(str(made), push=REPO, dry_run=True)
 
 
 def test_what_cannot_be_pushed_is_one_clear_error(run):
     assert "no token" in pushed(run, code=2, HF_ENDPOINT="http://127.0.0.1:9")
     offline = pushed(run, code=2, HF_ENDPOINT="http://127.0.0.1:9", HF_TOKEN=TOKEN)
-    assert "cannot send to http://127.0.0.1:9" in offline and "where there is a network" in offline
+    assert "cannot send to http://127.0.0.1:9" in offline
     with Hub(forbidden=(REPO,)) as hub:
         output = pushed(run, code=2, HF_ENDPOINT=hub.endpoint, HF_TOKEN=TOKEN)
         assert "403: You have no write access" in output and not hub.files

@@ -13,7 +13,7 @@ from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.ledger import chain
 from pretrain.ledger.hashes import sum_words
-from pretrain.verify.records import Record, compare
+from pretrain.verify.records import LedgerRecord, compare
 from pretrain.verify.replay import Replay
 
 
@@ -108,7 +108,7 @@ def test_steps_that_a_run_has_jumped_over_are_not_replayed(folder):
         links = chain.extend(links, sum_words(batch.words))
     sums = list(replay_of(folder, jumped=jumps).sums(0, 25))
     assert [step for step, _ in sums] == there
-    record = Record(25, "row", links)
+    record = LedgerRecord(25, "row", links)
     assert compare([record], None, sums, ("sequences",)) == []
     unaware = replay_of(folder).sums(0, 25)
     assert compare([record], None, unaware, ("sequences",))[0].last == 25

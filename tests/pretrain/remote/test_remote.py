@@ -66,7 +66,7 @@ def test_what_does_not_pass_is_a_damaged_chunk_that_names_the_place(tiny_data, t
 
 
 @pytest.mark.parametrize(
-    "ranges, path, why", [(True, "nowhere.tar", "404"), (False, "manifest.json", "whole files only")]
+    "ranges, path, why", [(True, "nowhere.tar", "404"), (False, "manifest.json", "no ranges of bytes")]
 )
 def test_what_another_try_cannot_change_is_not_tried_again(tiny_data, ranges, path, why):
     with RangeServer(tiny_data, ranges=ranges) as server:

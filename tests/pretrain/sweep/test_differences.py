@@ -10,7 +10,7 @@ from sweep_helpers import entries_of, write_sweep
 from pretrain.common.errors import UserError
 from pretrain.sweep.differences import baseline_of, tasks_of, unpaired
 from pretrain.sweep.file import expand, read_sweep
-from pretrain.sweep.runs import Plan
+from pretrain.sweep.runs import SweepPlan
 from pretrain.sweep.table import collect, tabulate
 
 SEEDS = [1, 2, 3, 4, 5]
@@ -35,7 +35,7 @@ def plan_of(tmp_path, **tree):
     tree = {"columns": {"STS-B": "sts.STS-B"}, "seeds": SEEDS, "set": {"model.pooling": "mean"}} | tree
     path = write_sweep(tmp_path, **tree)
     sweep = read_sweep(path)
-    return sweep, Plan(expand(sweep, tmp_path, {}), sweep.seeds, tmp_path / "out", lambda run: None)
+    return sweep, SweepPlan(expand(sweep, tmp_path, {}), sweep.seeds, tmp_path / "out", lambda run: None)
 
 
 ROWS = {"base": {}, "better": {"set": {"train.lr": 1e-3}}, "same": {"set": {"train.lr": 2e-3}}}

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.shutdown import TERMINATE
 from pretrain.sweep.evaluations import EvaluatedModel, evaluate, metric, models_of
 from pretrain.sweep.file import expand, read_sweep
-from pretrain.sweep.runs import Plan, StopRequested
+from pretrain.sweep.runs import StopRequested, SweepPlan
 from pretrain.sweep.table import collect
 
 TASKS = {
@@ -71,7 +72,7 @@ def test_columns_may_be_of_what_a_run_started_from_and_of_where_a_row_is(tmp_pat
         of_start={"geometry-x": "--measure augmentation"},
     )
     sweep = read_sweep(path)
-    plan = Plan(expand(sweep, tmp_path, {}), [42], tmp_path / "out", lambda run: None)
+    plan = SweepPlan(expand(sweep, tmp_path, {}), [42], tmp_path / "out", lambda run: None)
     models = []
     for entry in plan.entries:
         finish(plan.chosen(entry)[0])
@@ -91,7 +92,7 @@ def test_two_starts_with_names_that_begin_alike_are_two_models(tmp_path):
         path = write_sweep(
             tmp_path, rows={"start": {"kind": "start"}}, set={"model.init": str(tmp_path / name)}
         )
-        plan = Plan(expand(read_sweep(path), tmp_path, {}), [42], tmp_path / "out", lambda run: None)
+        plan = SweepPlan(expand(read_sweep(path), tmp_path, {}), [42], tmp_path / "out", lambda run: None)
         (model,) = models_of(plan.entries[0], [], plan.out)
         assert model.model == str(tmp_path / name)
         folders.append(model.folder)
@@ -121,7 +122,8 @@ def test_a_request_to_stop_ends_an_evaluation_and_its_children(tmp_path, monkeyp
 
     started, printed = [Model("m", "mean", tmp_path), Model("n", "mean", tmp_path / "n")], []
     with pytest.raises(StopRequested):
-        evaluate(started, {"sts": ""}, environment={}, print_line=printed.append, check_for_stop=check)
+        trainer = SimpleNamespace(environment={}, print_line=printed.append, check_for_stop=check)
+        evaluate(started, {"sts": ""}, trainer)
     assert printed == ["[1/2] sts of m"]
     processes = [int((tmp_path / name).read_text()) for name in ("parent", "child")]
     wait_for(lambda: all(map(has_ended, processes)), [])
@@ -129,7 +131,7 @@ def test_a_request_to_stop_ends_an_evaluation_and_its_children(tmp_path, monkeyp
 
 def test_random_weights_are_no_model_to_start_from(tmp_path):
     entries = entries_of(tmp_path)
-    plan = Plan(entries, [42], tmp_path / "out", lambda run: None)
+    plan = SweepPlan(entries, [42], tmp_path / "out", lambda run: None)
     finish(plan.chosen(entries[0])[0])
     (model,) = models_of(entries[0], plan.chosen(entries[0]), plan.out)
     assert model.start is None and metric(model, "start.sts.STS-B") is None
@@ -137,7 +139,7 @@ def test_random_weights_are_no_model_to_start_from(tmp_path):
 
 def test_a_row_may_be_of_the_last_step(tmp_path):
     entries = entries_of(tmp_path, rows={"best": {}, "last": {"weights": "export"}})
-    plan = Plan(entries, [42], tmp_path / "out", lambda run: None)
+    plan = SweepPlan(entries, [42], tmp_path / "out", lambda run: None)
     finish(plan.chosen(entries[0])[0])  # one run for both
     (best,), (last,) = (models_of(entry, plan.chosen(entry), plan.out) for entry in entries)
     assert (best.run.folder / "export", best.run.folder / "best") == (Path(last.model), Path(best.model))

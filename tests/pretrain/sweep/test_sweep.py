@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -133,13 +134,11 @@ def test_evaluations_are_printed_one_by_one(tmp_path):
     models = [Model(f"runs/{name}", "mean", tmp_path / name) for name in "abb"]
     printed = []
     for _ in range(2):  # what has failed is tried again
-        evaluate(
-            models,
-            {"sts": "", "geometry": ""},
-            environment=dict(os.environ),
-            print_line=printed.append,
-            check_for_stop=lambda: None,
+        environment = dict(os.environ)
+        trainer = SimpleNamespace(
+            environment=environment, print_line=printed.append, check_for_stop=lambda: None
         )
+        evaluate(models, {"sts": "", "geometry": ""}, trainer)
     failed = "  FAILED (3): no such model"
     assert printed == [
         *("[1/4] sts of runs/a", failed, "[2/4] geometry of runs/a"),

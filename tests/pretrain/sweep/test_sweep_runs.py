@@ -5,7 +5,7 @@ import json
 from sweep_helpers import entries_of
 
 from pretrain.common.processes import failure_line
-from pretrain.sweep.runs import Plan, identity, run_of, unequal_inputs
+from pretrain.sweep.runs import SweepPlan, identity, run_of, unequal_inputs
 
 
 def point(tmp_path, **given):
@@ -67,7 +67,7 @@ def test_all_runs_of_a_sweep_share_one_choice_of_precision(tmp_path):
     """Each would measure for itself, and on a busy machine the seeds of one row would differ in
     arithmetic."""
     rows = {"auto": {}, "set": {"set": {"train.precision": "bf16"}}}
-    plan = Plan(entries_of(tmp_path, rows=rows), [1, 2, 3], tmp_path, lambda run: None)
+    plan = SweepPlan(entries_of(tmp_path, rows=rows), [1, 2, 3], tmp_path, lambda run: None)
     runs = [plan.resolve(task) for task in plan.tasks]
     files = [[word for word in run.words(run.folder) if "precision_file" in word] for run in runs]
     assert files[3:] == [[], [], []]
@@ -77,7 +77,7 @@ def test_all_runs_of_a_sweep_share_one_choice_of_precision(tmp_path):
 def test_rows_with_the_same_settings_share_a_run(tmp_path):
     rows = {"mean": {"pooling": "mean"}, "[CLS]": {"pooling": "cls"}, "other": {"set": {"train.lr": 1}}}
     entries = entries_of(tmp_path, rows=rows)
-    plan = Plan(entries, [1, 2], tmp_path, lambda run: None)
+    plan = SweepPlan(entries, [1, 2], tmp_path, lambda run: None)
     assert [(task.entry.name, task.seed) for task in plan.tasks] == [
         ("mean", 1),
         ("mean", 2),
@@ -95,7 +95,7 @@ def test_the_winner_of_a_search_is_trained_with_the_other_seeds(tmp_path):
         tmp_path, search={"train.lr": [1e-5, 2e-5, 3e-5]}, rows={"a": {}, "b": {"search": {}}}
     )
     scores = {}
-    plan = Plan(entries, [5, 6], tmp_path, lambda run: scores.get(run.config.train.lr))
+    plan = SweepPlan(entries, [5, 6], tmp_path, lambda run: scores.get(run.config.train.lr))
     kinds = [(task.entry.name, task.point, task.seed) for task in plan.tasks]
     assert kinds == [("a", 0, 5), ("a", 1, 5), ("a", 2, 5), ("b", 0, 5), ("b", 0, 6), ("a", None, 6)]
     assert plan.second == 5
@@ -112,7 +112,7 @@ def test_the_winner_of_a_search_is_trained_with_the_other_seeds(tmp_path):
 
 
 def test_runs_of_a_row_that_read_other_files_are_told_apart(tmp_path):
-    plan = Plan(entries_of(tmp_path, rows={"a": {}}), [5, 6, 7], tmp_path, lambda run: None)
+    plan = SweepPlan(entries_of(tmp_path, rows={"a": {}}), [5, 6, 7], tmp_path, lambda run: None)
     runs = plan.chosen(plan.entries[0])
     for run, table in zip(runs, "xxy"):
         assert unequal_inputs(runs) == []  # up to here they are the same

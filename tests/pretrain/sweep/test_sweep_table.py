@@ -7,7 +7,7 @@ import pytest
 from sweep_helpers import ROOT
 
 from pretrain.sweep.file import Sweep, expand, sweep_of
-from pretrain.sweep.runs import Plan
+from pretrain.sweep.runs import SweepPlan
 from pretrain.sweep.table import collect, columns_of, statistics_of, tabulate
 
 
@@ -40,7 +40,7 @@ def test_metrics_come_from_the_evaluations_files(tmp_path):
         {"title": "T", "recipe": str(recipe), "rows": {"one": {}}, "columns": columns}
     )
     entries = expand(tree, tmp_path, {})
-    plan = Plan(entries, [42], tmp_path, lambda run: None)
+    plan = SweepPlan(entries, [42], tmp_path, lambda run: None)
     run = plan.chosen(entries[0])[0]
     (run.folder / "report").mkdir(parents=True)
     (run.folder / "report" / "summary.json").write_text(
@@ -75,7 +75,7 @@ def test_metrics_come_from_the_evaluations_files(tmp_path):
 
 def test_a_start_that_stayed_the_best_is_named(tmp_path):
     tree = sweep_of(ROOT / "configs" / "simcse_micro.yaml")
-    plan = Plan(expand(tree, tmp_path, {}), [5, 6, 7], tmp_path, lambda run: None)
+    plan = SweepPlan(expand(tree, tmp_path, {}), [5, 6, 7], tmp_path, lambda run: None)
     for run, best in zip(plan.chosen(plan.entries[0]), (0, 20, 0)):
         (run.folder / "report").mkdir(parents=True)
         summary = {"steps": 40, "seconds": 2.0, "best_step": best}
@@ -90,6 +90,6 @@ def test_a_start_that_stayed_the_best_is_named(tmp_path):
 def test_a_row_without_runs_is_shown_empty(tmp_path):
     tree = sweep_of(ROOT / "configs" / "simcse_micro.yaml")
     table = tabulate(
-        collect(tree, Plan(expand(tree, tmp_path, {}), [1], tmp_path, lambda run: None), tmp_path)
+        collect(tree, SweepPlan(expand(tree, tmp_path, {}), [1], tmp_path, lambda run: None), tmp_path)
     )
     assert "| simcse_micro | ours, 0 of 1 seeds |  |" in table
