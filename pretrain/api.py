@@ -32,7 +32,7 @@ import yaml
 
 from augment.core.own_code import allow
 from pretrain.common.errors import UserError
-from pretrain.common.processes import finish
+from pretrain.common.processes import run_to_end
 from pretrain.common.run_folder import export_of, read_summary, require_run
 from pretrain.config.data import data_config
 from pretrain.config.recipe import DEFAULT_RECIPE, SHORT_FLAGS, load_config
@@ -126,7 +126,9 @@ class Run:
             given["eval_data"] = data
         module, written_as = ("evaluate", "eval.json") if name in SUITES else (name, f"{name}*.json")
         words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
-        finish(f"finetune.{module}", words, "The same call starts again, or continues what can be continued")
+        run_to_end(
+            f"finetune.{module}", words, "The same call starts it again, or continues it"
+        )
         newest = max(folder.glob(written_as), key=lambda path: path.stat().st_mtime_ns, default=None)
         if newest is None:
             raise UserError(f"{name} of {self.folder} wrote no figures; what it printed says why")
@@ -186,7 +188,7 @@ def prepare(
     words = [f"--out={os.fspath(out)}", f"--overwrite={_as_flag(overwrite)}"]
     words += [] if workers is None else [f"--workers={workers}"]
     with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as recipe:
-        finish("pretrain.prepare", [f"--config={recipe}", *words], "Start it again: it continues")
+        run_to_end("pretrain.prepare", [f"--config={recipe}", *words], "Start it again: it continues")
     return Path(out)
 
 
@@ -237,7 +239,7 @@ def train(
     # not what has a default: a dropout that was not given is the checkpoint's
     with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as file:
         try:
-            finish("pretrain.main", [f"--config={file}"], _CONTINUE)
+            run_to_end("pretrain.main", [f"--config={file}"], _CONTINUE)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"{config.run_folder} is stopped; train(..., resume='auto') continues"

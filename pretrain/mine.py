@@ -15,7 +15,7 @@ negative, which the library allows where a text is a candidate, too.
 
 import json
 import random
-import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -116,20 +116,15 @@ def main(
     opened = open_model(model, pooling, precision=precision)
     for prompt in (query_prompt, document_prompt):
         opened.require_own(prompt)
-    vectors = Vectors(
-        opened.without_prompt,
-        query_prompt or opened.query_prompt,
-        document_prompt or opened.document_prompt,
-    )
+    prompts = query_prompt or opened.query_prompt, document_prompt or opened.document_prompt
+    vectors = Vectors(opened.without_prompt, *prompts)
     triples = mine(labelled_pairs, candidates, vectors, options)
     if not triples:
         raise UserError(
             f"none of {len(labelled_pairs):,} pairs got a negative; loosen the limits, or add --corpus"
         )
     rows = [{name: row[name] for name in ("text", "positive", "negative")} for row in triples]
-    numbers: dict[Pair, int] = dict.fromkeys(labelled_pairs, 0)
-    for row in rows:
-        numbers[row["text"], row["positive"]] += 1
+    numbers = Counter((row["text"], row["positive"]) for row in rows)
     pairs_without = [pair for pair in labelled_pairs if not numbers[pair]]
     if unmatched == "keep":
         order = {pair: number for number, pair in enumerate(labelled_pairs)}
@@ -172,12 +167,8 @@ def read_pairs(sources: list[Source]) -> tuple[list[Pair], list[str]]:
     negatives: dict[str, None] = {}
     for task in plan_tasks(sources, records=True):
         for record in records(task, sources[task.source]):
-            fault = ""
-            if not record.texts[_POSITIVE]:
-                fault = "has no positive, a text that means the same; --positive-key names its column"
-            elif record.label is not None:
-                fault = "has a label; keep only the pairs that mean the same, and leave the column out"
-            if fault:
+            if not record.texts[_POSITIVE] or record.label is not None:
+                fault = "has a label" if record.texts[_POSITIVE] else "has no positive (--positive-key)"
                 raise UserError(f"{readers.where(task, record.position)}: the record {fault}")
             pairs[record.texts[_TEXT], record.texts[_POSITIVE]] = None
             further = (record.texts[_NEGATIVE], *record.texts[_FURTHER:])
@@ -197,10 +188,7 @@ class Vectors:
     """
 
     def __init__(
-        self,
-        encode: Callable[[Sequence[str]], np.ndarray],
-        query_prompt: str = "",
-        document_prompt: str = "",
+        self, encode: Callable[[Sequence[str]], np.ndarray], query_prompt: str = "", document_prompt: str = ""
     ):
         import torch
         from sentence_transformers.util import cos_sim, pairwise_cos_sim
@@ -282,9 +270,7 @@ def mine(
 
 
 def _quartiles(values: list[float]) -> dict[str, float]:
-    values = values * 2 if len(values) == 1 else values
-    quartiles = statistics.quantiles(values, n=4, method="inclusive")
-    return {f"{share}%": round(value, 4) for share, value in zip((25, 50, 75), quartiles)}
+    return {f"{share}%": round(float(np.percentile(values, share)), 4) for share in (25, 50, 75)}
 
 
 if __name__ == "__main__":

@@ -7,11 +7,9 @@ docs/planning.md says what is measured, what is computed, and how far off it may
     clearly plan --config C --gpus 64 --gpu a100-80 --data DATA --measured runs/NAME
 """
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 from rich.box import SIMPLE
@@ -23,11 +21,17 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
 from pretrain.config.run import Config
 from pretrain.data.manifest import MANIFEST
+from pretrain.estimate.formulas import (
+    USABLE,
+    BatchSize,
+    Layout,
+    ModelSize,
+    largest_micro_batch,
+    memory,
+    step_flops,
+)
 from pretrain.telemetry.formats import format_count
 from pretrain.telemetry.metrics_file import read_metrics
-
-if TYPE_CHECKING:
-    from pretrain.estimate.sizes import BatchSize, Layout, ModelSize
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -97,9 +101,7 @@ def plan(
     settings = load_config(config or DEFAULT_RECIPE, overrides)
     prepared = (settings.data_folder / MANIFEST).is_file()
     if {"data", "data.folder"} & overrides.keys() and not prepared:
-        raise UserError(
-            f"{settings.data_folder} holds no prepared data: leave out --data, or prepare it first"
-        )
+        raise UserError(f"{settings.data_folder} holds no prepared data: prepare it, or leave out --data")
     share = mfu if measured is None else utilisation_of(measured)
     # these import torch and transformers: seconds, so not for --help and wrong flags
     from pretrain.estimate.measure import PlannedTokenizer, measure_model
@@ -184,7 +186,6 @@ def sampled_batch(config: Config, tokenizer: Any) -> tuple[BatchSize, int]:
 def _batch_size(
     config: Config, longest: int, masked: float, predicted: float, tokens_per_view: float
 ) -> BatchSize:
-    from pretrain.estimate.sizes import BatchSize
     from pretrain.objectives import view_specs
 
     objective, parts = config.objective, config.objective.parts
@@ -206,7 +207,6 @@ def _batch_size(
 
 def layout_of(config: Config, ranks: int, zero: int) -> Layout:
     """Return how a run is spread over GPUs."""
-    from pretrain.estimate.sizes import Layout
     from pretrain.step.reduction import BUCKET
 
     zeros = config.deepspeed.get("zero_optimization", {})
@@ -222,8 +222,6 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
 
 def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> list[str]:
     """Return the memory of a rank, a part a line, at the recipe's ZeRO stage."""
-    from pretrain.estimate.formulas import memory
-
     layout = layout_of(config, ranks, config.train.zero)
     need = memory(model, batch, layout)
     lines = ["", f"memory per rank at ZeRO {layout.zero}, GB"]
@@ -245,8 +243,6 @@ def stage_table(
     config: Config, model: ModelSize, batch: BatchSize, ranks: int, capacity: float, flops_per_second: float
 ) -> Table:
     """Return a table with a row for each ZeRO stage that the run may have: all for AdamW, else 0 alone."""
-    from pretrain.estimate.formulas import USABLE, largest_micro_batch, memory, step_flops
-
     headings = ("ZeRO", "GB", "largest micro-batch", "s/step", "tokens/s", "run")
     table = Table(*headings, box=SIMPLE, pad_edge=False)
     for column in table.columns:

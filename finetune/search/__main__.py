@@ -26,7 +26,7 @@ from finetune.search.server import Searcher, listen, serve_until_interrupted
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
-from pretrain.common.typed_values import typed
+from pretrain.common.typed_values import parse_value
 from pretrain.config.data import Source, data_config
 from pretrain.data.manifest import MANIFEST
 from pretrain.prepare.sentences import sentences_of
@@ -171,7 +171,7 @@ def read_split(text: str) -> list[str]:
     """
     _refuse_prepared(text)
     faults, found = Faults(), dict[str, None]()
-    given = typed(text, list[Source], "--text")
+    given = parse_value(text, list[Source], "--text")
     try:
         sources = data_config({"sources": given}).sources
         for task in plan_tasks(sources):

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 STEP_FOLDER = re.compile(r"step-(\d{8,})(\.replaced)?")
-SET_ASIDE = re.compile(r"step-\d{8,}(\.replaced)?\.(damaged|abandoned)(-\d+)?")
+QUARANTINED = re.compile(r"step-\d{8,}(\.replaced)?\.(damaged|abandoned)(-\d+)?")
 TENSOR_FILE = re.compile(r"(?P<series>.+)-\d{5,}\.safetensors")
 FILE_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -83,9 +83,9 @@ def candidates(root: Path) -> list[Path]:
     return sorted(_named(root, STEP_FOLDER), key=lambda path: (-step_of(path), path.name))
 
 
-def set_aside_folders(root: Path) -> list[Path]:
-    """Return the checkpoints that `set_aside` has renamed."""
-    return sorted(_named(root, SET_ASIDE))
+def quarantined_folders(root: Path) -> list[Path]:
+    """Return the checkpoints that `quarantine` has renamed."""
+    return sorted(_named(root, QUARANTINED))
 
 
 def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
@@ -101,7 +101,7 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
         ) from None
 
 
-def set_aside(path: Path, why: Reason) -> Path:
+def quarantine(path: Path, why: Reason) -> Path:
     """Rename a checkpoint that must not be resumed from, and keep it; return its new path."""
     renamed, number = path.with_name(f"{path.name}.{why}"), 1
     while renamed.exists():
@@ -211,7 +211,7 @@ def choose(root: Path) -> Choice | None:
         damaged.append((path, problem))
         if problem.kind != "damaged":
             raise CheckpointError(f"checkpoint {path} {problem}. {problem.remedy}")
-    aside = set_aside_folders(root)
+    aside = quarantined_folders(root)
     if not damaged and not aside:
         return None
     listed = [f"\n  {path.name} {problem}" for path, problem in damaged] + [

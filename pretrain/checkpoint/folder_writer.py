@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pretrain.checkpoint.folder import FORMAT_VERSION, CheckpointError, candidates, set_aside, step_of
+from pretrain.checkpoint.folder import FORMAT_VERSION, CheckpointError, candidates, quarantine, step_of
 from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter
 from pretrain.common.files import (
     discard,
@@ -150,7 +150,7 @@ def remove_superfluous(newest: Path, retention: Retention) -> None:
     for path in older:
         if step_of(path) > step:
             try:
-                renamed = set_aside(path, "abandoned")
+                renamed = quarantine(path, "abandoned")
             except OSError as error:
                 logger.warning("could not rename %s: %s", path, error)
                 continue

@@ -5,7 +5,7 @@
     cli.run(check=check, fetch=fetch)    python -m package.module check ...
 
 Parameters before the `*` may be given as bare words, the others are flags. Annotations say how a text is read
-(`typed_values.typed`, then pydantic); a parameter annotated with a pydantic model stands for the model's
+(`parse_value`, then pydantic); a parameter annotated with a pydantic model stands for the model's
 fields, each a flag. Fire calls the function, this module checks the words first: fire takes a wrong flag for
 the next call, `subs,reorder` for a tuple and `2026_11` for a number.
 """
@@ -40,7 +40,7 @@ from pretrain.common.error_output import (
 from pretrain.common.errors import UserError
 from pretrain.common.files import is_of_disk, require_writable, require_writable_file
 from pretrain.common.program import program
-from pretrain.common.typed_values import default_text, meaning_of, nearest, type_name, typed, value_text
+from pretrain.common.typed_values import default_text, meaning_of, nearest, parse_value, type_name, value_text
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -132,15 +132,8 @@ class Command:
             else:
                 self.kinds[name] = kind
                 default = parameter.default
-                text = (
-                    "required"
-                    if default is parameter.empty
-                    else "none"
-                    if default == ""
-                    else value_text(default)
-                )
-                field = FieldInfo.from_annotation(kind)
-                meaning = meanings.get(name) or meaning_of(field)
+                text = "required" if default is parameter.empty else value_text(default) or "none"
+                meaning = meanings.get(name) or meaning_of(FieldInfo.from_annotation(kind))
                 self.flags[name] = Flag(name, type_name(kind), text, meaning)
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                     self.words.append(name)
@@ -149,11 +142,12 @@ class Command:
     @property
     def usage(self) -> str:
         """The line that shows how the command is written."""
-        words = [f"{name.upper()}..." if name not in self.flags else name.upper() for name in self.words]
-        words = [
-            word if self.flags.get(name, Flag("", "", "required", "")).default == "required" else f"[{word}]"
-            for name, word in zip(self.words, words)
-        ]
+        words = []
+        for name in self.words:
+            flag, word = self.flags.get(name), name.upper()
+            words.append(
+                f"{word}..." if flag is None else word if flag.default == "required" else f"[{word}]"
+            )
         needed = [
             f"{flag.typed_as} {flag.name.upper()}"
             for flag in self.flags.values()
@@ -258,7 +252,7 @@ class Command:
         return self.function(*positional, *words, **values, **texts)
 
     def _typed(self, name: str, text: str, kind: Any) -> Any:
-        value = typed(text, kind, f"--{name}")
+        value = parse_value(text, kind, f"--{name}")
         return tuple(filter(None, value)) if kind == Names else value
 
     def short_help(self) -> str:
@@ -314,12 +308,12 @@ def run(
         typed_as = program()
         chosen = commands.get(words[0]) if words else None
         if chosen is not None:
-            command: Command | None = Command(chosen, f"{typed_as} {words[0]}", keys(), first, more_help)
-            words = words[1:]
+            function, typed_as, words, others = chosen, f"{typed_as} {words[0]}", words[1:], {}
         else:
-            command = Command(function, typed_as, keys(), first, more_help) if function is not None else None
+            others = commands
+        command = None if function is None else Command(function, typed_as, keys(), first, more_help)
         if {"--help", "-h", "help", "--help=all"} & set(words):
-            print(_help(command, typed_as, commands if chosen is None else {}, words))
+            print(_help(command, typed_as, others, words))
         elif command is None:
             unknown = f"unknown command {words[0]!r}{nearest(words[0], commands)}" if words else "no command"
             raise UserError(f"{unknown}; write {typed_as} {'|'.join(commands)} ...")
@@ -349,10 +343,6 @@ def run(
 
 def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> Any:
     """Check the words, and have fire call the command with them."""
-    for word in words:
-        name = word.lstrip("-").split("=")[0]
-        if _is_flag(word) and name in commands and name not in command.flags:
-            raise UserError(f"{name} is a command, not a flag: {program()} {name} ...")
     bare = list(itertools.takewhile(lambda word: not _is_flag(word), words))
     too_many = len(bare) > len(command.words) and not command.takes_more_words and "/" not in bare[0]
     if too_many and (hint := nearest(bare[0], commands)):  # as `plna FILE`

@@ -60,7 +60,7 @@ def run_module(module: str, arguments: Sequence[str], what: str) -> None:
         raise UserError(f"{what} failed (exit {done.returncode}); {_ABOVE}")
 
 
-def finish(module: str, words: Sequence[str], again: str) -> None:
+def run_to_end(module: str, words: Sequence[str], again: str) -> None:
     """Run `python -m module words...` to its end, as `run_and_stream` does, or to that of its budget of time.
 
     Args:

@@ -85,13 +85,13 @@ def on_rank_zero(action: Callable[[], T]) -> T:
     return result
 
 
-def gathered(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
+def gathered(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
     """Return what every rank holds, by rank: picklable, and small. Collective.
 
     group: of all ranks; None: the default one.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [mine]
+        return [value]
     parts: list = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, mine, group=group)
+    dist.all_gather_object(parts, value, group=group)
     return parts

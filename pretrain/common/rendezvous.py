@@ -34,7 +34,7 @@ def join(backend: str, patience: float, seconds: float) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], _port(world)
     where, me = f"{address}:{port}", f"rank {rank} of {world}, on {socket.gethostname()}"
-    longer = "A longer wait: --train.rendezvous_seconds"
+    longer = "Look at their output. A longer wait: --train.rendezvous_seconds"
     with _print_while_waiting(f"{me}, waits for the other ranks at {where}"):
         end = time.monotonic() + patience
         try:
@@ -47,14 +47,13 @@ def join(backend: str, patience: float, seconds: float) -> None:
                     "--master_port 29501 pretrain/main.py ..."
                 ) from None
             raise UserError(
-                f"{me}: no answer from {where} within {patience:g} s ({reason}). Look at the output of rank "
-                f"0, and whether this machine reaches that address. {longer}"
+                f"{me}: rank 0 does not answer at {where} within {patience:g} s ({reason}). {longer}"
             ) from None
         if missing := _wait_for_all(store, rank, world, end):
             names = ", ".join(map(str, missing[:16])) + (" ..." if len(missing) > 16 else "")
             raise UserError(
                 f"{me}: after {patience:g} s {world - len(missing)} of {world} ranks have reached {where}; "
-                f"missing: rank{'s' * (len(missing) > 1)} {names}. Look at their output. {longer}"
+                f"missing: rank{'s' * (len(missing) > 1)} {names}. {longer}"
             )
         store.set_timeout(timedelta(seconds=seconds))
         try:

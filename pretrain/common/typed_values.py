@@ -79,7 +79,7 @@ def _refuse_large(number: int, where: str) -> None:
         raise UserError(f"{where}: {shown(number)} is too large: integers have at most 64 bits")
 
 
-def typed(text: str, kind: Any, flag: str) -> Any:
+def parse_value(text: str, kind: Any, flag: str) -> Any:
     """Return what `text`, typed behind a flag, means for a field of type `kind` (None: the field is unknown).
 
         mlp|none    none        -> "none"               int|none    none     -> None
@@ -92,24 +92,16 @@ def typed(text: str, kind: Any, flag: str) -> Any:
         integer of over 64 bits.
     """
     members = _members(kind)
-    own = {
-        value
-        for member in members
-        if typing.get_origin(member) is Literal
-        for value in typing.get_args(member)
-    }
-    own |= (
-        {"none", "None"}
-        if any(NONE_IS_A_VALUE in getattr(member, "__metadata__", ()) for member in members)
-        else set()
-    )
+    own = {value for m in members if typing.get_origin(m) is Literal for value in typing.get_args(m)}
+    if any(NONE_IS_A_VALUE in getattr(member, "__metadata__", ()) for member in members):
+        own |= {"none", "None"}
     if any(getattr(member, "__origin__", member) is Any for member in members):
         return None if text in {"none", "None"} - own else _any_value(text, flag)
     if type(None) in members and text in {"none", "None", "null"} - own:
         return None
     origins = {typing.get_origin(member) or member for member in members}
-    nested = bool(origins & {list, tuple, dict}) or any(
-        isinstance(o, type) and issubclass(o, BaseModel) for o in origins
+    nested = any(
+        isinstance(origin, type) and issubclass(origin, (list, tuple, dict, BaseModel)) for origin in origins
     )
     if nested and text[:1] in ("[", "{"):
         try:

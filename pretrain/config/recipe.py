@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from augment.core.errors import shortened, shown
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import default_text, faults, meaning_of, nearest, type_name, typed
+from pretrain.common.typed_values import default_text, faults, meaning_of, nearest, parse_value, type_name
 from pretrain.config.objectives import readers, unused
 from pretrain.config.run import SIZES, Config, TrainConfig
 from pretrain.config.validation import read_yaml, type_at
@@ -43,7 +43,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     Args:
         recipe: path of a YAML file, or name of one of ours (`find_recipe`), or None for the defaults.
         overrides: dotted key or short flag -> raw value (`{"train.lr": "1e-4", "aug": "del-word"}`). Strings
-            are read by the type of their field (`validation.typed`).
+            are read by the type of their field (`typed_values.parse_value`).
 
     Raises:
         UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of
@@ -183,7 +183,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
             )
         node = node[part]
     node[parts[-1]] = (
-        typed(value, type_at(Config, dotted), f"--{dotted}") if isinstance(value, str) else value
+        parse_value(value, type_at(Config, dotted), f"--{dotted}") if isinstance(value, str) else value
     )
 
 

@@ -20,7 +20,7 @@ from augment.core.pretrained import pretrained
 from pretrain.common.memory import rounded_rows
 from pretrain.config.run import Config
 from pretrain.data.microbatches import MicroBatch
-from pretrain.estimate.sizes import ModelSize
+from pretrain.estimate.formulas import ModelSize
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder
 from pretrain.model.kernels.native import VARIABLE

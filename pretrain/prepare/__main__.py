@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, Field
 
 from pretrain.common import cli
-from pretrain.common.typed_values import typed
+from pretrain.common.typed_values import parse_value
 from pretrain.config import named_data
 from pretrain.config.data import DataConfig, Source, data_config
 from pretrain.config.recipe import find_recipe
@@ -49,7 +49,7 @@ def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
     if "source" in data:
         data["sources"] = data.pop("source")
     fields = DataConfig.model_fields
-    tree |= {key: typed(text, fields[key].annotation, f"--{key}") for key, text in data.items()}
+    tree |= {key: parse_value(text, fields[key].annotation, f"--{key}") for key, text in data.items()}
     config = data_config(tree)
     if "sources" not in tree:
         print("no --source: this prepares 'embedded', the documentation of installed Python packages")

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch.distributed as dist
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import Reason, set_aside
+from pretrain.checkpoint.folder import Reason, quarantine
 from pretrain.checkpoint.folder_writer import Retention
 from pretrain.checkpoint.saver import Saver
 from pretrain.common.errors import UserError
@@ -171,7 +171,7 @@ def _export_best(folder: Path, progress: Progress, source: Path) -> bool:
         kind: Reason = "damaged" if exported is None else "abandoned"
         why = "is not a whole export" if exported is None else f"is of step {exported}"
         try:
-            finding = f"{why}, and is renamed to {set_aside(best, kind).name}"
+            finding = f"{why}, and is renamed to {quarantine(best, kind).name}"
         except OSError as error:
             raise UserError(f"cannot rename {best}, which {why}: {error.strerror}") from None
     if finding:

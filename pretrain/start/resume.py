@@ -18,7 +18,7 @@ from augment.core.errors import AugmentationError
 from augment.spec.grammar import loads_models
 from pretrain.checkpoint import folder as checkpoint_folder
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import Choice, candidates, set_aside, step_of
+from pretrain.checkpoint.folder import Choice, candidates, quarantine, step_of
 from pretrain.common.error_output import mark_printed, print_before_sending
 from pretrain.common.errors import UserError
 from pretrain.common.files import copy_tree, make_folder, replace_durably
@@ -78,7 +78,7 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
 
 
 def _require_no_run(checkpoints: Path) -> None:
-    if existing := [*candidates(checkpoints), *checkpoint_folder.set_aside_folders(checkpoints)]:
+    if existing := [*candidates(checkpoints), *checkpoint_folder.quarantined_folders(checkpoints)]:
         raise UserError(
             f"{checkpoints.parent} already holds a run ({existing[0].name}): resume it with --resume auto, "
             "or name another folder with --run"
@@ -135,7 +135,7 @@ def _set_others_aside(choice: Choice, step: int, checkpoints: Path) -> None:
                 passed.setdefault(path, ("abandoned", f"--resume {choice.path} takes an earlier one"))
     for path, (kind, why) in passed.items():
         try:
-            renamed = set_aside(path, kind)
+            renamed = quarantine(path, kind)
         except OSError as error:
             raise UserError(f"cannot rename {path}, to be passed over ({why}): {error.strerror}") from None
         said = f"renamed {path} to {renamed.name}: {why}. This run resumes from {choice.path.name}"
@@ -280,7 +280,7 @@ def roll_back(
     def set_later_aside() -> None:
         for path in candidates(folder):
             if step_of(path) > step_of(good):
-                set_aside(path, "abandoned")
+                quarantine(path, "abandoned")
 
     on_rank_zero(set_later_aside)
     telemetry.log(fault.step, {"rolled_back": progress.rollbacks[-1] | {"report": str(report)}})

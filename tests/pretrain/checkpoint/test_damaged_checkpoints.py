@@ -13,7 +13,7 @@ from run_helpers import command, curve, finish, records, start
 from safetensors.torch import save_file
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import SET_ASIDE, choose
+from pretrain.checkpoint.folder import QUARANTINED, choose
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -200,6 +200,6 @@ def test_resuming_from_a_named_checkpoint_keeps_the_later_ones_and_takes_none_of
     assert "of another run" in output and "--run" in output
     later = [path.name for path in sorted((run / "checkpoints").glob("step-*"))[1:]]
     resume(tiny_data, run, how=str(run / "checkpoints" / "step-00000003"))
-    kept = {path.name for path in (run / "checkpoints").iterdir() if SET_ASIDE.fullmatch(path.name)}
+    kept = {path.name for path in (run / "checkpoints").iterdir() if QUARANTINED.fullmatch(path.name)}
     assert kept == {f"{name}.abandoned" for name in later}
     assert curve(run) == curve(whole) and records(run)

@@ -11,7 +11,7 @@ from export_helpers import make_run
 from run_helpers import fork, status_of
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import choose, set_aside
+from pretrain.checkpoint.folder import choose, quarantine
 from pretrain.checkpoint.folder_writer import FolderWriter
 from pretrain.checkpoint.tensor_file import TensorEntry
 from pretrain.common.files import replace_durably
@@ -159,10 +159,10 @@ def test_two_writers_of_one_file_leave_one_of_both_whole(tmp_path):
 
 def test_setting_aside_is_synced(saved, monkeypatch):
     calls = Calls(monkeypatch)
-    there = set_aside(saved / "step-00000003", "damaged")
+    there = quarantine(saved / "step-00000003", "damaged")
     assert calls.synced(there.parent, calls.made) and there.name == "step-00000003.damaged"
     os.rename(saved / "step-00000002", saved / "step-00000003")
-    assert set_aside(saved / "step-00000003", "damaged").name == "step-00000003.damaged-2"
+    assert quarantine(saved / "step-00000003", "damaged").name == "step-00000003.damaged-2"
 
 
 def test_a_checkpoint_comes_before_the_one_that_it_replaces(saved):

@@ -209,7 +209,6 @@ def test_sub_commands(call):
         code, _, error = call(*words, function=None, check=check)
         assert code == 2 and said in error
     assert "unknown command 'chekc'; did you mean check?" in call("chekc", "d", check=check)[2]
-    assert "check is a command, not a flag" in call("x", "--check", check=check)[2]
     for function in (None, example):
         assert "check  Check a folder" in call("--help", function=function, check=check)[1]
     assert "check EVAL_DATA" in call("check", "--help", function=None, check=check)[1]

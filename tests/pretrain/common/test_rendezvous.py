@@ -42,7 +42,10 @@ def test_all_meet_and_collectives_have_the_time_of_the_run():
 
 @pytest.mark.parametrize(
     "rank,needle",
-    [(0, "1 of 3 ranks have reached {where}; missing: ranks 1, 2."), (2, "no answer from {where}")],
+    [
+        (0, "1 of 3 ranks have reached {where}; missing: ranks 1, 2."),
+        (2, "0 does not answer at {where}"),
+    ],
 )
 def test_a_rank_alone_says_who_is_missing_in_time(rank, needle):
     port = free_port()
@@ -87,7 +90,7 @@ def test_a_port_that_is_none_is_said_at_once_and_is_no_matter_of_waiting(rank, p
     process = start(rank, 2, port, 60.0)
     output = process.communicate()[0]
     assert process.returncode == 2 and f"MASTER_PORT is {port!r}" in output and "1 to 65535" in output, output
-    assert "no answer from" not in output and "rendezvous_seconds" not in output and "Traceback" not in output
+    assert "not answer" not in output and "rendezvous_seconds" not in output and "Traceback" not in output
 
 
 def test_a_rank_alone_takes_any_port():

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from pretrain.cache import __main__ as cache_command
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import NONE_IS_A_VALUE, typed
+from pretrain.common.typed_values import NONE_IS_A_VALUE, parse_value
 from pretrain.config.data import DataConfig, Source
 from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
@@ -52,18 +52,18 @@ def test_every_choice_and_every_null_can_be_typed(model, key, kind):
         for value in typing.get_args(member)
     ]
     for choice in choices:
-        assert typed(str(choice), kind, key) == choice
+        assert parse_value(str(choice), kind, key) == choice
     if type(None) in members:
         own_none = "none" in choices or any(
             NONE_IS_A_VALUE in getattr(member, "__metadata__", ()) for member in members
         )
-        assert typed("null", kind, key) is None
-        assert typed("none", kind, key) == ("none" if own_none else None)
+        assert parse_value("null", kind, key) is None
+        assert parse_value("none", kind, key) == ("none" if own_none else None)
     elif (
         kind is not str and "none" not in choices and kind is not Path and typing.get_origin(kind) is not dict
     ):
         with pytest.raises(ValueError):  # a field that has no null says so, and what was typed
-            assert TypeAdapter(kind).validate_python(typed("none", kind, key)) != "none"
+            assert TypeAdapter(kind).validate_python(parse_value("none", kind, key)) != "none"
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,6 @@ def test_a_flag_that_is_no_yaml_is_one_message(given):
 
 def test_a_list_of_mappings_that_is_no_yaml_is_no_path():
     with pytest.raises(UserError, match=r"--source is not YAML: .*expected ',' or '}'"):
-        typed('[{source: "a.jsonl" text_key: body}]', list[Source], "--source")
-    assert typed("[ab]*.txt", list[Source], "--source") == "[ab]*.txt"
-    assert typed("[ab", list[Source], "--source") == "[ab"
+        parse_value('[{source: "a.jsonl" text_key: body}]', list[Source], "--source")
+    assert parse_value("[ab]*.txt", list[Source], "--source") == "[ab]*.txt"
+    assert parse_value("[ab", list[Source], "--source") == "[ab"

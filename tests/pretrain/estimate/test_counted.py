@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from run_helpers import finish, start
 
-from pretrain.estimate.formulas import memory
-from pretrain.estimate.sizes import BatchSize, Layout, ModelSize
+from pretrain.estimate.formulas import BatchSize, Layout, ModelSize, memory
 from pretrain.plan import WIRE
 
 WORKER = Path(__file__).with_name("counting_worker.py")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pretrain.estimate import formulas
-from pretrain.estimate.sizes import BatchSize, Layout, ModelSize
+from pretrain.estimate.formulas import BatchSize, Layout, ModelSize
 
 MODEL = ModelSize(
     trained=1_000_000,

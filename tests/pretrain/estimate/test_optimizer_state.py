@@ -8,9 +8,8 @@ from encoder_helpers import make_encoder, make_tokenizer
 from exactness_worker import FakeTokenizer
 
 from pretrain.config.recipe import validate_config
-from pretrain.estimate.formulas import checkpoint_bytes, memory
+from pretrain.estimate.formulas import BatchSize, Layout, checkpoint_bytes, memory
 from pretrain.estimate.measure import architecture, measure_model
-from pretrain.estimate.sizes import BatchSize, Layout
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
 from pretrain.step.model import SentenceModel

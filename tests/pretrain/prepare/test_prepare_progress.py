@@ -6,7 +6,7 @@ import time
 import pytest
 
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import typed
+from pretrain.common.typed_values import parse_value
 from pretrain.config.data import DataConfig, Source, data_config
 from pretrain.prepare.progress import Display, Stage
 from pretrain.prepare.run import prepare
@@ -39,7 +39,7 @@ def test_a_missing_text_key_is_answered_by_the_flag_that_sets_it(tmp_path, unit)
     with pytest.raises(UserError, match=r"id, message.*Set its text_key: --source") as refused:
         prepare(DataConfig(sources=[ignoring], unit=unit), tmp_path / "out", **where)
     value = str(refused.value).split("--source '")[1].split("'")[0].replace("FIELD", "message")
-    sources = data_config({"sources": typed(value, list[Source], "--source")}).sources
+    sources = data_config({"sources": parse_value(value, list[Source], "--source")}).sources
     assert sources == [Source(source=str(rows), text_key="message")]
 
     named = ignoring.model_copy(update={"text_key": "message"})
