@@ -27,7 +27,6 @@ from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import export_of, read_summary
 from pretrain.config import recipe as recipes
-from pretrain.config.run import Config
 
 _OURS = (
     *("data", "data.folder", "run", "folder", "resume", "checkpoint.resume", "model.init"),
@@ -72,7 +71,11 @@ def main(
     from pretrain.start.encoder import adopt_interface
 
     adopt_interface(settings)
-    _require_benchmarks(settings)
+    if settings.evaluate.sts is not None:  # as training would refuse it, after the text is prepared
+        from finetune.sts.scores import StsEvaluator
+        from pretrain.start.evaluation import require_sts
+
+        require_sts(settings, StsEvaluator(settings.evaluate.sts))
     ours = ("data", "config.yaml")
     if out.is_dir() and any(out.glob("[!.]*")) and not any((out / name).exists() for name in ours):
         raise UserError(f"{out} holds something else; choose another --out")
@@ -115,15 +118,6 @@ def check_start(init: str) -> int:
         raise UserError(f"--init {init}: {error}") from None
     own = None if modules is None else modules.interface.max_length
     return min(longest, own or longest)
-
-
-def _require_benchmarks(settings: Config) -> None:
-    """Refuse a named folder that has no benchmarks, as training would after the text is prepared."""
-    if settings.evaluate.sts is not None:
-        from finetune.sts.scores import StsEvaluator
-        from pretrain.start.evaluation import require_sts
-
-        require_sts(settings, StsEvaluator(settings.evaluate.sts))
 
 
 def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> None:

@@ -126,9 +126,7 @@ class Run:
             given["eval_data"] = data
         module, written_as = ("evaluate", "eval.json") if name in SUITES else (name, f"{name}*.json")
         words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
-        run_to_end(
-            f"finetune.{module}", words, "The same call starts it again, or continues it"
-        )
+        run_to_end(f"finetune.{module}", words, "The same call starts it again, or continues it")
         newest = max(folder.glob(written_as), key=lambda path: path.stat().st_mtime_ns, default=None)
         if newest is None:
             raise UserError(f"{name} of {self.folder} wrote no figures; what it printed says why")

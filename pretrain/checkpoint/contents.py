@@ -16,6 +16,7 @@ from pretrain.common.program import DISTRIBUTION, own_version
 
 PARAMETERS, BUFFERS = "parameters", "buffers"
 _ALIGNED = 64  # bytes; a multiple of every dtype's size
+_COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,10 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
     for name, parameter in view.named_parameters():
         for key, number in view.scalars(parameter).items():
             scalars.setdefault(key, {})[name] = number
+    versions = {"python": platform.python_version(), DISTRIBUTION: own_version()}
+    for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
     return {
         "series": counts,
         "aliases": view.aliases(),
@@ -146,7 +151,7 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
         "lr_scheduler": None,  # rates are a function of the step, and the loss scale is the trainer's
         "loss_scale": [],
         "counters": {name: int(getattr(engine, name)) for name in _COUNTERS if hasattr(engine, name)},
-        "versions": _versions(),
+        "versions": versions,
     }
 
 
@@ -162,17 +167,6 @@ def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
                 "config": json.loads(part.config.to_json_string(False)),
             }
     return None
-
-
-_COUNTERS = ("global_steps", "global_samples", "skipped_steps")
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), DISTRIBUTION: own_version()}
-    for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
 
 
 def restore_engine(engine, view: EngineState, content: dict[str, Any]) -> None:

@@ -134,10 +134,6 @@ class Retention:
     every: int = 0
     steps: frozenset[int] = frozenset()
 
-    def spares(self, step: int) -> bool:
-        """Return whether the checkpoint of a step stays however old it is."""
-        return step in self.steps or (self.every > 0 and step % self.every == 0)
-
 
 def remove_superfluous(newest: Path, retention: Retention) -> None:
     """Remove what the new checkpoint makes superfluous. Failing to is a warning: the new one is good."""
@@ -159,7 +155,9 @@ def remove_superfluous(newest: Path, retention: Retention) -> None:
                 path,
                 renamed.name,
             )
-    earlier = [path for path in older if step_of(path) < step and not retention.spares(step_of(path))]
+    every, steps = retention.every, retention.steps
+    stays = {s for s in map(step_of, older) if s in steps or (every and s % every == 0)}
+    earlier = [path for path in older if step_of(path) < step and step_of(path) not in stays]
     doomed = [path for path in older if step_of(path) == step] + earlier[retention.newest - 1 :]
     for path in doomed:
         hidden = path.with_name(f".old-{path.name}")

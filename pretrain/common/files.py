@@ -49,12 +49,6 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def fsync_tree(folder: Path) -> None:
-    """Make `folder`, and all files and folders under it, durable."""
-    for path in [*folder.rglob("*"), folder]:
-        fsync_folder(path)  # the same calls sync a file
-
-
 def make_folder(folder: Path) -> None:
     """Make a folder, and those above it, unless it is there; the names of new ones are durable."""
     folder = Path(folder)
@@ -75,7 +69,8 @@ def put_in_place(hidden: Path, folder: Path) -> None:
     exchange two names (NFS), there is an instant without either, and `recover` mends a kill in it.
     """
     require_in_place(folder)
-    fsync_tree(hidden)
+    for path in [*hidden.rglob("*"), hidden]:
+        fsync_folder(path)  # the same calls sync a file
     recover(folder)
     if not folder.exists():
         os.rename(hidden, folder)

@@ -79,9 +79,16 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         model = SentenceModel(encoder, build_objective(_alone(config), encoder, tokenizer, labels))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     matrices = _elements_of_muon(config, model)
-    if _has_discriminator(config):  # a second encoder that is trained, without its masked-language head
+    parts, diffcse, guide = config.objective.parts, config.objective.diffcse, 0
+    if (
+        "diffcse" in parts and diffcse.replaced_token_weight > 0
+    ):  # a second encoder is trained, without its head
         counts += [(p.numel(), True) for p in encoder.lm.base_model.parameters()]
         matrices += _elements_of_muon(config, encoder.lm.base_model)
+    if (source := config.objective.guide) is not None:
+        with torch.device("meta"):
+            guiding = build_encoder(architecture_of(pretrained(AutoConfig, source)), tokenizer)
+        guide = sum(parameter.numel() for parameter in guiding.parameters())
     trained = sum(count for count, has_gradient in counts if has_gradient)
     zero = config.deepspeed.get("zero_optimization", {})
     persistent = int(zero.get("stage3_param_persistence_threshold", PERSISTENT))
@@ -102,16 +109,8 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         masked_bytes=HEAD_BYTES * encoder.hidden_size,
         token_flops=flops.forward([length]) / length,
         masked_flops=flops.per_masked_token,
-        guide=_parameters_of_guide(config, tokenizer),
+        guide=guide,
     )
-
-
-def _parameters_of_guide(config: Config, tokenizer: Any) -> int:
-    if (source := config.objective.guide) is None:
-        return 0
-    with torch.device("meta"):
-        guide = build_encoder(architecture_of(pretrained(AutoConfig, source)), tokenizer)
-    return sum(parameter.numel() for parameter in guide.parameters())
 
 
 def _elements_of_muon(config: Config, module: nn.Module) -> int:
@@ -128,10 +127,6 @@ def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceE
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     return encoder
-
-
-def _has_discriminator(config: Config) -> bool:
-    return "diffcse" in config.objective.parts and config.objective.diffcse.replaced_token_weight > 0
 
 
 def _alone(config: Config) -> Config:

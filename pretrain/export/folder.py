@@ -77,7 +77,8 @@ def export(
     if out is None and is_export(chosen):
         return chosen
     out = Path(out) if out is not None else run / "export"
-    _check_replaceable(out)
+    if out.exists() and not is_export(out) and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not an export of this program; choose another --out.")
     if trial is not None:
         out = trial / out.name
     hidden = out.with_name(f".{out.name}.tmp")
@@ -147,11 +148,6 @@ def find_source(source: Path, step: str) -> tuple[Path, Path]:
 def is_export(folder: Path) -> bool:
     """Return whether a folder is an export of this program, whole or damaged; `export` replaces no other."""
     return (folder / MARK).is_file()
-
-
-def _check_replaceable(out: Path) -> None:
-    if out.exists() and not is_export(out) and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not an export of this program; choose another --out.")
 
 
 def _keep_times(hidden: Path, out: Path) -> None:

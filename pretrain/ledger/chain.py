@@ -39,7 +39,10 @@ def extend(ledger: Mapping[str, Any], sums: Sequence[int]) -> Ledger:
     False
     """
     last = sums_in_hexadecimal(sums)
-    links = {kind: _link(ledger[kind], last[kind]) for kind in KINDS}
+    links = {
+        kind: hashlib.blake2b(bytes.fromhex(ledger[kind] + last[kind]), digest_size=16).hexdigest()
+        for kind in KINDS
+    }
     return {"since": ledger["since"], **links, "last": last}
 
 
@@ -54,7 +57,3 @@ def sums_in_hexadecimal(sums: Sequence[int]) -> dict[str, str]:
 def of_row(ledger: Mapping[str, Any]) -> Ledger:
     """Return what a row of metrics says of the ledger: since when, and the links."""
     return {"since": ledger["since"], **{kind: ledger[kind] for kind in KINDS}}
-
-
-def _link(before: str, of_step: str) -> str:
-    return hashlib.blake2b(bytes.fromhex(before + of_step), digest_size=16).hexdigest()

@@ -125,9 +125,9 @@ class Ending:
             status: EXIT_REQUEUE asks for another start, and becomes 1 where this one has made no progress.
             printed: what happened has been printed. complete: `what` says what is safe and what to type.
         """
-        unknown: tuple[int, str] | None = (-1, "")
-        newest = call_with_timeout(lambda: newest_checkpoint(self.run_folder), 10.0, unknown)
-        status, after = self._what_next(newest, status)
+        unknown: list[Path] | None = None
+        checkpoints = call_with_timeout(lambda: candidates(self.run_folder / "checkpoints"), 10.0, unknown)
+        status, after = self._what_next(checkpoints, status)
         text = what if complete else f"{what}\n{after}"
         content = f"{status}\n{text}\n".encode()
         call_with_timeout(lambda: replace_durably(self.folder / END, content), 10.0, None)
@@ -135,18 +135,21 @@ class Ending:
             print_error(UserError(after if printed else text))
         return status
 
-    def _what_next(self, newest: tuple[int, str] | None, status: int) -> tuple[int, str]:
-        """Return the status, and the lines that say what is safe and what to type."""
-        safe, again = "", "the same command with --resume auto"
-        if newest is None:
-            safe = f"nothing: {self.run_folder} has no checkpoint yet"
-        elif newest[0] < 0:
+    def _what_next(self, checkpoints: list[Path] | None, status: int) -> tuple[int, str]:
+        """Return the status, and the lines that say what is safe and what to type.
+
+        checkpoints: the newest first; None: they cannot be listed.
+        """
+        again = "the same command with --resume auto"
+        if checkpoints is None:
             safe = f"the checkpoints in {self.run_folder}, which cannot be listed now"
+        elif checkpoints:
+            safe = f"{checkpoints[0]}: the run as it was after step {step_of(checkpoints[0])}"
         else:
-            safe = f"{newest[1]}: the run as it was after step {newest[0]}"
+            safe = f"nothing: {self.run_folder} has no checkpoint yet"
         if status != EXIT_REQUEUE:
             then = f"deal with the reason above, then {again}"
-        elif newest is not None and (newest[0] < 0 or newest[0] > self.start_step):
+        elif checkpoints is None or (checkpoints and step_of(checkpoints[0]) > self.start_step):
             then = (
                 f"this may pass (exit status {status}). slurm/pretrain_clear.sh starts the job again by "
                 f"itself; otherwise {again}"
@@ -190,15 +193,6 @@ def read_verdict(run_folder: Path) -> Verdict | None:
         return Verdict(int(status), text.rstrip())
     except (OSError, ValueError):
         return None
-
-
-def newest_checkpoint(run_folder: Path) -> tuple[int, str] | None:
-    """Return the newest checkpoint's step and path; None: there is none; a step of -1: it cannot be read."""
-    try:
-        paths = candidates(run_folder / "checkpoints")
-    except UserError:
-        return -1, ""
-    return (step_of(paths[0]), str(paths[0])) if paths else None
 
 
 def call_with_timeout(action: Callable[[], T], seconds: float, otherwise: T) -> T:
