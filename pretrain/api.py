@@ -58,9 +58,6 @@ class Run:
 
     Args:
         folder: with the config.yaml that a training writes when it starts.
-
-    Raises:
-        UserError: the folder is not that of a run.
     """
 
     folder: Path
@@ -76,9 +73,6 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """What a finished run says of itself: its scores at the start, the best and the last step, its steps,
         tokens and seconds, and the sha256 of its weights (report/summary.json).
-
-        Raises:
-            UserError: the run is not finished.
         """
         if (summary := read_summary(self.folder)) is None:
             raise UserError(f"{self.folder} is not finished; train it again with resume='auto'")
@@ -296,9 +290,6 @@ def overrides_of(changes: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> overrides_of({"train": {"lr": 0.1}, "model.layers": 2, "aug": "none"})
     {'train.lr': 0.1, 'model.layers': 2, 'aug': 'none'}
-
-    Raises:
-        UserError: a key is given two different values.
     """
     flat: dict[str, Any] = {}
     given: dict[str, tuple[str, Any]] = {}  # key -> the name that it was given by, and its value

@@ -44,9 +44,6 @@ def inspect(
         rank, world_size: whose share of the global batch.
         split: train or heldout.
         overrides: any key of the configuration, as for training.
-
-    Raises:
-        UserError: a flag, the configuration, or the data is wrong.
     """
     if rank >= world_size:
         raise UserError(f"--rank {rank} of --world-size {world_size}: ranks count from 0 to {world_size - 1}")

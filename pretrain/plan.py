@@ -90,9 +90,6 @@ def plan(
         peak: TFLOP/s of a GPU at bfloat16 products, without sparsity; none: the table's.
         memory: GB of a GPU; none: the table's.
         overrides: any key of the configuration, as for training.
-
-    Raises:
-        UserError: a flag, the configuration, or the data is wrong.
     """
     if mfu is not None and measured is not None:
         raise UserError("--mfu and --measured both say what share of the peak is reached: give one of them")
@@ -141,11 +138,7 @@ def plan(
 
 
 def utilisation_of(run: Path) -> float:
-    """Return the share of the peak that a run's steps reached, with repeated work: the median of its rows.
-
-    Raises:
-        UserError: the folder has no metrics, or they have no `hfu`.
-    """
+    """Return the share of the peak that a run's steps reached, with repeated work: the median of its rows."""
     rates = [row["hfu"] for row in read_metrics(run / "metrics.jsonl") if row.get("hfu")]
     if not rates:
         raise UserError(f"--measured {run}: {run / 'metrics.jsonl'} has no row with hfu; give --mfu")

@@ -26,9 +26,6 @@ def require_no_credentials(text: str, place: str) -> None:
     """Refuse a text with a URL that holds credentials; `place` says where it was given.
 
     Everything of a configuration is written down: in the run folder, in exports and what is uploaded.
-
-    Raises:
-        UserError: the text holds some; the message shows none of it.
     """
     if _SECRET.search(text):
         raise UserError(

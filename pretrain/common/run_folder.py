@@ -49,9 +49,6 @@ def export_of(source: str) -> str:
 
     A ~ is expanded. One rule wherever a run is named: papers report the checkpoint that was best on dev, and
     best/ is that one. The last one is RUN/export.
-
-    Raises:
-        UserError: a run has neither.
     """
     source = os.path.expanduser(source)
     if not is_run(source):

@@ -282,11 +282,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
 
 
 def read_policy(folder: str | Path) -> dict[str, Any] | None:
-    """Read an export's clear.json ("pooling", "step", "recipe" ...); None: the folder is no export.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Read an export's clear.json ("pooling", "step", "recipe" ...); None: the folder is no export."""
     path = Path(folder) / MARK
     if not path.is_file():
         return None

@@ -27,9 +27,6 @@ class Upload:
     """What goes to the hub: the files of an export, and its card.
 
     Of local paths in the recipe only the last name goes: a folder may name a person.
-
-    Raises:
-        UserError: `repo` is not OWNER/NAME, or the folder lacks a file of an export.
     """
 
     def __init__(self, export: Path, repo: str, report: Path) -> None:

@@ -147,11 +147,7 @@ def unpooled_prompts(interface: Interface, tokenizer: Any) -> list[np.ndarray]:
 
 
 def read_modules(source: str) -> Modules | None:
-    """Read the modules of a folder or hub name; None: it has no modules.json, or the hub does not answer.
-
-    Raises:
-        UserError: its files are damaged.
-    """
+    """Read the modules of a folder or hub name; None: it has no modules.json, or the hub does not answer."""
     try:
         listed = _content(source, "modules.json")
         if listed is None:

@@ -299,11 +299,7 @@ def mirror(url: str, folder: Path, cache_bytes: int, retries: Retries | None = N
 
 
 def chunks_of(folder: Path) -> RemoteChunks | None:
-    """Return what reads the chunks of a mirror; None of a folder that is none.
-
-    Raises:
-        UserError: its remote.json is damaged.
-    """
+    """Return what reads the chunks of a mirror; None of a folder that is none."""
     file = folder / REMOTE
     if not file.is_file():
         return None

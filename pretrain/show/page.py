@@ -71,9 +71,6 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
     Args:
         sentences: how many training sentences are searched.
         queries: what to look for; none: held-out sentences.
-
-    Raises:
-        UserError: the run is not finished, or its data or its start is gone.
     """
     config = load_config(run / "config.yaml", {})
     tokenizer = load_tokenizer(config.data_folder / "tokenizer")

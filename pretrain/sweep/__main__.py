@@ -116,9 +116,6 @@ def rows_named(typed: str, names: Sequence[str]) -> list[str]:
 
     >>> rows_named("b,C", ["a", "a + b, 5%", "c"]), rows_named("a", ["a", "a + b, 5%"])
     (['a + b, 5%', 'c'], ['a'])
-
-    Raises:
-        UserError: no name holds a word.
     """
     if typed in names:
         return [typed]
@@ -149,9 +146,6 @@ class SweepWork:
     Args:
         seeds: only so many.
         quick: neither evaluate nor comment.
-
-    Raises:
-        UserError: the file, a flag or a row is wrong.
     """
 
     def __init__(
@@ -202,11 +196,7 @@ class SweepWork:
         return LIGHT | {name: known[name] for name in names}
 
     def _score(self, run: SweepRun) -> float | None:
-        """Return the figure of a run that decides a search; None: the run is not finished, or not evaluated.
-
-        Raises:
-            UserError: the run is finished and was not evaluated on STS-B dev, which decides.
-        """
+        """Return the figure of a run that decides a search; None: it is not finished, or not evaluated."""
         sweep = self.sweep
         if run.summary is None:
             return None

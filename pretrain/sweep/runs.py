@@ -343,9 +343,6 @@ class Trainer:
 
         Args:
             folder: of the run, where its stop file goes.
-
-        Raises:
-            UserError: the launcher cannot be started.
         """
         try:
             child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)

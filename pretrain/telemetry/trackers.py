@@ -202,11 +202,7 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {"trackio": Trackio, "wandb": Wandb
 
 
 def require_trackers(names: Iterable[str]) -> None:
-    """Check that the packages of the trackers are installed; import none of them.
-
-    Raises:
-        UserError: one is not.
-    """
+    """Check that the packages of the trackers are installed; import none of them."""
     for name in set(names) & TRACKERS.keys():
         found = importlib.util.find_spec(name)
         # a folder named wandb/ where the command was started is found too, as a package without a file

@@ -52,9 +52,6 @@ def verify(
         workers: processes that make views; default: one for each core.
         overrides: from, to: the first and the last step; and any key of the configuration, as --data where
             the data lies elsewhere now.
-
-    Raises:
-        UserError: the folder holds no run, or records nothing; its data is not there.
     """
     span = {name: _step(name, overrides.pop(name, None)) for name in ("from", "to")}
     if out is not None and not seen:

@@ -61,11 +61,7 @@ class Recorded:
 
 
 def read_records(run: Path) -> Recorded:
-    """Read the records of a run.
-
-    Raises:
-        UserError: the folder holds no run, or none of its places can be read.
-    """
+    """Read the records of a run."""
     require_run(run)
     rows = [
         (row["step"], "row", row.get("ledger"))
