@@ -150,21 +150,17 @@ def compiled() -> Findings:
     from pretrain.model.kernels.native import available
 
     todo = "install a C++17 compiler and Python's headers, then `pip install --force-reinstall --no-deps .`"
-    if native is None:
-        yield Finding("note", "text augmentation runs in Python: same results, many times slower", todo)
-    if (instructions := available()) is None:
-        yield Finding("note", "CPU layers run in plain torch: same results but for rounding, slower", todo)
+    instructions = available()
     if native is not None and instructions is not None:
         yield Finding("ok", f"text augmentation and CPU layers are compiled; they use {instructions} here")
+    else:
+        yield Finding("note", "text augmentation or CPU layers are not compiled: they are slower", todo)
 
 
 def parser() -> Findings:
     """Load the dependency parser that CLEAR_PARSER names, and parse a sentence."""
-    name = os.environ.get(PARSER, "")
-    if not name:
-        todo = (
-            f"{PARSER}=NAME_OR_FOLDER names a spaCy pipeline; only augmentations that rewrite text need one"
-        )
+    if not (name := os.environ.get(PARSER, "")):
+        todo = f"{PARSER}=NAME_OR_FOLDER names a spaCy pipeline, for augmentations that rewrite text"
         yield Finding("note", "no dependency parser is named", todo)
         return
     from augment.core.errors import AugmentationError
@@ -247,21 +243,14 @@ def meeting() -> Findings:
     gpus = torch.cuda.device_count()
     backend, ranks = ("nccl", gpus) if gpus > 1 else ("gloo", 2)
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": python_path()}
+    words, pipe = [sys.executable, "-c", _MEET, backend, str(ranks)], subprocess.PIPE
     process = subprocess.Popen(
-        [sys.executable, "-c", _MEET, backend, str(ranks)],
-        env=os.environ | place,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        words, env=os.environ | place, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
     try:
         output, errors = process.communicate(timeout=_MEETING_SECONDS)
     except subprocess.TimeoutExpired:
-        todo = (
-            "a firewall between ports of this machine, or a name that does not lead to it: "
-            "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME name the network interface"
-        )
+        todo = "check the firewall; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the network interface"
         what = f"{ranks} ranks did not meet by {backend} within {_MEETING_SECONDS:g} s"
         yield Finding("WRONG", what, todo)
         return
@@ -300,9 +289,7 @@ def disk(folder: Path) -> Findings:
     todo = "a checkpoint takes 12 bytes a parameter, data 2 a token" if free < _LEAST_GIB else ""
     what = f"{folder}: {free:,.0f} GiB free of {usage.total / 2**30:,.0f}"
     yield Finding("note" if todo else "ok", what, todo)
-    todo = ""
-    if min(written, read) < _LEAST_RATE:
-        todo = "put runs/ and data/ on a faster disk, local where there is one"
+    todo = "put runs/ and data/ on a faster, local disk" if min(written, read) < _LEAST_RATE else ""
     what = f"{folder}: writes {written:,.0f} MiB/s to the disk, reads {read:,.0f} MiB/s"
     yield Finding("note" if todo else "ok", what, todo)
 

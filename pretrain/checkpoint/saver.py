@@ -181,11 +181,8 @@ class Saver:
         me = self._rank
         writers = [_writer(item, [extents[n] for extents in held]) for n, item in enumerate(items)]
         writer.plan(self._files_of(me, items, writers))
-        sent = [
-            (
-                values := item.values(),
-                dist.isend(values, writers[n], group=self._group, tag=n),
-            )  # the values must stay
+        sent = [  # with the values, which must stay
+            (values := item.values(), dist.isend(values, writers[n], group=self._group, tag=n))
             for n, item in enumerate(items)
             if writers[n] != me and item.part is not None
         ]
@@ -219,11 +216,8 @@ class Saver:
         for series in dict.fromkeys(item.series for item in items):
             number = 0
             for other in range(rank + 1):
-                entries = [
-                    item.entry
-                    for item, writer in zip(items, writers, strict=True)
-                    if item.series == series and writer == other
-                ]
+                pairs = zip(items, writers, strict=True)
+                entries = [item.entry for item, writer in pairs if (item.series, writer) == (series, other)]
                 for batch in split_entries(entries, self.max_file_bytes):
                     if other == rank:
                         files.append((f"{series}-{number:05d}.safetensors", batch))
@@ -238,11 +232,7 @@ def _extent(item: Item) -> tuple[int, int]:
 
 def _writer(item: Item, extents: Sequence[tuple[int, int]]) -> int:
     """Return the rank that writes an item: of those that hold most of it the one nearest to its owner."""
-    most = max(count for _, count in extents)
-    return min(
-        (rank for rank, (_, count) in enumerate(extents) if count == most),
-        key=lambda rank: abs(rank - item.owner),
-    )
+    return max(range(len(extents)), key=lambda rank: (extents[rank][1], -abs(rank - item.owner)))
 
 
 def _first(errors) -> str | None:

@@ -156,9 +156,8 @@ class _Watch:
     """Look at a lock that another process holds, repeatedly, for signs that its holder is alive."""
 
     def __init__(self, lock: SoftFileLease) -> None:
-        self.lives = False
-        self._lock = lock
-        self._seen: tuple[str | None, int] | None = None
+        self.lives, self._lock = False, lock
+        self._first: tuple[str | None, int] | None = None  # token and time of the refresh at the first look
 
     def holder_lives(self) -> bool:
         """Return whether the holder has refreshed its lock since the first look."""
@@ -168,12 +167,12 @@ class _Watch:
             with open(self._lock.lock_file) as file:
                 refreshed = os.fstat(file.fileno()).st_mtime_ns
         except OSError:  # released meanwhile
-            self._seen, self.lives = None, False
+            self._first, self.lives = None, False
             return False
         token = owner.token if owner is not None else None
-        if self._seen is None or self._seen[0] != token:
-            self._seen = token, refreshed
-        self.lives = refreshed != self._seen[1]
+        if self._first is None or self._first[0] != token:
+            self._first = token, refreshed
+        self.lives = refreshed != self._first[1]
         return self.lives
 
 

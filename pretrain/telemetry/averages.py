@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 MLM = "mlm"  # the loss that is a mean over masked tokens
+GROUPS = ("loss", "measures", "norm", "counts")
 Sums = dict[str, dict[str, list[float]]]
 """Group -> name -> [weighted sum, sum of weights]."""
 
@@ -18,11 +19,8 @@ class Window:
     """
 
     def __init__(self, state: Sums | None = None) -> None:
-        """
-        Args:
-            state: what `state` returned at the checkpoint that the run resumes from; None: a new run.
-        """
-        self._sums = _nothing()
+        """state: what `state` returned at the checkpoint that the run resumes from; None: a new run."""
+        self._sums: Sums = {group: {} for group in GROUPS}
         for group, sums in (state or {}).items():
             self._sums[group] = {name: list(pair) for name, pair in sums.items()}
 
@@ -41,18 +39,15 @@ class Window:
         """Count a step."""
         for name, value in losses.items():
             self._add("loss", name, value, masked_tokens if name == MLM else 1)
-        for name, value in measures.items():
-            self._add("measures", name, value, 1)
+        views, masked = micro_batches
+        counts = {"masked_tokens": masked_tokens, "views": views, "masked": masked}
+        for group, values in (("measures", measures), ("counts", counts)):
+            for name, value in values.items():
+                self._add(group, name, value, 1)
         if math.isfinite(norm):
             self._add("norm", "mean", norm, 1)
             largest = self._sums["norm"].get("largest", [norm])
             self._sums["norm"]["largest"] = [max(norm, largest[0]), 1]
-        for name, value in (
-            ("masked_tokens", masked_tokens),
-            ("views", micro_batches[0]),
-            ("masked", micro_batches[1]),
-        ):
-            self._add("counts", name, value, 1)
 
     def _add(self, group: str, name: str, value: float, weight: float) -> None:
         total = self._sums[group].setdefault(name, [0.0, 0])
@@ -76,18 +71,13 @@ class Window:
             group: {name: total / max(weight, 1) for name, (total, weight) in sums.items()}
             for group, sums in self._sums.items()
         }
-        counts = means["counts"]
-        row = {
+        counts, steps = means["counts"], self.steps
+        self._sums = {group: {} for group in GROUPS}
+        return {
             "loss": means["loss"],
             "gradient_norm": means["norm"].get("mean", math.nan),
             "gradient_norm_max": means["norm"].get("largest", math.nan),
             "masked_tokens": counts["masked_tokens"],
             "micro_batches": [counts["views"], counts["masked"]],
-            "steps": self.steps,
-        }
-        self._sums = _nothing()
-        return row | means["measures"]
-
-
-def _nothing() -> Sums:
-    return {group: {} for group in ("loss", "measures", "norm", "counts")}
+            "steps": steps,
+        } | means["measures"]

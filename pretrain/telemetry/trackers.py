@@ -52,15 +52,18 @@ class TrackedRun:
         """Where trackers keep their files."""
         return self.folder / "trackers"
 
-    def identity(self, tracker: str) -> str | None:
-        """Return what `keep_identity` was given at the run's earlier start; None: nothing yet."""
-        path = self.place / f"{tracker}.id"
-        return path.read_text().strip() if self.continued and path.is_file() else None
+    def identity(self, tracker: str, new: Callable[[], str]) -> tuple[str, bool]:
+        """Return by what the tracker knows this run, and whether it does since an earlier start.
 
-    def keep_identity(self, tracker: str, identity: str) -> None:
-        """Write down by what the tracker knows this run."""
+        new: makes an identity, which is written down.
+        """
+        path = self.place / f"{tracker}.id"
+        if self.continued and path.is_file():
+            return path.read_text().strip(), True
+        identity = new()
         make_folder(self.place)
-        replace_durably(self.place / f"{tracker}.id", f"{identity}\n".encode())
+        replace_durably(path, f"{identity}\n".encode())
+        return identity, False
 
 
 class Tracker:
@@ -99,12 +102,10 @@ class Trackio(Tracker):
         from trackio.sqlite_storage import SQLiteStorage
 
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        earlier = run.identity("trackio")
-        name = earlier or f"{run.name}-{uuid4().hex[:8]}"
-        run.keep_identity("trackio", name)
+        name, continued = run.identity("trackio", lambda: f"{run.name}-{uuid4().hex[:8]}")
         # allow: a start that was killed at once may have kept a name that trackio does not have yet
         self.run = trackio.init(project=project, name=name, config=run.settings, resume="allow", embed=False)
-        if earlier:
+        if continued:
             for row in SQLiteStorage.get_logs(project, name):
                 self.last |= dict.fromkeys(row, row["step"])
 
@@ -120,8 +121,7 @@ class Wandb(Tracker):
     def open(self, run: TrackedRun) -> None:
         import wandb
 
-        identity = run.identity("wandb") or uuid4().hex[:8]
-        run.keep_identity("wandb", identity)
+        identity, _ = run.identity("wandb", lambda: uuid4().hex[:8])
         mode: Any = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
         if mode == "offline":
             folder = run.place / "wandb"
@@ -160,16 +160,14 @@ class Mlflow(Tracker):
         make_folder(run.place)
         place, server = run.place.resolve(), os.environ.get("MLFLOW_TRACKING_URI")
         self._client = mlflow.MlflowClient(server or f"sqlite:///{place / 'mlflow.db'}")
-        earlier = run.identity("mlflow")
-        if earlier is None:
-            # a server keeps artifacts where it wants; the local database would beside the working folder
-            self.run = self._create(run, None if server else f"file://{place}/mlflow")
-            run.keep_identity("mlflow", self.run)
-            return
-        self.run = earlier
-        self._client.update_run(earlier, status="RUNNING")
-        for name in self._client.get_run(earlier).data.metrics:
-            self.last[name] = max(metric.step for metric in self._client.get_metric_history(earlier, name))
+        # a server keeps artifacts where it wants; the local database would beside the working folder
+        artifacts = None if server else f"file://{place}/mlflow"
+        self.run, continued = run.identity("mlflow", lambda: self._create(run, artifacts))
+        if continued:
+            self._client.update_run(self.run, status="RUNNING")
+            for name in self._client.get_run(self.run).data.metrics:
+                history = self._client.get_metric_history(self.run, name)
+                self.last[name] = max(metric.step for metric in history)
 
     def _create(self, run: TrackedRun, artifacts: str | None) -> str:
         from mlflow.entities import Param

@@ -154,14 +154,16 @@ def answer(run: Path, replay: Replay, document: str, first: int, last: int, out:
         UserError: there is no such sequence, or the document has no sentence.
     """
     sentences, matches = _look_up(replay, document)
-    readings = find_readings(replay, {match.sequence for match in matches}, first - 1, last)
+    by_sequence: dict[int, list[Reading]] = {match.sequence: [] for match in matches}
+    for reading in find_readings(replay, set(by_sequence), first - 1, last):
+        by_sequence[reading.sequence].append(reading)
     if not document.startswith("id:"):
-        there = {match.sentence for match in matches}
-        print(f"{len(there)} of {len(sentences)} sentences are in the data of {run}")
-        for number in [number for number in range(len(sentences)) if number not in there][:_SHOWN]:
+        matched = {match.sentence for match in matches}
+        print(f"{len(matched)} of {len(sentences)} sentences are in the data of {run}")
+        for number in [number for number in range(len(sentences)) if number not in matched][:_SHOWN]:
             print(f"  not found: {sentences[number][:100]}")
     for match in matches[:_SHOWN]:
-        own = [reading for reading in readings if reading.sequence == match.sequence]
+        own = by_sequence[match.sequence]
         steps = ", ".join(str(reading.step) for reading in own[:8]) + (" ..." if len(own) > 8 else "")
         print(
             f"  sequence {match.sequence} ({match.column}; {', '.join(match.roles) or 'in no view'}): read "
@@ -172,22 +174,21 @@ def answer(run: Path, replay: Replay, document: str, first: int, last: int, out:
         print(f"  and {len(matches) - _SHOWN} more; --out FILE.tsv lists all")
     for reason in list(replay.unread.values())[:5]:
         print(f"  cannot be read now, so not looked through: {reason}")
+    readings = [reading for of_sequence in by_sequence.values() for reading in of_sequence]
     steps_of_all = sorted({reading.step for reading in readings})
-    span = f"steps {first} to {last} of {run}"
+    result = "not read" if matches else "not read, and not in the data"
     if steps_of_all:
         times = sum(reading.times for reading in readings)
-        said = f"read at {len(steps_of_all)} of them, {times} times in all"
-        print(f"{span}: {said}, first at step {steps_of_all[0]}, last at step {steps_of_all[-1]}")
-    else:
-        print(f"{span}: not read" + ("" if matches else ", and not in the data"))
+        result = f"read at {len(steps_of_all)} of them, {times} times in all"
+        result += f", first at step {steps_of_all[0]}, last at step {steps_of_all[-1]}"
+    print(f"steps {first} to {last} of {run}: {result}")
     if out is not None:
         lines = ["sentence\tsequence\tcolumn\troles\tstep\tepoch\ttimes\ttext"]
         for match in matches:
             cells = match.sentence, match.sequence, match.column, ",".join(match.roles)
-            for reading in readings:
-                if reading.sequence == match.sequence:
-                    of_step = reading.step, reading.epoch, reading.times, sentences[match.sentence]
-                    lines.append("\t".join(map(str, (*cells, *of_step))))
+            for reading in by_sequence[match.sequence]:
+                of_step = reading.step, reading.epoch, reading.times, sentences[match.sentence]
+                lines.append("\t".join(map(str, (*cells, *of_step))))
         make_folder(out.parent)
         replace_durably(out, ("\n".join(lines) + "\n").encode())
 
