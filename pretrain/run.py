@@ -54,7 +54,7 @@ from pretrain.step_log import StepLog, is_due
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
-from pretrain.telemetry.trackers import require_trackers
+from pretrain.telemetry.trackers import Tracking, require_trackers
 from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder
 from pretrain.watch.stragglers import Stragglers
@@ -364,9 +364,11 @@ class TrainingRun:
             self.progress.rows,
             self.flops,
             sequences_before=self.config.batch_sizes.before,
-            track=self.config.track or (),
-            name=self.config.name,
-            settings=dict(leaves(self.config.model_dump(mode="json"))),
+            tracking=Tracking(
+                self.config.track or (),
+                self.config.name,
+                dict(leaves(self.config.model_dump(mode="json"))),
+            ),
         )
 
     def _record_what_runs(self) -> None:

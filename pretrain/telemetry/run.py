@@ -7,7 +7,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -22,9 +22,10 @@ from pretrain.common.run_folder import FolderMoved
 from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
 from pretrain.telemetry.metrics_file import Place, chained, copy_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
-from pretrain.telemetry.trackers import TrackedRun, Trackers
+from pretrain.telemetry.trackers import TrackedRun, Trackers, Tracking
 
 LINE_WIDTH = 80  # columns of a plain line
+SECONDS_BETWEEN_LINES = 30.0  # of training at least; the first and the last row of metrics are always printed
 _BAR_WIDTH = 10  # columns of the bar at least, where the terminal is narrow
 
 
@@ -46,10 +47,7 @@ class Telemetry:
         flops: FlopsMeter | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
-        seconds_between_lines: float = 30.0,
-        track: Sequence[str] = ("tensorboard",),
-        name: str = "",
-        settings: Mapping[str, Any] | None = None,
+        tracking: Tracking = Tracking(),
         sequences_before: Callable[[int], int] = int,
     ) -> None:
         """
@@ -61,11 +59,6 @@ class Telemetry:
             flops: for MFU; None: it is not reported.
             stream: where to print; None: standard output. Where it is no terminal: plain lines.
             clock: returns monotonic seconds.
-            seconds_between_lines: at least, between two plain lines of training; the first and the last row
-                of metrics are always printed.
-            track: trackers, of `telemetry.trackers.TRACKERS`, and tensorboard.
-            name, settings: what trackers call the run (none: as its folder), and the recipe that they show,
-                dotted key -> value.
             sequences_before: gives the sequences of all steps before one: the time left is by them.
         """
         self.run_folder, self.total_steps, self.flops = Path(run_folder), total_steps, flops
@@ -74,14 +67,15 @@ class Telemetry:
         self._start_step = self._step = start_step
         self._stream = stream or sys.stdout
         self._clock = clock
-        self._between, self._last_line = seconds_between_lines, -math.inf
+        self._last_line = -math.inf
         self._metrics: AppendedFile | None = None
         self._place = start_place or {}
         self._board: Board | None = None
-        self._has_board = "tensorboard" in track
+        self._has_board = "tensorboard" in tracking.names
+        name = tracking.run_name or self.run_folder.name
         self._trackers = Trackers(
-            [tracker for tracker in track if tracker != "tensorboard"] if self._active else [],
-            TrackedRun(self.run_folder, name or self.run_folder.name, dict(settings or {}), start_step > 0),
+            [tracker for tracker in tracking.names if tracker != "tensorboard"] if self._active else [],
+            TrackedRun(self.run_folder, name, dict(tracking.settings), start_step > 0),
             self._print,
         )
         self._bar: Progress | None = None
@@ -242,7 +236,7 @@ class Telemetry:
 
     def _print_line(self, step: int, metrics: dict[str, Any]) -> None:
         now = self._clock()
-        due = now - self._last_line >= self._between or step >= self.total_steps
+        due = now - self._last_line >= SECONDS_BETWEEN_LINES or step >= self.total_steps
         if self._bar is not None or not due:
             return
         self._last_line = now

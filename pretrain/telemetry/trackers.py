@@ -13,8 +13,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -33,6 +33,19 @@ CLOSE_SECONDS = 60.0
 WAITING = 10_000  # rows that may wait for a tracker: about 10 MB
 _MLFLOW_TEXT = 500  # characters of a parameter that every version of MLflow takes
 _MLFLOW_PARAMETERS = 100  # that it takes in one call
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """What is asked of trackers.
+
+    names: of `TRACKERS`, and tensorboard. run_name: what they call the run; "": as its folder. settings: the
+    recipe that they show, dotted key -> value.
+    """
+
+    names: Sequence[str] = ("tensorboard",)
+    run_name: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass

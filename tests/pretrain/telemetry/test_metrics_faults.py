@@ -11,6 +11,7 @@ from write_faults import Subject, require_all
 from pretrain.common.errors import UserError
 from pretrain.telemetry.metrics_file import NO_LINES, chained, copy_metrics, read_metrics, to_line
 from pretrain.telemetry.run import Telemetry
+from pretrain.telemetry.trackers import Tracking
 
 ROWS = "".join(to_line({"step": step, "loss": 0.1 * step}) for step in range(1, 7))
 
@@ -27,7 +28,9 @@ def make(folder: Path) -> None:
 
 def resume(folder: Path) -> None:
     """Continue from a checkpoint of step 3 to one of step 5, before which the rows must be on the disk."""
-    with Telemetry(folder / "run", 10, stream=io.StringIO(), start_step=3, track=()) as telemetry:
+    with Telemetry(
+        folder / "run", 10, stream=io.StringIO(), start_step=3, tracking=Tracking(())
+    ) as telemetry:
         for step in (4, 5):
             telemetry.advance(step, {"total": 1.0}, 0.1, 1)
             telemetry.warn("a row of this start")

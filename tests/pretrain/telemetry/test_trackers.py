@@ -155,7 +155,7 @@ def test_training_goes_on_without_a_tracker_that_fails(hangs, said, tmp_path, mo
     gone, stream = Gone(hangs), io.StringIO()
     monkeypatch.setitem(trackers.TRACKERS, "mlflow", lambda: gone)
     monkeypatch.setattr(trackers, "CLOSE_SECONDS", 3.0 if hangs else 60.0)
-    with Telemetry(tmp_path, 50, stream=stream, track=["mlflow"]) as telemetry:
+    with Telemetry(tmp_path, 50, stream=stream, tracking=trackers.Tracking(["mlflow"])) as telemetry:
         for step in range(1, 51):
             telemetry.log(step, {"loss": {"total": step}})
             time.sleep(0.001)

@@ -5,13 +5,14 @@ import time
 from pathlib import Path
 
 from pretrain.telemetry.run import Telemetry
+from pretrain.telemetry.trackers import Tracking
 
 
 def report(folder: Path, tracker: str, first: int, last: int, pause: float) -> None:
     """Log the steps after `first` up to `last`. A step's loss is its number."""
     settings = {"train.lr": 0.1, "augment.spec": "none"}
     with Telemetry(
-        folder, last, start_step=first, track=[tracker], name="shown", settings=settings
+        folder, last, start_step=first, tracking=Tracking([tracker], "shown", settings)
     ) as telemetry:
         for step in range(first + 1, last + 1):
             telemetry.log(step, {"loss": {"total": step}, "lr": 0.1})
