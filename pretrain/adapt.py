@@ -178,7 +178,7 @@ def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tup
 def _sts(init: str, out: Path, pooling: str, eval_data: str) -> dict[str, Any]:
     """Return task -> what start and adapted encoder score, with an interval of the difference.
 
-    The mean alone where all seven tasks are there; nothing where none is.
+    The mean alone if all seven tasks are there; nothing if none is.
     """
     from finetune.compare.examples import AVERAGE, example_differences, sts_evaluation
     from finetune.sts.scores import StsEvaluator

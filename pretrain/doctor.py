@@ -69,7 +69,7 @@ class Finding(NamedTuple):
     """One thing found.
 
     level: ok; note: works, but slower or with less than it could; WRONG: something will fail.
-    what: the finding, with its figure. todo: what to do about it; "" where nothing is to be done.
+    what: the finding, with its figure. todo: what to do about it; "" if nothing is to be done.
     """
 
     level: Literal["ok", "note", "WRONG"]
@@ -237,7 +237,7 @@ def devices() -> Findings:
 
 
 def meeting() -> Findings:
-    """Have two ranks of this machine (or a rank a GPU) meet, sum, and check the sum."""
+    """Have two ranks of this machine (or one rank per GPU) meet, sum, and check the sum."""
     import torch
 
     gpus = torch.cuda.device_count()
@@ -272,7 +272,7 @@ def meeting() -> Findings:
 def disk(folder: Path) -> Findings:
     """Write and read a file in a folder, and look at the space that is left.
 
-    Where the folder is not there yet, the one that it would be made in is looked at: nothing is left behind.
+    If the folder does not exist yet, examine the one that it would be made in.
     """
     target, folder = folder, next(place for place in (folder, *folder.absolute().parents) if place.exists())
     path = folder / f".doctor-{uuid.uuid4().hex}"

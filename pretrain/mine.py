@@ -10,7 +10,7 @@ mining with other limits encodes nothing again.
 
 sentence-transformers' `mine_hard_negatives` chooses: it excludes a text's own positives, applies margins and
 limits, and samples. This module gives it vectors of packed rows, and makes sure that no text becomes its own
-negative, which the library allows where a text is a candidate, too.
+negative, which the library allows if a text is a candidate, too.
 """
 
 import json
@@ -54,7 +54,7 @@ class MiningOptions(BaseModel):
         None,
         ge=1,
         description="consider only the N nearest; without it, as many as are needed, or ten times the "
-        "negatives where a limit below may refuse some",
+        "negatives if a limit below may refuse some",
     )
     max_score: float | None = Field(None, description="highest cosine of a text with its negative")
     min_score: float | None = Field(None, description="lowest cosine of a text with its negative")
@@ -222,7 +222,7 @@ def mine(
     """Return the triples of the pairs, in the order of the pairs, each pair's nearest negative first.
 
     A triple has a text, a positive, a negative, and its scores: the text's cosine with both. A pair may get
-    fewer than `num_negatives`, or none, where the limits refuse the rest.
+    fewer than `num_negatives`, or none, if the limits refuse the rest.
 
     Args:
         candidates: texts that negatives may be, beside the positives of the pairs.

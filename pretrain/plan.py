@@ -214,7 +214,7 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
 
 
 def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> list[str]:
-    """Return the memory of a rank, a part a line, at the recipe's ZeRO stage."""
+    """Return the memory per rank, one part per line, at the recipe's ZeRO stage."""
     layout = layout_of(config, ranks, config.train.zero)
     need = memory(model, batch, layout)
     lines = ["", f"memory per rank at ZeRO {layout.zero}, GB"]

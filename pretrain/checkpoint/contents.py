@@ -26,7 +26,7 @@ class Item:
     Attributes:
         series: its series of files ("parameters", "exp_avg", "buffers" ...).
         entry: its name, dtype and whole shape. The same on every rank, as `series` and `owner` are.
-        owner: the rank that is to write it where several hold as much of it.
+        owner: the rank that is to write it if several hold as much of it.
         part: what this rank has of it for the checkpoint; None: nothing, or another rank's is taken.
     """
 
@@ -81,7 +81,7 @@ def _owners(shapes: list[tuple[int, ...]], ranks: int) -> list[int]:
 class HostCopies:
     """Copy parts into host memory that is kept from one checkpoint to the next.
 
-    Mapping new pages takes longer than the copy. Where parts come from a GPU the memory is pinned, so that
+    Mapping new pages takes longer than the copy. If parts come from a GPU the memory is pinned, so that
     they come at the speed of the bus.
     """
 
@@ -158,7 +158,7 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
 def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
     """Return the prefix of the names of transformers' model in the module, and its config; None: it has none.
 
-    With it a checkpoint can be exported where the recipe's `model.init` no longer exists.
+    With it a checkpoint can be exported if the recipe's `model.init` no longer exists.
     """
     for prefix, part in module.named_modules():
         if hasattr(part, "save_pretrained") and hasattr(part, "config"):

@@ -303,7 +303,7 @@ class Stage3State(EngineState):
     def _slot(self, parameter: nn.Parameter, key: str | None) -> tuple[int, Tensor]:
         """Return where this rank's part begins in the flattened whole, and its memory, with the padding.
 
-        DeepSpeed's `safe_set_full_*` read past the end where the size is no multiple of the world size.
+        DeepSpeed's `safe_set_full_*` read past the end if the size is no multiple of the world size.
         """
         zero = self.engine.optimizer
         rank = zero._get_param_partition_rank(parameter)

@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def remedy(self) -> str:
-        """What to do about it, where another checkpoint must not take its place by itself."""
+        """What to do about it, if another checkpoint must not take its place by itself."""
         whole = "It may be whole: check the disk and the permissions, then give the same command again"
         newer = "Use the version of this program that wrote it, or a newer one"
         way = {"damaged": "", "unreadable": f"{whole}. ", "newer": f"{newer}. "}[self.kind]
@@ -138,7 +138,7 @@ def problem_with(path: Path) -> Problem | None:
 
 
 def _changed(path: Path, name: str, expected: dict[str, Any]) -> Problem | None:
-    """Return a problem where a file is not what the manifest says of it. Raises OSError."""
+    """Return a problem if a file is not what the manifest says of it. Raises OSError."""
     size = (path / name).stat().st_size
     if size != expected["bytes"]:
         return Problem("damaged", f"{name} has {size} bytes instead of {expected['bytes']}")
@@ -169,7 +169,7 @@ def _parse_manifest(data: bytes) -> dict[str, dict[str, Any]] | Problem:
 
 
 def _lacking(path: Path, names: list[str]) -> Problem | None:
-    """Return a problem where the listed files hold fewer tensors than the checkpoint's state counts."""
+    """Return a problem if the listed files hold fewer tensors than the checkpoint's state counts."""
     wrong = (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
     try:
         content = json.loads((path / "state.json").read_bytes())

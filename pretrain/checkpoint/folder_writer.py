@@ -126,7 +126,7 @@ class FolderWriter:
 class Retention:
     """Which checkpoints stay when a newer one is whole.
 
-    newest: how many, the new one included. every: those of steps that are multiples of it stay for ever; 0:
+    newest: how many, the new one included. every: those of steps that are multiples of it stay forever; 0:
     none. steps: stay, too. What `every` and `steps` keep does not count among the newest.
     """
 

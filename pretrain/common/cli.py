@@ -291,7 +291,7 @@ def run(
 ) -> None:
     """Run a command with the words of the command line and exit with the status that it returns.
 
-    function: what runs where the first word is not one of `commands`; without it, that word must be one.
+    function: what runs if the first word is not one of `commands`; without it, that word must be one.
     A UserError prints its message alone and exits with its status, mostly 2. `keys`, `first`, `more_help`:
     see Command.
     """

@@ -8,7 +8,7 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_cores() -> int:
-    """Return the number of physical cores of this process's affinity, or fewer where a quota allows fewer.
+    """Return the number of physical cores of this process's affinity, or fewer if a quota allows fewer.
 
     Two hardware threads of a core share its arithmetic units, so they count once.
     """
@@ -28,7 +28,7 @@ def ranks_here() -> int:
 def threads_of_user() -> int | None:
     """Return the number of threads that the user has set in OMP_NUM_THREADS; None: none.
 
-    torchrun sets 1 for two or more ranks where the user has set nothing, so a 1 under torchrun counts as not
+    torchrun sets 1 for two or more ranks if the user has set nothing, so a 1 under torchrun counts as not
     set.
     """
     # OpenMP's own form is a list, one number for each level of nesting; torch has one level.

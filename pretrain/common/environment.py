@@ -22,7 +22,7 @@ def slow_compressing_stores(cpuinfo: str) -> bool:
 
 
 def prefer_fast_sorts() -> None:
-    """Disable numpy's AVX-512 where it is slow, unless the user has set it; call before numpy's import."""
+    """Disable numpy's AVX-512 if it is slow, unless the user has set it; call before numpy's import."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             cpuinfo = file.read()
@@ -45,11 +45,11 @@ def spin_longer_between_kernels() -> None:
 
 
 def choose_accelerator() -> None:
-    """Name the CPU to DeepSpeed where there is no GPU; call before its import.
+    """Name the CPU to DeepSpeed if there is no GPU; call before its import.
 
     It would warn, in every process, that it found nothing else.
     """
-    import torch  # a second: not where only flags are read
+    import torch  # a second: not if only flags are read
 
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -18,9 +18,9 @@ PATIENCE = 3.0
 
 
 def print_error(error: Exception) -> None:
-    """Print an error's message, with the rank where a launcher started several.
+    """Print an error's message, with the rank if a launcher started several.
 
-    Do nothing if it is marked printed, or where this rank was started by rank 0 with the same command line
+    Do nothing if it is marked printed, or if this rank was started by rank 0 with the same command line
     (`LOCAL_RANKS`) and has not met the others: then rank 0 prints the same.
     """
     rank, same_command = int(os.environ.get("RANK", 0)), LOCAL_RANKS in os.environ
@@ -34,7 +34,7 @@ def print_error(error: Exception) -> None:
 def print_at_end(error: Exception) -> None:
     """Print an error that ends this program.
 
-    A rank that another one has started waits first. Where the first meets the same error it prints it, and
+    A rank that another one has started waits first. If the first meets the same error it prints it, and
     its end ends this process.
     """
     started = LOCAL_RANKS in os.environ and int(os.environ.get("RANK", 0)) > 0
@@ -67,7 +67,7 @@ def is_printed(error: Exception) -> bool:
 
 
 def lost_rank_message(error: Exception) -> str | None:
-    """Return the message where a collective failed because another rank has ended; else None."""
+    """Return the message if a collective failed because another rank has ended; else None."""
     if not isinstance(error, RuntimeError) or is_printed(error) or not _has_process_group():
         return None
     fault = fault_of(error)
@@ -80,7 +80,7 @@ def lost_rank_message(error: Exception) -> str | None:
 def exit_process(code: int) -> None:
     """Exit with a status; after an error in a run of several ranks, at once.
 
-    The other ranks may wait in a collective, so an orderly end of the process group could wait for ever.
+    The other ranks may wait in a collective, so an orderly end of the process group could wait forever.
     """
     if code and _has_process_group():
         sys.stdout.flush()

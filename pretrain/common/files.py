@@ -65,7 +65,7 @@ def make_folder(folder: Path) -> None:
 def put_in_place(hidden: Path, folder: Path) -> None:
     """Give a finished hidden folder its name; a folder that has it is replaced, and removed.
 
-    Readers find the old folder or the new one, also after a kill or a power cut. Where the file system cannot
+    Readers find the old folder or the new one, also after a kill or a power cut. If the file system cannot
     exchange two names (NFS), there is an instant without either, and `recover` mends a kill in it.
     """
     require_in_place(folder)
@@ -108,7 +108,7 @@ def exchange(first: Path, second: Path) -> None:
     """Exchange the names of two files or folders of one file system, at one instant (Linux, renameat2).
 
     Raises:
-        OSError: EINVAL or ENOSYS where the file system or the system cannot.
+        OSError: EINVAL or ENOSYS if the file system or the system cannot.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
@@ -178,7 +178,7 @@ def sync(file: io.BufferedWriter) -> None:
 
 
 def abandon(file: io.BufferedWriter) -> None:
-    """Close a file after a failure, without its buffered rest where that cannot be written either."""
+    """Close a file after a failure, without its buffered rest if that cannot be written either."""
     with contextlib.suppress(OSError):
         file.close()
     with contextlib.suppress(OSError):

@@ -179,7 +179,7 @@ class _Watch:
 def state_here(owner: Any) -> str:
     """Return what /proc says of the owner of a lock.
 
-    It "lives" on this machine, also where it is suspended. It "dies": it was killed, and one of its threads
+    It "lives" on this machine, also if it is suspended. It "dies": it was killed, and one of its threads
     still ends a write. It is "dead": a zombie. Or it is "elsewhere": no process of this machine, or none any
     more.
     """

@@ -28,9 +28,9 @@ _BYTES_A_PARAMETER = 16  # float32: weight, gradient, two moments
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that may still be taken here; 0 where the system does not say.
+    """Return the bytes of memory that may still be taken here; 0 if the system does not say.
 
-    Where a container or a job of a cluster has a limit of its own (cgroup 2), no more than is left of it.
+    If a container or a job of a cluster has a limit of its own (cgroup 2), no more than is left of it.
     """
     try:
         found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
@@ -62,7 +62,7 @@ def _left_of_limits() -> list[int]:
 
 
 def processes_that_fit(parameters: float, bytes_beside: int) -> int:
-    """Return how many processes that each train so many parameters fit into half of the free memory.
+    """Return how many processes that each train `parameters` parameters fit into half of the free memory.
 
     bytes_beside: what each needs besides: libraries, data, activations.
     """
@@ -105,7 +105,7 @@ class FlatMemory:
 
     What a step needs is the most that was resident over the first `settle` steps. Growth beyond it by a share
     `slack` is holes between blocks of ever new sizes. The system zeroes returned pages at their next use,
-    which costs a fifth of a step, so this must stay rare: where the memory in use has grown, the level
+    which costs a fifth of a step, so this must stay rare: if the memory in use has grown, the level
     follows. Reading resident memory costs 20 us a step. Without /proc or glibc this does nothing.
     """
 

@@ -38,7 +38,7 @@ def host_group() -> dist.ProcessGroup:
 
 def new_host_group() -> dist.ProcessGroup:
     """Return another such group, for collectives in an order of their own. Collective."""
-    dist.barrier(host_group())  # fails where a rank has ended; to connect to it would take the whole timeout
+    dist.barrier(host_group())  # fails if a rank has ended; to connect to it would take the whole timeout
     return _connect()
 
 
@@ -59,7 +59,7 @@ def on_rank_zero(action: Callable[[], T]) -> T:
 
     Raises:
         Exception: on rank 0 what `action` raised. On the others a UserError of the same text, and of the same
-            class where that was one. Rank 0 has printed it before the others hear of it.
+            class if that was one. Rank 0 has printed it before the others hear of it.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return action()

@@ -22,7 +22,7 @@ def is_run(source: str) -> bool:
 
 
 def require_folder(folder: Path) -> None:
-    """Raise UserError where there is no such folder; the message names the nearest beside it."""
+    """Raise UserError if there is no such folder; the message names the most similar one."""
     if folder.is_dir():
         return
     beside = [path.name for path in folder.absolute().parent.glob("*/")]
@@ -32,7 +32,7 @@ def require_folder(folder: Path) -> None:
 
 
 def require_run(folder: Path) -> None:
-    """Raise UserError where a folder is not that of a run."""
+    """Raise UserError if a folder is not a run folder."""
     require_folder(folder)
     if not is_run(str(folder)):
         raise UserError(f"{folder} is not the folder of a run: it has no config.yaml of one")
@@ -66,7 +66,7 @@ def describe_export(policy: dict[str, Any] | None) -> str:
         policy: what the export's clear.json says (`pretrain.export.folder.read_policy`).
 
     Returns:
-        "" where that names no run.
+        "" if that names no run.
     """
     if policy is None:
         return ""
@@ -84,7 +84,7 @@ def describe_export(policy: dict[str, Any] | None) -> str:
 
 
 def named_model(key: str, source: str | None) -> str | None:
-    """Return `export_of` what a configuration key names; raise ValueError, with the key, where it fails."""
+    """Return `export_of` what a configuration key names; raise ValueError, with the key, if it fails."""
     try:
         return source and export_of(source)
     except UserError as error:
@@ -118,7 +118,7 @@ def guard(folder: Path, mark: str) -> Iterator[None]:
 
 
 def moved(path: Path | None = None) -> FolderMoved | None:
-    """Return an error where a guarded folder in which a path lies has lost its name; path: None: any."""
+    """Return an error if a guarded folder in which a path lies has lost its name; path: None: any."""
     place = None if path is None else os.path.join(os.path.abspath(path), "")
     for folder, (mark, content) in _guarded.items():
         if place is not None and not place.startswith(os.path.join(folder, "")):
@@ -137,6 +137,6 @@ def moved(path: Path | None = None) -> FolderMoved | None:
 
 
 def require_in_place(path: Path) -> None:
-    """Raise FolderMoved where a guarded folder in which a path lies has lost its name."""
+    """Raise FolderMoved if a guarded folder in which a path lies has lost its name."""
     if error := moved(path):
         raise error

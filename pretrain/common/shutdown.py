@@ -67,7 +67,7 @@ class Shutdown:
 
 
 def _ignore_late_requests() -> None:
-    """Ignore requests from here on, where a Shutdown collects them.
+    """Ignore requests from here on, if a Shutdown collects them.
 
     Python gives signals their own meaning back before it takes its modules down, which takes a tenth of a
     second with torch: a request then would kill a process that has done all its work.

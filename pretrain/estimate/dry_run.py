@@ -15,13 +15,13 @@ def whole_run(
         rows: of its metrics.jsonl, a row a step. The last step counts: the first compiles kernels, and makes
             the optimizer's states.
         steps: of the whole run.
-        full_steps: how many steps of the whole batch they are worth, where it grows; None: as many.
+        full_steps: how many steps of the whole batch they are worth, if it grows; None: as many.
 
     >>> rows = [{"step": 1, "loss": {}, "seconds": 9.0, "tokens": 50},
     ...         {"step": 2, "loss": {}, "seconds": 11.0, "tokens": 100, "memory": {"peak_gb": 1.25}}]
     >>> print("\\n".join(whole_run(rows, 1000, 2)))
       whole run: 1,000 steps of 2.00 s, 25 tokens/s, are 33:20, without evaluations and checkpoints
-      memory: 1.2 GB a rank at the peak, 2.5 GB for 2 ranks; other machines: python -m pretrain.plan
+      memory: 1.2 GB per rank at the peak, 2.5 GB for 2 ranks; other machines: python -m pretrain.plan
     """
     trained = [row for row in rows if "loss" in row]
     last = trained[-1]
@@ -38,7 +38,7 @@ def whole_run(
     if peak is not None:
         kind = "GPU memory" if "gpu_peak_gb" in use else "memory"
         lines.append(
-            f"  {kind}: {peak:.1f} GB a rank at the peak, {ranks * peak:.1f} GB for {ranks:,} "
+            f"  {kind}: {peak:.1f} GB per rank at the peak, {ranks * peak:.1f} GB for {ranks:,} "
             f"rank{'s' * (ranks > 1)}; other machines: python -m pretrain.plan"
         )
     return lines

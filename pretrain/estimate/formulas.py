@@ -15,7 +15,7 @@ LOGIT = 12
 VECTOR_COPIES = 6
 """Times that a step holds the gathered vectors: as sent, gathered, by view, normed, and two gradients."""
 STEP = 1024
-"""The largest micro-batch is given in multiples of so many tokens."""
+"""The largest micro-batch is given in multiples of this number of tokens."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ GRADIENTS = 2
 
 @dataclass(frozen=True)
 class PlannedTokenizer:
-    """What a model asks of a tokenizer, where there is none yet."""
+    """What a model asks of a tokenizer, if there is none yet."""
 
     size: int
     pad_token_id: int = 0
@@ -57,7 +57,7 @@ class PlannedTokenizer:
 
 
 def architecture(config: Config) -> dict[str, Any]:
-    """Return the sizes of the run's encoder, those of its checkpoint where `model.init` names one."""
+    """Return the sizes of the run's encoder, those of its checkpoint if `model.init` names one."""
     if config.model.init is not None:
         return architecture_of(pretrained(AutoConfig, config.model.init))
     return config.model.architecture()

@@ -8,7 +8,7 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
 
     config.json, model.safetensors    transformers' own format, masked-language head included
     tokenizer.json ...                the tokenizer of the run's data
-    modules.json, 1_*, 2_* ...        pooling as trained, and the head behind it where one is kept
+    modules.json, 1_*, 2_* ...        pooling as trained, and the head behind it if one is kept
     heads.safetensors                 all that was trained on top (projection head); not needed to embed
     clear.json                        pooling, head, step, scores and recipe, for programs
     training_config.yaml              the recipe, every key written out
@@ -43,7 +43,7 @@ def main(
         step: checkpoint: latest, best, or the number of its step.
         out: folder to write; default: RUN/export, or RUN/best for the best.
         push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
-        public: a model that the push makes is for everybody; otherwise it is private.
+        public: a model that the push makes is public; the default is private.
         dry_run: of the push show the card and the files; write and send nothing.
     """
     from pretrain.export.folder import export, is_export, read_policy

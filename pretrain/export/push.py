@@ -18,7 +18,7 @@ RECIPE = "training_config.yaml"
 
 
 def require_repository(name: str) -> None:
-    """Raise UserError where a name is no OWNER/NAME."""
+    """Raise UserError if a name is not OWNER/NAME."""
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
         raise UserError(f"--push {name}: a model on the hub is written OWNER/NAME")
 

@@ -1,4 +1,4 @@
-"""The files in which sentence-transformers finds an encoder's pooling, and its head where one is kept.
+"""The files in which sentence-transformers finds an encoder's pooling, and its head if one is kept.
 
 They are not written by `SentenceTransformer(modules=...).save`: version 6 of the library writes module paths
 and a pooling config that versions 2 to 5 cannot read, while all versions since 2 read the files written here.
@@ -53,7 +53,7 @@ class Interface:
 
     @property
     def prompt(self) -> str:
-        """The text before every sentence where no prompt is named."""
+        """The text before every sentence if no prompt is named."""
         return self.prompts.get(self.default_prompt or "", "")
 
 
@@ -216,13 +216,13 @@ def _modes(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _content(source: str, name: str) -> Any:
-    """Return what a JSON file of a folder or hub name holds; None where there is none."""
+    """Return what a JSON file of a folder or hub name holds; None if there is none."""
     file = _file(source, name)
     return None if file is None else json.loads(Path(file).read_text("utf-8"))
 
 
 def _file(source: str, name: str) -> str | None:
-    """Return the path of a file of a folder or hub name; None where there is none."""
+    """Return the path of a file of a folder or hub name; None if there is none."""
     options = ("missing_entries", "connection_errors")  # of a hub that does not answer, and of its cache
     silent = {f"_raise_exceptions_for_{kind}": False for kind in options}
     return cached_file(os.path.expanduser(source), name, **silent)

@@ -46,8 +46,8 @@ class Unreachable(Exception):
 class Retries:
     """How often to try, and how long to wait before trying again.
 
-    tries: at most so many. first, longest: seconds before the second try, and the most before any; the wait
-        doubles each time, times a random number from 0.5 to 1.5, so that ranks do not come back together.
+    tries: at most. first, longest: seconds before the second try, and the most before any; the wait doubles
+        each time, times a random number from 0.5 to 1.5, so that ranks do not come back together.
     deadline: seconds for one try, from the connection to the last byte.
     """
 
@@ -57,7 +57,7 @@ class Retries:
     deadline: float = 120.0
 
     def wait(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures, 1 or more."""
+        """Return the seconds to wait after a number of failures, 1 or more."""
         return min(self.longest, self.first * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.5)
 
 
@@ -82,7 +82,7 @@ class Transport:
         with another hash, or is no JSON, is read again.
 
         Raises:
-            Unreachable: after all tries, or at once where another could not help.
+            Unreachable: after all tries, or at once if another could not help.
         """
         began, failures, place = time.monotonic(), 0, f"{self.url}/{file}"
         deadline = self.retries.deadline
@@ -193,7 +193,7 @@ class RemoteChunks:
 
     Args:
         folder: the mirror (`pretrain.remote.mirror`).
-        limit: bytes to keep; where processes write at once, a twentieth more for each.
+        limit: bytes to keep; if processes write at once, a twentieth more for each.
     """
 
     def __init__(self, folder: Path, transport: Transport, limit: int) -> None:

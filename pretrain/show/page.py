@@ -54,7 +54,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How well queries, first sentences of held-out paragraphs, find the rest among that of all paragraphs.
+    """How well queries, first sentences of held-out paragraphs, retrieve the rest of their own paragraph.
 
     recall: share of the answers among the five nearest. ndcg: mean nDCG at 10. cosine: mean of a query with
     the answers of others.
@@ -116,7 +116,7 @@ def facts(run: Path, config: Config) -> list[tuple[str, str]]:
 
 
 def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
-    """Return (label, at the start, best) of each held-out figure; none where the run is not finished."""
+    """Return (label, at the start, best) of each held-out figure; none if the run is not finished."""
     summary = read_summary(run)
     if summary is None:
         return []
@@ -172,7 +172,7 @@ def search(
 
 
 def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
-    """Return (first sentence, the others) of held-out paragraphs; none where the data has too few.
+    """Return (first sentence, the others) of held-out paragraphs; none if the data has too few.
 
     Left out are pairs with a sentence that is not in the held-out split, as training text has it too, and
     those that repeat a query or an answer.
@@ -228,7 +228,7 @@ def _print_retrieval(found: dict[str, Retrieval], count: int) -> None:
 def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterator[str]:
     """Yield the first sentences of a split, which are in random order, as the tokenizer reads them."""
     reader = ShardReader(config.data_folder, split)
-    # WordPiece forgets which blanks stand before punctuation; transformers warns where another is asked
+    # WordPiece forgets which blanks stand before punctuation; transformers warns if another is asked
     is_wordpiece = type(tokenizer.backend_tokenizer.model).__name__ == "WordPiece"
     for index in range(reader.num_chunks):
         sequences = reader.read(index).sequences
@@ -242,7 +242,7 @@ def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterat
 
 
 def choose_queries(heldout: list[str]) -> list[str]:
-    """Return five sentences of medium length, evenly spread; others where there are too few of these.
+    """Return five sentences of medium length, evenly spread; others if there are too few of these.
 
     >>> choose_queries(["a b", "one two three four five six", "c"])
     ['one two three four five six', 'a b', 'c']

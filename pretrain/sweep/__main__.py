@@ -144,7 +144,7 @@ class SweepWork:
     """A sweep in progress: what it reads, and what is done of it.
 
     Args:
-        seeds: only so many.
+        seeds: the largest number of seeds.
         quick: neither evaluate nor comment.
     """
 

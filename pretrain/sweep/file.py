@@ -57,7 +57,7 @@ class Row(BaseModel):
         None, description="in place of the sweep's; {}: nothing is searched"
     )
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = Field(
-        None, description="pooling to evaluate with, where it is not the one trained with"
+        None, description="pooling to evaluate with, if it is not the one trained with"
     )
     seeds: list[int] | None = Field(None, min_length=1, description="in place of the sweep's")
     weights: Literal["best", "export"] = Field(
@@ -201,7 +201,7 @@ class Entry:
     """A row of the table.
 
     of: name of the file's row; `name` adds the values of a grid.
-    points: one, or those of a search; none where the row is quoted.
+    points: one, or those of a search; none if the row is quoted.
     """
 
     name: str
@@ -314,7 +314,7 @@ def _point(
         idle = unused(_objective(recipe, both, flags), flags)
         flags = {key: value for key, value in flags.items() if key not in idle}
     factors = {key: value for key, value in both.items() if _is_factor(value)}
-    # a row's factor multiplies what all rows have, where the file says that
+    # a row's factor multiplies what all rows have, if the file says that
     plain = {key: value for part in (common, own) for key, value in part.items() if not _is_factor(value)}
     overrides = {key: text_of(value) for key, value in plain.items()} | flags
     for key, factor in factors.items():

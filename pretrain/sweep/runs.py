@@ -167,7 +167,7 @@ def identity(config: Config) -> str:
     for section, key in ((tree.get("model", {}), "init"), (guides, "guide"), (generators, "generator")):
         if section.get(key) is not None and Path(section[key]).exists():  # else a hub's name, or a word
             section[key] = str(Path(section[key]).resolve())
-    # a dropout that is given replaces the checkpoint's, even where it is the default
+    # a dropout that is given replaces the checkpoint's, even if it is the default
     if config.model.init is not None:
         tree["model"] |= {
             key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set
@@ -381,7 +381,7 @@ class Trainer:
 
 
 def side_by_side(work: Sequence[Callable[[], None]], jobs: int) -> None:
-    """Do pieces of work in order, so many at a time; what the first to fail raises begins no further one."""
+    """Do pieces of work in order, `jobs` at a time; what the first to fail raises begins no further one."""
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(piece) for piece in work]
         try:

@@ -14,8 +14,8 @@ class Window:
 
     A loss is averaged over what it is a mean of: `mlm` over masked tokens, all others over steps, whose
     batches are of equal size. A loss or measure that some steps do not have is averaged over those that have
-    it. The gradient norm is the mean and the maximum over steps where it is finite: that of an overflow
-    (fp16) is not.
+    it. The gradient norm is the mean and the maximum over steps that have a finite one: an overflow (fp16)
+    has none.
     """
 
     def __init__(self, state: Sums | None = None) -> None:
@@ -63,7 +63,7 @@ class Window:
         """Return the row's means, and start the next row.
 
         Returns:
-            loss: name -> mean. gradient_norm, gradient_norm_max: nan where no step was applied.
+            loss: name -> mean. gradient_norm, gradient_norm_max: nan if no step was applied.
             masked_tokens, micro_batches (of views and of masked originals, per rank): means per step. steps:
             how many the row has. And every measure.
         """

@@ -31,9 +31,9 @@ MOST_MASKED = 0.9
 
 SHARE, COSINE = "_gradient_share", "_gradient_cosine"
 AT_ONCE = 5
-"""Rows of which the mean is taken, where a mechanism works from the first step or never."""
+"""Rows of which the mean is taken, if a mechanism works from the first step or never."""
 LEARNED = 20
-"""The same, where a mechanism has to learn first."""
+"""The same, if a mechanism has to learn first."""
 
 
 @dataclass(frozen=True)

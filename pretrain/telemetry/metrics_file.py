@@ -37,7 +37,7 @@ def chained(record: dict[str, Any], place: Place) -> tuple[bytes, Place]:
 
 
 def split_link(line: bytes) -> tuple[bytes, str]:
-    """Return a line without its link, and the link; "" where it has none, as those of older versions."""
+    """Return a line without its link, and the link; "" if it has none, as in older versions."""
     found = _LINK.search(line)
     return (line, "") if found is None else (line[: found.start()] + b"}\n", found[1].decode())
 
@@ -87,12 +87,12 @@ def copy_metrics(source: Path, path: Path, step: int, place: Place | None = None
     The resumed run writes what was recorded later again. Step 0 means a new run, of which nothing stays.
 
     Args:
-        step: of the checkpoint. Where it does not record a place, lines up to this step stay, but for the
+        step: of the checkpoint. If it does not record a place, lines up to this step stay, but for the
             settings of an earlier start from there.
         place: that the checkpoint records.
 
     Returns:
-        The place to go on from, and whether the checkpoint's is in the file. Where it is not, lines were
+        The place to go on from, and whether the checkpoint's is in the file. If it is not, lines were
         changed or lost; the chain goes on from the checkpoint's, so that it stays broken there.
     """
     kept = whole_lines(source) if step > 0 else []

@@ -92,14 +92,14 @@ ROW_ALARMS = {
         ("uniformity", "negative_cosine"),
         lambda spread, cosine: spread > -0.2 or cosine > 0.95,
         "the sentence vectors are collapsing into one direction since step {since}: uniformity {0:.3f} (0 is "
-        "a point), cosine of different sentences {1:.3f}. Try mean pooling where it is cls (model.pooling), "
+        "a point), cosine of different sentences {1:.3f}. Try mean pooling if it is cls (model.pooling), "
         "a larger train.global_batch, a lower {temperature}, or a longer {warmup_steps}, in a new run.",
     ),
     "length": Check(
         ("length_variance",),
         lambda share: share > 0.5,
         "the sentence vectors say little but the length since step {since}: it explains {0:.0%} of their "
-        "variance. Views may be matched by their length. Try mean pooling where it is cls (model.pooling), "
+        "variance. Views may be matched by their length. Try mean pooling if it is cls (model.pooling), "
         "or views whose lengths differ (another augmentation or rate in augment.positive), in a new run.",
     ),
     "alone": Check(
@@ -113,7 +113,7 @@ ROW_ALARMS = {
         ("contrastive", "chance"),
         lambda loss, chance: loss > 0.98 * chance,
         "the contrastive loss learns nothing since step {since}: {0:.3f}, where guessing gives "
-        "log(2N - 1) = {1:.3f}. Try mean pooling where it is cls, a higher train.lr or longer training, a "
+        "log(2N - 1) = {1:.3f}. Try mean pooling if it is cls, a higher train.lr or longer training, a "
         "lower objective.contrastive.temperature, or weaker augmentations, in a new run.",
         rows=LEARNED,
     ),
@@ -136,7 +136,7 @@ class Monitor:
 
     Attributes:
         explosion: a gradient norm this many times the running median (of 100 steps) is an alarm.
-        advice: what to change where a loss or gradient is not finite.
+        advice: what to change if a loss or gradient is not finite.
         terms: the sections of the objectives in use, whose settings alarms name.
         quiet: steps between two alarms of an exploding gradient.
         state: what `memory` returned at the checkpoint that the run resumes from.

@@ -26,7 +26,7 @@ from pretrain.telemetry.trackers import TrackedRun, Trackers, Tracking
 
 LINE_WIDTH = 80  # columns of a plain line
 SECONDS_BETWEEN_LINES = 30.0  # of training at least; the first and the last row of metrics are always printed
-_BAR_WIDTH = 10  # columns of the bar at least, where the terminal is narrow
+_BAR_WIDTH = 10  # columns of the bar at least, if the terminal is narrow
 
 
 class Telemetry:
@@ -47,7 +47,7 @@ class Telemetry:
         flops: FlopsMeter | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
-        tracking: Tracking = Tracking(),
+        tracking: Tracking | None = None,
         sequences_before: Callable[[int], int] = int,
     ) -> None:
         """
@@ -57,7 +57,7 @@ class Telemetry:
             start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
             start_place: in metrics.jsonl, as the checkpoint records it.
             flops: for MFU; None: it is not reported.
-            stream: where to print; None: standard output. Where it is no terminal: plain lines.
+            stream: where to print; None: standard output. If it is no terminal: plain lines.
             clock: returns monotonic seconds.
             sequences_before: gives the sequences of all steps before one: the time left is by them.
         """
@@ -71,6 +71,7 @@ class Telemetry:
         self._metrics: AppendedFile | None = None
         self._place = start_place or {}
         self._board: Board | None = None
+        tracking = tracking or Tracking()
         self._has_board = "tensorboard" in tracking.names
         name = tracking.run_name or self.run_folder.name
         self._trackers = Trackers(

@@ -24,7 +24,7 @@ class Stopwatch:
         """
         Args:
             clock: returns monotonic seconds.
-            cuda: whether to measure by device events; None: where there is a GPU.
+            cuda: whether to measure by device events; None: if there is a GPU.
         """
         self._clock = clock
         self._cuda = torch.cuda.is_available() if cuda is None else cuda

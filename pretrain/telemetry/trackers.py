@@ -27,7 +27,7 @@ from pretrain.telemetry.formats import flatten
 from pretrain.telemetry.metrics_file import read_metrics
 
 PROJECT = "sentence-clear"
-"""What runs are grouped under, where a tracker's own environment variable says nothing else."""
+"""What runs are grouped under, if a tracker's own environment variable says nothing else."""
 CLOSE_SECONDS = 60.0
 """For all trackers to send what still waits, at the end of a run."""
 WAITING = 10_000  # rows that may wait for a tracker: about 10 MB

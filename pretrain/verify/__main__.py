@@ -5,7 +5,7 @@
     clearly verify runs/NAME --from 1000 --to 2000
     clearly verify runs/NAME --seen letter.txt --out seen.tsv    # which steps have read a document
 
-No model is needed. The exit status is 1 where a file or a batch is not as recorded.
+No model is needed. The exit status is 1 if a file or a batch is not as recorded.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Replay:
                 yield step, (*sums.view(np.int64).tolist(), *(0,) * (COLUMNS - 2))
 
     def read(self, chunk: int) -> Chunk | None:
-        """Read a chunk; None, with its reason in `unread`, where that fails."""
+        """Read a chunk; None, with its reason in `unread`, if that fails."""
         try:
             return self.reader.read(chunk)
         except DamagedShard as error:

@@ -79,7 +79,7 @@ class Watchdog:
     def follow(self, clock: Stopwatch) -> None:
         """Begin to watch steps, whose phases a stopwatch knows."""
         self._clock = clock
-        if "start" in self._outside:  # not where the loop begins anew after a roll-back
+        if "start" in self._outside:  # not if the loop begins anew after a roll-back
             self._outside.remove("start")
         self._moves += 1
 
@@ -207,7 +207,7 @@ class Watchdog:
             f"all ranks: {ending.folder}/stacks-rank-*"
         )
         status = ending.end(what, EXIT_REQUEUE)
-        for rank in silent:  # it cannot end itself; where it is on another machine the launcher does
+        for rank in silent:  # it cannot end itself; if it is on another machine the launcher does
             if rank in now and rank != ending.rank:
                 now[rank].kill()
         return status

@@ -61,7 +61,7 @@ class Ending:
     def explain(self, error: Exception) -> Exception:
         """Print why the run ends, unless another rank does, and return what to raise for it.
 
-        That is the error itself, marked printed, where it is one for users and not one that may pass. Of a
+        That is the error itself, marked printed, if it is one for users and not one that may pass. Of a
         run folder that has gone rank 0 has told all.
         """
         gone = error if isinstance(error, FolderMoved) else moved()
@@ -122,7 +122,7 @@ class Ending:
         """Print the last message and publish it; return the exit status.
 
         Args:
-            status: EXIT_REQUEUE asks for another start, and becomes 1 where this one has made no progress.
+            status: EXIT_REQUEUE asks for another start, and becomes 1 if this one has made no progress.
             printed: what happened has been printed. complete: `what` says what is safe and what to type.
         """
         unknown: list[Path] | None = None
@@ -196,7 +196,7 @@ def read_verdict(run_folder: Path) -> Verdict | None:
 
 
 def call_with_timeout(action: Callable[[], T], seconds: float, otherwise: T) -> T:
-    """Return what an action returns; `otherwise` where it fails, or takes longer."""
+    """Return what an action returns; `otherwise` if it fails, or takes longer."""
     try:
         return within(seconds, action)
     except Exception:
