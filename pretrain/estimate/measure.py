@@ -7,10 +7,9 @@ are as the second; what is counted is what the plain kernels keep, which is more
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +92,7 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
     zero = config.deepspeed.get("zero_optimization", {})
     persistent = int(zero.get("stage3_param_persistence_threshold", PERSISTENT))
     flops = model_flops(encoder.lm)
-    with _kernels_of_gpu(on_gpu):
+    with mock.patch.dict(os.environ, {VARIABLE: "plain"} if on_gpu else {}):  # the kernels of a GPU
         copies, token_bytes = _activations(sizes, tokenizer, config, length, precision, on_gpu)
     widest = GRADIENTS * sizes["intermediate_size"] * 4
     return ModelSize(
@@ -136,20 +135,6 @@ def _alone(config: Config) -> Config:
     if config.objective.guide is not None:
         config.objective.false_negatives.guide = "self"
     return config
-
-
-@contextmanager
-def _kernels_of_gpu(on_gpu: bool) -> Iterator[None]:
-    before = os.environ.get(VARIABLE)
-    if on_gpu:
-        os.environ[VARIABLE] = "plain"
-    try:
-        yield
-    finally:
-        if on_gpu:
-            os.environ.pop(VARIABLE)
-            if before is not None:
-                os.environ[VARIABLE] = before
 
 
 def _activations(

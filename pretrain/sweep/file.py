@@ -12,15 +12,13 @@
 with the first seed, and trains the best one by `select` with all seeds.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -44,31 +42,29 @@ class Row(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["trained", "start", "quoted"] = Field(
-        "trained",
-        description="trained: a run; start: the model that the recipe starts from, evaluated as it is; "
-        "quoted: the paper's figures alone, of a system that is not here",
-    )
-    recipe: Path | None = Field(None, description="in place of the sweep's")
-    set: dict[str, Any] = Field(
-        default_factory=dict, description="overrides; {times: X} multiplies the value in force"
-    )
-    search: dict[str, list[Any]] | None = Field(
-        None, description="in place of the sweep's; {}: nothing is searched"
-    )
-    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = Field(
-        None, description="pooling to evaluate with, if it is not the one trained with"
-    )
-    seeds: list[int] | None = Field(None, min_length=1, description="in place of the sweep's")
-    weights: Literal["best", "export"] = Field(
-        "best", description="which of a run's are evaluated: of its best step, or of its last"
-    )
-    paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures, by column")
-    spread: dict[str, float] = Field(default_factory=dict, description="what the paper prints behind its ±")
-    at: dict[str, str | float] = Field(
-        default_factory=dict, description="where figures draw the row; metrics may name its keys, as {key}"
-    )
-    note: str = Field("", description="what must be known to compare")
+    kind: Literal["trained", "start", "quoted"] = "trained"
+    """trained: a run; start: the model that the recipe starts from, evaluated as it is; quoted: the paper's
+    figures alone, of a system that is not here"""
+    recipe: Path | None = None
+    """in place of the sweep's"""
+    set: dict[str, Any] = {}
+    """overrides; {times: X} multiplies the value in force"""
+    search: dict[str, list[Any]] | None = None
+    """in place of the sweep's; {}: nothing is searched"""
+    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = None
+    """pooling to evaluate with, if it is not the one trained with"""
+    seeds: list[int] | None = Field(None, min_length=1)
+    """in place of the sweep's"""
+    weights: Literal["best", "export"] = "best"
+    """which of a run's are evaluated: of its best step, or of its last"""
+    paper: dict[str, float] = {}
+    """the paper's figures, by column"""
+    spread: dict[str, float] = {}
+    """what the paper prints behind its ±"""
+    at: dict[str, str | float] = {}
+    """where figures draw the row; metrics may name its keys, as {key}"""
+    note: str = ""
+    """what must be known to compare"""
 
 
 class Figure(BaseModel):
@@ -78,20 +74,18 @@ class Figure(BaseModel):
 
     kind: Literal["lines", "dots", "correlations", "nli", "cases", "overlap", "differences"]
     title: str = ""
-    columns: list[str] = Field([], description="which, a panel each; default: the file's own")
-    x: str = Field("", description="lines: the key of rows' `at` that goes to the right")
-    panels: dict[str, dict[str, str]] = Field(
-        {}, description="lines: panel -> where to the right -> column; each row is then a line"
-    )
-    split: str = Field(
-        "", description="dots, correlations: the key of rows' `at` that makes columns of its own"
-    )
-    by: str = Field(
-        "", description="dots, correlations: the key of rows' `at` that names what is compared; default: rows"
-    )
-    flags: dict[str, Any] = Field(
-        {}, description="cases: what to read, by the names of finetune.figures.cases"
-    )
+    columns: list[str] = []
+    """which, a panel each; default: the file's own"""
+    x: str = ""
+    """lines: the key of rows' `at` that goes to the right"""
+    panels: dict[str, dict[str, str]] = {}
+    """lines: panel -> where to the right -> column; each row is then a line"""
+    split: str = ""
+    """dots, correlations: the key of rows' `at` that makes columns of its own"""
+    by: str = ""
+    """dots, correlations: the key of rows' `at` that names what is compared; default: rows"""
+    flags: dict[str, Any] = {}
+    """cases: what to read, by the names of finetune.figures.cases"""
 
 
 class Sweep(BaseModel):
@@ -99,52 +93,42 @@ class Sweep(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    title: str = Field(description="of the table; default: the file's name")
-    source: str = Field("", description="paper and table")
-    definitions: Any = Field(None, description="a place for YAML anchors")
-    recipe: Path | None = Field(
-        None, description="base recipe, relative to this file, or the name of one of ours"
-    )
-    set: dict[str, Any] = Field(default_factory=dict, description="overrides of all rows")
-    seeds: list[int] = Field(
-        [1, 11, 42, 68, 421], min_length=1, description="of every row; the default is AugCSE's five"
-    )
-    paper_reports: str = Field(
-        "", description="what the paper's figures are: of one run, a mean, the best of five seeds"
-    )
-    columns: dict[str, str | list[str]] = Field(
-        default_factory=dict, description="title -> metric; of a list the mean"
-    )
-    evaluations: dict[str, str] = Field(
-        default_factory=dict,
-        description="evaluations of finetune beside sts and geometry that "
-        "the columns want, and flags for each",
-    )
-    baseline: str = Field(
-        "", description="the row that others are compared with; default: the first that is trained"
-    )
-    judged_by: str = Field(
-        "",
-        description="the column whose difference to the baseline decides whether a row is grey; default: the "
-        "paper's average, or its first column",
-    )
-    of_start: dict[str, str] = Field(
-        default_factory=dict,
-        description="evaluations, and flags for each, of the model that the recipes start from; their "
-        "metrics are start.EVALUATION.TASK",
-    )
-    figures: dict[str, Figure] = Field(
-        default_factory=dict, description="name -> figure, drawn beside the table (finetune.figures)"
-    )
-    grid: dict[str, list[Any]] = Field(
-        default_factory=dict, description="key -> values: a row for every combination"
-    )
-    search: dict[str, list[Any]] = Field(
-        default_factory=dict, description="key -> values: the best combination of them stands for the row"
-    )
-    select: str = Field("dev", description="metric that decides a search; dev: STS-B dev during training")
-    notes: list[str] = Field(default_factory=list)
-    rows: dict[str, Row] = Field(default_factory=dict)
+    title: str
+    """of the table; default: the file's name"""
+    source: str = ""
+    """paper and table"""
+    definitions: Any = None
+    """a place for YAML anchors"""
+    recipe: Path | None = None
+    """base recipe, relative to this file, or the name of one of ours"""
+    set: dict[str, Any] = {}
+    """overrides of all rows"""
+    seeds: list[int] = Field([1, 11, 42, 68, 421], min_length=1)
+    """of every row; the default is AugCSE's five"""
+    paper_reports: str = ""
+    """what the paper's figures are: of one run, a mean, the best of five seeds"""
+    columns: dict[str, str | list[str]] = {}
+    """title -> metric; of a list the mean"""
+    evaluations: dict[str, str] = {}
+    """evaluations of finetune beside sts and geometry that the columns want, and flags for each"""
+    baseline: str = ""
+    """the row that others are compared with; default: the first that is trained"""
+    judged_by: str = ""
+    """the column whose difference to the baseline decides whether a row is grey; default: the paper's
+    average, or its first column"""
+    of_start: dict[str, str] = {}
+    """evaluations, and flags for each, of the model that the recipes start from; their metrics are
+    start.EVALUATION.TASK"""
+    figures: dict[str, Figure] = {}
+    """name -> figure, drawn beside the table (finetune.figures)"""
+    grid: dict[str, list[Any]] = {}
+    """key -> values: a row for every combination"""
+    search: dict[str, list[Any]] = {}
+    """key -> values: the best combination of them stands for the row"""
+    select: str = "dev"
+    """metric that decides a search; dev: STS-B dev during training"""
+    notes: list[str] = []
+    rows: dict[str, Row] = {}
 
     @field_validator("seeds")
     @classmethod
@@ -154,7 +138,7 @@ class Sweep(BaseModel):
         return seeds
 
     @model_validator(mode="after")
-    def _consistent(self) -> Sweep:
+    def _consistent(self) -> Self:
         if not self.rows:
             raise ValueError("rows: there are none")
         if "-trust" in " ".join([*self.evaluations.values(), *self.of_start.values()]):
