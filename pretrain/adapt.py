@@ -27,6 +27,7 @@ from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import export_of, read_summary
 from pretrain.config import recipe as recipes
+from pretrain.telemetry.formats import LABELS
 
 _OURS = (
     *("data", "data.folder", "run", "folder", "resume", "checkpoint.resume", "model.init"),
@@ -125,8 +126,6 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
 
     eval_data: folder of the benchmarks; "": none.
     """
-    from pretrain.start.summary import LABELS
-
     summary = read_summary(out)
     assert summary is not None  # `train` returns when the run is finished
     manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
@@ -163,8 +162,6 @@ def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tup
 
     A start that was random is not a number.
     """
-    from pretrain.start.summary import LABELS
-
     rows = []
     for name, label in LABELS.items():
         if name in start and name in adapted:

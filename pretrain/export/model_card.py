@@ -12,7 +12,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from pretrain.common.files import sha256_of
 from pretrain.common.program import DISTRIBUTION
 from pretrain.export.evaluations import WEIGHTS
-from pretrain.telemetry.formats import flatten, format_count, format_seconds
+from pretrain.telemetry.formats import LABELS, flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
 
 PAPERS = {
@@ -27,13 +27,7 @@ PAPERS = {
     "esimcse": "Wu et al. 2022, ESimCSE, arXiv:2109.04380",
     "declutr": "Giorgi et al. 2021, DeCLUTR, arXiv:2006.03659",
 }
-SCORES = {
-    "heldout_mlm_loss": "held-out masked-language loss (nats per token)",
-    "partner_found": "top-1 retrieval of the other view (share)",
-    "partner_among": "... candidates",
-    "partner_loss": "held-out contrastive loss (nats)",
-    "stsb-dev": "STS-B dev, cosine Spearman x 100",
-}
+SCORES = LABELS | {"partner_among": "... candidates"}
 POOLING = {
     "cls": "the last layer's state of the first token",
     "mean": "the mean over the tokens of the last layer",

@@ -30,7 +30,7 @@ from pretrain.start.inputs import Inputs
 from pretrain.start.local_ranks import describe_choice
 from pretrain.start.views import LengthShortcut, measure_lengths
 from pretrain.step.progress import Progress
-from pretrain.telemetry.formats import format_count, format_seconds
+from pretrain.telemetry.formats import LABELS, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.throughput import FlopsMeter, measure_peak_flops, model_flops_per_token
@@ -263,14 +263,6 @@ def _masking_lines(config: Config, objective: WholeObjective) -> list[str]:
     unreached = [step for step in sorted(mlm.later_rates) if step >= config.train.steps]
     end = f"; the rate from step {unreached[0]:,} on is not reached" if unreached else ""
     return [f"masking    {rates}; held-out loss at {heldout:.3g}{end}"]
-
-
-LABELS = {
-    "heldout_mlm_loss": "held-out MLM loss (nats)",
-    "partner_found": "top-1 retrieval of the other view",
-    "partner_loss": "held-out contrastive loss (nats)",
-    "stsb-dev": "STS-B dev (Spearman x 100)",
-}
 
 
 def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[str] = ()) -> None:

@@ -4,6 +4,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+LABELS = {
+    "heldout_mlm_loss": "held-out MLM loss (nats)",
+    "partner_found": "top-1 retrieval of the other view",
+    "partner_loss": "held-out contrastive loss (nats)",
+    "stsb-dev": "STS-B dev (Spearman x 100)",
+}
+"""What evaluations during training measure, by the names of metrics.jsonl."""
+
 
 def flatten(metrics: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers of a nested dict as ("loss/mlm", 3.2); leave out what is not a number."""
