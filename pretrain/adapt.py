@@ -130,10 +130,10 @@ def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> Non
     assert summary is not None  # `train` returns when the run is finished
     manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
     print(f"  {'':34}{'start':>10}{'adapted':>10}   difference")
-    random = dict.fromkeys(summary.get("random_at_start", ()), math.nan)
-    heldout_start = {name: score for name, score in summary["start"].items() if name != "stsb-dev"}
-    for label, start, adapted in heldout_rows(heldout_start | random, summary["best"]):
-        before, difference = (f"{start:.2f}", f"{adapted - start:+.2f}")
+    at_start = summary["start"] | dict.fromkeys(summary.get("random_at_start", ()), math.nan)
+    at_start.pop("stsb-dev", None)  # with an interval below
+    for label, start, adapted in heldout_rows(at_start, summary["best"]):
+        before, difference = f"{start:.2f}", f"{adapted - start:+.2f}"
         if math.isnan(start):
             before, difference = "random", "none: the start has no head for it"
         print(f"  {label:34}{before:>10}{adapted:>10.2f}   {difference}")

@@ -253,7 +253,7 @@ def test_what_is_written_beside_the_weights(tmp_path):
         "| steps | 7 of 1,000 |",
         "123k",
         "01:02:05",
-        "| held-out masked-language loss (nats per token) | 8.25 | 4.125 |",
+        "| held-out MLM loss (nats) | 8.25 | 4.125 |",
         "untrained",
         "SentenceTransformer(",
         "arXiv:2012.15466",
