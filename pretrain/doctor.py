@@ -289,7 +289,7 @@ def disk(folder: Path) -> Findings:
     todo = "a checkpoint takes 12 bytes a parameter, data 2 a token" if free < _LEAST_GIB else ""
     what = f"{folder}: {free:,.0f} GiB free of {usage.total / 2**30:,.0f}"
     yield Finding("note" if todo else "ok", what, todo)
-    todo = "put runs/ and data/ on a faster, local disk" if min(written, read) < _LEAST_RATE else ""
+    todo = "put runs/ and data/ on a faster disk" if min(written, read) < _LEAST_RATE else ""
     what = f"{folder}: writes {written:,.0f} MiB/s to the disk, reads {read:,.0f} MiB/s"
     yield Finding("note" if todo else "ok", what, todo)
 

@@ -19,7 +19,7 @@ OF_OS = {"replace", "remove", "link", "symlink", "open", "write"}
 MAY = {
     "pretrain.common.files": ("*", "it is the module"),
     "pretrain.common.folder_lock": (
-        "write_text unlink rename os.link",
+        "unlink rename os.link",
         "the files of a lock are a protocol of their own, and nothing is kept in them",
     ),
     "pretrain.common.cli": ("os.open", "of /dev/null, when the reader of a pipe has gone"),
@@ -31,8 +31,6 @@ MAY = {
     "pretrain.watch.deadline": ("open write_bytes", "the same"),
     "pretrain.watch.heartbeat": ("os.open", "marks of life, each second"),
     "pretrain.api": ("TemporaryDirectory write_text", "a recipe for the command that it starts"),
-    "pretrain.sweep.runs": ("open", "the log of a command, as it comes"),
-    "pretrain.common.processes": ("open", "the same"),
     "pretrain.prepare.work_folder": ("memmap", "reads only"),
     "pretrain.export.folder": (
         "copytree save_pretrained save_file",

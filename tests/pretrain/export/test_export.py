@@ -160,7 +160,7 @@ def test_a_kept_head_is_part_of_the_sentence_vector(tmp_path, pooling, capsys):
     again = load_encoder(out, AutoTokenizer.from_pretrained(out), pooling).eval()  # --init: the encoder alone
     assert again.head is None and worst(embed(again, tokenizer), pooled) < 1e-6
     shutil.rmtree(out / theirs.name)
-    with pytest.raises(UserError, match=f"{theirs.name} does not hold the head"):
+    with pytest.raises(UserError, match=f"{theirs.name} lacks config.json"):
         open_model(out)
 
 
