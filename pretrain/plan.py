@@ -22,6 +22,7 @@ from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
 from pretrain.config.run import Config
 from pretrain.data.manifest import MANIFEST
 from pretrain.estimate.formulas import (
+    PARTS,
     USABLE,
     BatchSize,
     Layout,
@@ -52,18 +53,6 @@ SENTENCE = 24
 """Mean tokens of a sentence where neither --data nor --length says: of English Wikipedia, about."""
 SAMPLE = 256
 """Sequences of the batch that is made from prepared data, about."""
-PARTS = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimizer's moments",
-    "master": "second copy of this rank's weights (DeepSpeed, stages 1 and 2)",
-    "gathered": "weights gathered in a step (stage 3)",
-    "copies": "working copies of weights",
-    "activations": "activations of a micro-batch",
-    "loss": "tile of logits, vectors of the global batch",
-    "reduction": "buckets of gradients, when activations are gone",
-    "reserved": "buckets of gradients at all times (stage 3)",
-}
 
 
 def plan(

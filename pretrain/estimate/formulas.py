@@ -100,20 +100,27 @@ class Layout:
     background: bool = False
 
 
+PARTS = {
+    "weights": "weights",
+    "gradients": "gradients, at stage 3 with the reduced share",
+    "optimizer": "optimizer's moments",
+    "master": "second copy of this rank's weights (DeepSpeed, stages 1 and 2)",
+    "gathered": "weights gathered in a step (stage 3)",
+    "copies": "working copies of weights in the encoder's precision",
+    "activations": "activations of a micro-batch",
+    "loss": "tile of logits, vectors of the global batch",
+    "reduction": "buckets of gradients, when activations are gone",
+    "reserved": "buckets of gradients at all times (stage 3)",
+}
+"""Part of a rank's memory -> what it is, as a plan prints it."""
+
+
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one rank.
+    """Bytes of one rank (`PARTS`).
 
-    weights: as they lie between steps; at stage 3 this rank's share, and the small ones.
-    gradients: of this rank's own micro-batches, and at stage 3 the reduced share.
-    optimizer: its moments.
-    master: DeepSpeed's second copy of this rank's share of the weights (stages 1 and 2).
-    gathered: weights that stage 3 holds whole while a module runs.
-    copies: working copies of weights in the precision of the encoder.
-    activations: of one micro-batch. loss: a tile of logits, and the vectors of the global batch.
-    reduction: buckets of gradients, and at stages 1 and 2 the reduced share. They are needed when activations
-        are gone, or go layer by layer (stages 0 and 1): of both the larger counts.
-    reserved: buckets that lie there at all times.
+    reduction: needed when activations are gone, or go layer by layer (stages 0 and 1): the larger of both
+        counts.
     snapshot: this rank's share of a checkpoint, copied to be written while training goes on (on a CPU).
     host: the same of a GPU's run: in the memory of its machine, and not in its own.
     """
