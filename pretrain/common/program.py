@@ -31,12 +31,12 @@ def own_version() -> str:
     """Return the version and the commit, as "0.1.0, commit 1a2b...-dirty"; what is not known is left out."""
     from importlib.metadata import PackageNotFoundError, version  # takes a while: not of every command
 
-    known = []
+    parts = []
     with suppress(PackageNotFoundError):
-        known.append(version(DISTRIBUTION))
+        parts.append(version(DISTRIBUTION))
     if commit := _commit():
-        known.append(f"commit {commit}")
-    return ", ".join(known)
+        parts.append(f"commit {commit}")
+    return ", ".join(parts)
 
 
 def _commit() -> str:

@@ -143,18 +143,18 @@ def _activations(
     """Return the bytes that a pass keeps whatever its length, and those for each token."""
     layers = sizes["layers"]
     few = [1, 2] if on_gpu and layers > 2 else [layers]
-    found = []
+    measurements = []
     for count in few:
         small = PlannedTokenizer(16)  # embeddings are looked up: their size is in no activation
         encoder = _encoder(config, {**sizes, "layers": count}, small)
         model = _model(config, encoder, precision).train()
         short, long = (saved_bytes(model, _row(length, tokens)) for tokens in (ROW, 3 * ROW))
         slope = (long[0] - short[0]) / (long[1] - short[1])
-        found.append((short[0] - slope * short[1], slope))
-    if len(found) == 1:
-        return max(0.0, found[0][0]), found[0][1]
+        measurements.append((short[0] - slope * short[1], slope))
+    if len(measurements) == 1:
+        return max(0.0, measurements[0][0]), measurements[0][1]
     more = layers - 1
-    fixed, slope = ((1 - more) * one + more * two for one, two in zip(*found))
+    fixed, slope = ((1 - more) * one + more * two for one, two in zip(*measurements))
     return max(0.0, fixed), slope
 
 

@@ -77,9 +77,9 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
     models = models_of(run, config, tokenizer)
     corpus, searched = search(models, config, tokenizer, sentences, queries)
     pairs = read_pairs(config.data_folder, tokenizer)
-    found = {name: retrieval(model, pairs) for name, model in models.items()} if pairs else {}
-    if found:
-        _print_retrieval(found, len(pairs))
+    scores = {name: retrieval(model, pairs) for name, model in models.items()} if pairs else {}
+    if scores:
+        _print_retrieval(scores, len(pairs))
     loader = ChoiceLoader([PackageLoader("pretrain.show", ""), PackageLoader("finetune.report", "")])
     environment = Environment(loader=loader, autoescape=True)
     environment.filters["special"] = mark_special
@@ -93,7 +93,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         batch=batch_lines(config, tokenizer),
         searched=searched,
         sentences=corpus,
-        retrieval=found,
+        retrieval=scores,
         pairs=len(pairs),
     )
 
@@ -161,12 +161,12 @@ def search(
     """
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
-    found = {
+    hits_by_model = {
         name: SentenceIndex(model.encode_document(corpus), corpus).nearest(model.encode_query(asked), FOUND)
         for name, model in models.items()
     }
     return len(corpus), [
-        Searched(query, {name: hits[number] for name, hits in found.items()})
+        Searched(query, {name: hits[number] for name, hits in hits_by_model.items()})
         for number, query in enumerate(asked)
     ]
 

@@ -145,7 +145,7 @@ class Resampled:
 
         float64[R, B + 1]; the last is of the pairs as they are.
         """
-        found = []
+        correlations = []
         for first in range(0, len(self._counts), _AT_ONCE):
             counts = self._counts[first : first + _AT_ONCE].astype(np.float64)
             gold = centred_ranks(self._gold, counts)
@@ -159,8 +159,8 @@ class Resampled:
                     of_runs.append(
                         products / np.sqrt(squares * np.einsum("bp,bp,bp->b", counts, ranks, ranks))
                     )
-            found.append(np.stack(of_runs))
-        return 100 * np.concatenate(found, axis=1)
+            correlations.append(np.stack(of_runs))
+        return 100 * np.concatenate(correlations, axis=1)
 
 
 def centred_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
