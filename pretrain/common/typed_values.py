@@ -37,14 +37,27 @@ TEXT_NAMES = ("source", "text", "data")
 _OTHER_TEXT_NAMES = {*TEXT_NAMES, "sources", "corpus", "input", "texts", "text_file", "train_file"}
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuse an anchor that holds itself (`&a [*a]`), and an integer of over 64 bits."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.deep_construct = True  # a node is whole before it is used: one that holds itself cannot be
+
+    def construct_yaml_int(self, node: Any) -> int:
+        return _require_64_bits(super().construct_yaml_int(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """Return the value of a YAML text. `where`: what the error calls it.
 
-    Raises: UserError if it is not YAML, holds itself (`&a [*a]`) or an integer of over 64 bits, or is nested
-        deeper than the parser can follow.
+    Raises: UserError if it is not YAML, is refused by `_Loader`, or is nested too deeply.
     """
     try:
-        tree = yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise UserError(f"{where} is not YAML: {shortened(' '.join(str(error).split()), 1000)}") from None
     except RecursionError:
@@ -52,31 +65,12 @@ def parse_yaml(text: str, where: str) -> Any:
     except Exception as error:  # what PyYAML's own constructors raise: 2026-13-45, `!!bool maybe`, `!!int x`
         what = shortened(str(error), 1000)
         raise UserError(f"{where} is not YAML: {type(error).__name__}, {what}") from None
-    _refuse_endless(tree, where, set(), set())
-    return tree
 
 
-def _refuse_endless(tree: Any, where: str, above: set[int], seen: set[int]) -> None:
-    """Raise UserError if a tree holds itself, or an integer beyond 64 bits.
-
-    Args:
-        above: ids of the nodes that hold this one. seen: ids of nodes that are checked: aliases may repeat
-            one a billion times.
-    """
-    if isinstance(tree, int):
-        _refuse_large(tree, where)
-    if not isinstance(tree, dict | list) or id(tree) in seen:
-        return
-    if id(tree) in above:
-        raise UserError(f"{where}: an anchor holds itself (as in `&a [*a]`); write its values out")
-    for node in (*tree, *tree.values()) if isinstance(tree, dict) else tree:
-        _refuse_endless(node, where, above | {id(tree)}, seen)
-    seen.add(id(tree))
-
-
-def _refuse_large(number: int, where: str) -> None:
+def _require_64_bits(number: int) -> int:
     if abs(number) >= 2**63:
-        raise UserError(f"{where}: {shown(number)} is too large: integers have at most 64 bits")
+        raise ValueError(f"{shown(number)} is too large: integers have at most 64 bits")
+    return number
 
 
 def parse_value(text: str, kind: Any, flag: str) -> Any:
@@ -111,7 +105,10 @@ def parse_value(text: str, kind: Any, flag: str) -> Any:
                 raise
             return text  # a glob that begins with a bracket; or pydantic says what the field wants
     if any(getattr(member, "__origin__", member) is int for member in members) and _INTEGER.fullmatch(text):
-        _refuse_large(int(text[:100]), flag)
+        try:
+            _require_64_bits(int(text[:100]))
+        except ValueError as error:
+            raise UserError(f"{flag}: {error}") from None
     if tuple in origins:
         return [part.strip() for part in text.strip("()").split(",")]
     return text

@@ -338,7 +338,7 @@ def test_folders_without_a_model(tmp_path, hugging_face):
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.yaml").write_text("name: x\n")
-    with pytest.raises(UserError, match=r"without an export yet.*python -m pretrain\.export"):
+    with pytest.raises(UserError, match=r"without an export yet.*clearly export"):
         open_model(run)
     with pytest.raises(UserError, match="mean"):
         open_model(hugging_face, "maen")

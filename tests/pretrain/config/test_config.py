@@ -102,8 +102,8 @@ def test_what_changes_nothing_is_refused_of_a_flag_and_taken_of_a_record(tmp_pat
 @pytest.mark.parametrize(
     "text,words",
     [
-        ("objective: {options: &a {x: [*a]}}", "an anchor holds itself"),
-        ("objective: {options: &a [1, 2], name: &b [*a, *b]}", "an anchor holds itself"),
+        ("objective: {options: &a {x: [*a]}}", "unconstructable recursive node"),
+        ("objective: {options: &a [1, 2], name: &b [*a, *b]}", "unconstructable recursive node"),
         (f"train: {{seed: {10**22}}}", "too large"),
         (f"train: {{steps: {10**22}}}", "too large"),
     ],
@@ -286,7 +286,7 @@ def test_a_run_stands_for_its_export(tmp_path, key):
         "x" * 300,
     ]
     with pytest.raises(
-        UserError, match=rf"{key}: .*run is a run without an export yet.*python -m pretrain.export \S+/run$"
+        UserError, match=rf"{key}: .*run is a run without an export yet.*clearly export \S+/run$"
     ):
         named(run)
     (run / "export").mkdir()
