@@ -123,10 +123,9 @@ class EngineState:
                 and (key == "step" or value.shape != holder.shape)
             ):
                 scalars[key] = value.item()
-        if "step" not in scalars:  # apex counts per group
-            steps = [g["step"] for g in self.inner.param_groups if "step" in g]
-            if steps:
-                scalars["step"] = int(max(steps))
+        steps = [group["step"] for group in self.inner.param_groups if "step" in group]
+        if "step" not in scalars and steps:  # apex counts per group
+            scalars["step"] = int(max(steps))
         return scalars
 
     # -- writing --------------------------------------------------------
@@ -181,17 +180,12 @@ class EngineState:
             holder = self.holders.get(identity)
             if holder is None or not numbers:
                 continue
-            _, known = merged.setdefault(id(holder), (holder, {}))
+            _, counts = merged.setdefault(id(holder), (holder, {}))
             for key, number in numbers.items():
-                if key in known and known[key] != number:
-                    logger.warning(
-                        "parameters that share a flat partition were saved with different %s counts (%s and "
-                        "%s); the larger is used: at ZeRO 0 some of them had no gradient at some steps",
-                        key,
-                        known[key],
-                        number,
-                    )
-                known[key] = max(number, known.get(key, number))
+                if counts.get(key, number) != number:  # at ZeRO 0 some had no gradient at some steps
+                    what = "parameters of one flat partition have %s counts %s and %s: the larger is used"
+                    logger.warning(what, key, counts[key], number)
+                counts[key] = max(number, counts.get(key, number))
         for holder, numbers in merged.values():
             for key, number in numbers.items():
                 self._set_scalar(holder, key, number)
@@ -205,19 +199,15 @@ class EngineState:
         state = self.inner.state[holder]
         if torch.is_tensor(state.get(key)):
             state[key].fill_(number)
-        elif type(self.inner).__module__.startswith("torch.optim") or self._has_fused_groups():
-            on_device = self._has_fused_groups() or any(
-                group.get("capturable") for group in self.inner.param_groups
-            )
-            state[key] = torch.tensor(
-                float(number), dtype=torch.float32, device=holder.device if on_device else "cpu"
-            )
+            return
+        groups = self.inner.param_groups
+        is_fused = any(group.get("fused") for group in groups)  # torch's fused AdamW, alone or beside another
+        if is_fused or type(self.inner).__module__.startswith("torch.optim"):
+            on_device = is_fused or any(group.get("capturable") for group in groups)
+            device = holder.device if on_device else "cpu"
+            state[key] = torch.tensor(float(number), dtype=torch.float32, device=device)
         else:
             state[key] = int(number) if key == "step" else number
-
-    def _has_fused_groups(self) -> bool:
-        """Return whether torch's fused AdamW updates any of the parameters, by itself or beside another."""
-        return any(group.get("fused") for group in self.inner.param_groups)
 
     def finish(self) -> None:
         """Update the working copies of the parameters from the master copies. Collective: on every rank."""

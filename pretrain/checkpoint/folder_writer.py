@@ -150,11 +150,8 @@ def remove_superfluous(newest: Path, retention: Retention) -> None:
             except OSError as error:
                 logger.warning("could not rename %s: %s", path, error)
                 continue
-            logger.warning(
-                "%s is now %s: it is of a later step than the one that this run was resumed from",
-                path,
-                renamed.name,
-            )
+            what = "%s is now %s: it is of a later step than the one that this run was resumed from"
+            logger.warning(what, path, renamed.name)
     every, steps = retention.every, retention.steps
     stays = {s for s in map(step_of, older) if s in steps or (every and s % every == 0)}
     earlier = [path for path in older if step_of(path) < step and step_of(path) not in stays]
