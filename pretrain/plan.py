@@ -119,11 +119,8 @@ def plan(
         console.print(line, soft_wrap=True)
     flops_per_second = gpus * speed * 1e12 * (share or MFU)
     console.print(stage_table(settings, model, batch, gpus, capacity * 1e9, flops_per_second))
-    console.print(
-        "GB: per rank at the peak; 90% of a GPU's memory is planned with. s/step: computing alone, without "
-        "exchanges and checkpoints. run: all steps.",
-        soft_wrap=True,
-    )
+    legend = "GB: per rank at the peak, of which a GPU has 90%. s/step, run: computing, without exchanges"
+    console.print(legend, soft_wrap=True)
 
 
 def utilisation_of(run: Path) -> float:
@@ -214,10 +211,7 @@ def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> l
         f"  {need.peak / 1e9:9.3f}  at the peak, with train.micro_batch_tokens {layout.micro_batch_tokens:,}"
     )
     if need.host:
-        lines.append(
-            f"  {need.host / 1e9:9.3f}  in the machine's own memory: this rank's share of a checkpoint "
-            "(checkpoint.background)"
-        )
+        lines.append(f"  {need.host / 1e9:9.3f}  in the machine's own memory (checkpoint.background)")
     return lines
 
 

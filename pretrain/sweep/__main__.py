@@ -132,8 +132,7 @@ def _until_stopped(work: Callable[[], int]) -> int:
     except StopRequested as stop:
         print(
             f"{REASONS[stop.request]}: stopped\n"
-            "  safe: all finished runs and evaluations, and of a run that had begun its last checkpoint; an "
-            "evaluation that was running is done again\n"
+            "  safe: all finished runs and evaluations, and the last checkpoint of unfinished runs\n"
             f"  next: {shlex.join([*program().split(), *sys.argv[1:]])}",
             file=sys.stderr,
         )
@@ -180,10 +179,7 @@ class SweepWork:
         self.plan = SweepPlan(entries, self.sweep.seeds, self.out, self._score)
         for entry in entries if not quick else ():
             if entry.row.kind == "start" and not models_of(entry, [], self.out):
-                print(
-                    f"not evaluated: {entry.name}: {entry.points[0].recipe.name} starts from random weights; "
-                    "--init names a model"
-                )
+                print(f"not evaluated: {entry.name}: it starts from random weights; --init names a model")
 
     def _choose(self, words: Sequence[str]) -> dict[str, str]:
         known = self.sweep.evaluations | self.sweep.of_start

@@ -308,6 +308,5 @@ class Trackers:
             if not moved():  # which ends the run, and is said
                 self._say(
                     f"WARNING: tracker {feed.name}: {without_credentials(feed.problem)}. The run goes on "
-                    "without it; metrics.jsonl has all, and the next start from a checkpoint sends what is "
-                    "missing"
+                    "without it; the next start from a checkpoint sends what is missing"
                 )
