@@ -13,8 +13,6 @@ A column's metric is one of
 or a list of such: their mean. {KEY} in one stands for that key of the row's `at`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex
@@ -60,7 +58,7 @@ class EvaluatedModel:
         return self.folder / f"{evaluation}-{self.pooling}.json"
 
     @property
-    def start(self) -> EvaluatedModel | None:
+    def start(self) -> "EvaluatedModel | None":
         """What the model was trained from; itself, if it was not; None: from random weights."""
         if self.run is None:
             return self

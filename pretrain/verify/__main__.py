@@ -8,23 +8,13 @@
 No model is needed. The exit status is 1 if a file or a batch is not as recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.progress import track
 
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import flags, load_config
-
-if TYPE_CHECKING:
-    from pretrain.verify.records import Recorded
-    from pretrain.verify.replay import Replay
 
 
 def _keys() -> Iterable[tuple]:
@@ -58,7 +48,7 @@ def verify(
         raise UserError(f"--out {out}: a file for the answer to --seen")
     # these import torch and transformers: seconds, so not for --help and wrong flags
     from pretrain.verify.files import verify_files
-    from pretrain.verify.records import read_records
+    from pretrain.verify.records import read_records, verify_batches
     from pretrain.verify.replay import Replay
 
     recorded = read_records(run)
@@ -74,55 +64,8 @@ def verify(
         return 0
     whole = verify_files(run)
     workers = usable_cores() if workers is None else workers
-    status = _verify_batches(run, recorded, replay, first, last, views, workers)
+    status = verify_batches(run, recorded, replay, first, last, views, workers)
     return status if whole else 1
-
-
-def _verify_batches(
-    run: Path, recorded: Recorded, replay: Replay, first: int, last: int, views: bool, workers: int
-) -> int:
-    """Compare steps `first` to `last`, counted from 1; print what was found; return the exit status."""
-    from pretrain.ledger.chain import KINDS
-    from pretrain.verify.records import compare
-
-    if not recorded.records:
-        raise UserError(f"{run} records no hashes of its batches; --seen works all the same")
-    since = recorded.records[0].ledger["since"]
-    start = next((r for r in reversed(recorded.records) if since < r.step < first), None)
-    begin = since if start is None else start.step
-    records = [record for record in recorded.records if begin < record.step <= last]
-    if not records:
-        raise UserError(f"{run} has no record of its batches between steps {begin + 1} and {last}")
-    stop = records[-1].step
-    if since and start is None:
-        print(f"steps 1 to {since} have no record: an older version trained them")
-    kinds = KINDS if views else KINDS[:1]
-    sums = replay.sums_with_views(begin, stop, workers) if views else replay.sums(begin, stop)
-    progress = track(sums, "comparing", total=stop - begin, console=Console(stderr=True), transient=True)
-    differences = compare(records, start, progress, kinds)
-    what = "batch, its masking and its views are" if views else "batch is"
-    believed = "" if start is None else f", given the record of step {start.step}"
-    rows = sum(record.where == "row" for record in records)
-    others = [record.where for record in records if record.where != "row"]
-    places = f"{rows} rows of metrics.jsonl" + (f" and {', '.join(others)}" if others else "")
-    if not differences:
-        print(f"steps {begin + 1} to {stop}: every {what} as recorded in {places}{believed}")
-        return 0
-    for number, (begin, end, differing, where) in enumerate(differences[:20]):
-        steps = f"step {end}" if begin == end else f"steps {begin} to {end}"
-        said = (
-            f"{steps}: the {' and '.join(differing)} are not as recorded ({', '.join(where)} of step {end})"
-        )
-        count = f", the first of {len(differences)} such places of {len(records)}"
-        print(f"  {said}" if number else f"{said}{count}; before it every {what} as recorded{believed}")
-    for reason in list(replay.unread.values())[:5]:
-        print(f"  cannot be read now: {reason}")
-    for change in recorded.progress.get("changes", []):
-        if change["key"] == "batches" or change["key"].startswith("input "):
-            print(
-                f"  another {change['key']} from step {change['step']} on: {change['from']}, {change['to']}"
-            )
-    return 1
 
 
 def _step(name: str, text: str | None) -> int | None:

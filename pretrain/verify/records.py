@@ -7,13 +7,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.progress import track
+
 from pretrain.checkpoint.folder import CheckpointError, candidates, read_state
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import require_run
 from pretrain.export.folder import read_policy
 from pretrain.ledger import chain
-from pretrain.ledger.chain import Ledger
+from pretrain.ledger.chain import KINDS, Ledger
 from pretrain.telemetry.metrics_file import read_metrics
+from pretrain.verify.replay import Replay
 
 EXPORTS = ("best", "export")
 
@@ -129,3 +133,47 @@ def compare(
         chains = right[:1] or [chains[0], dict(at_step[0].ledger)]
         before = step + 1
     return differences
+
+
+def verify_batches(
+    run: Path, recorded: Recorded, replay: Replay, first: int, last: int, views: bool, workers: int
+) -> int:
+    """Compare steps `first` to `last`, counted from 1; print what was found; return the exit status."""
+    if not recorded.records:
+        raise UserError(f"{run} records no hashes of its batches; --seen works all the same")
+    since = recorded.records[0].ledger["since"]
+    start = next((r for r in reversed(recorded.records) if since < r.step < first), None)
+    begin = since if start is None else start.step
+    records = [record for record in recorded.records if begin < record.step <= last]
+    if not records:
+        raise UserError(f"{run} has no record of its batches between steps {begin + 1} and {last}")
+    stop = records[-1].step
+    if since and start is None:
+        print(f"steps 1 to {since} have no record: an older version trained them")
+    kinds = KINDS if views else KINDS[:1]
+    sums = replay.sums_with_views(begin, stop, workers) if views else replay.sums(begin, stop)
+    progress = track(sums, "comparing", total=stop - begin, console=Console(stderr=True), transient=True)
+    differences = compare(records, start, progress, kinds)
+    what = "batch, its masking and its views are" if views else "batch is"
+    believed = "" if start is None else f", given the record of step {start.step}"
+    rows = sum(record.where == "row" for record in records)
+    others = [record.where for record in records if record.where != "row"]
+    places = f"{rows} rows of metrics.jsonl" + (f" and {', '.join(others)}" if others else "")
+    if not differences:
+        print(f"steps {begin + 1} to {stop}: every {what} as recorded in {places}{believed}")
+        return 0
+    for number, (begin, end, differing, where) in enumerate(differences[:20]):
+        steps = f"step {end}" if begin == end else f"steps {begin} to {end}"
+        said = (
+            f"{steps}: the {' and '.join(differing)} are not as recorded ({', '.join(where)} of step {end})"
+        )
+        count = f", the first of {len(differences)} such places of {len(records)}"
+        print(f"  {said}" if number else f"{said}{count}; before it every {what} as recorded{believed}")
+    for reason in list(replay.unread.values())[:5]:
+        print(f"  cannot be read now: {reason}")
+    for change in recorded.progress.get("changes", []):
+        if change["key"] == "batches" or change["key"].startswith("input "):
+            print(
+                f"  another {change['key']} from step {change['step']} on: {change['from']}, {change['to']}"
+            )
+    return 1
