@@ -15,7 +15,7 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import hub_fault, require_source
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import describe_export, export_of
-from pretrain.export.evaluations import weights_identity
+from pretrain.export.sums import weights_identity
 
 if TYPE_CHECKING:
     from pretrain.export.sentence_transformers import Modules

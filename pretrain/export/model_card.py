@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from pretrain.common.files import sha256_of
 from pretrain.common.program import DISTRIBUTION
-from pretrain.export.evaluations import WEIGHTS
+from pretrain.export.sums import WEIGHTS
 from pretrain.telemetry.formats import LABELS, flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
 

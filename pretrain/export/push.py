@@ -9,10 +9,9 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError
 
 from pretrain.common.errors import UserError
-from pretrain.export.evaluations import WEIGHTS, evaluations_of
 from pretrain.export.folder import MARK, read_policy
 from pretrain.export.model_card import hub_card, without_folders
-from pretrain.export.sums import SUMS
+from pretrain.export.sums import SUMS, WEIGHTS, evaluations_of
 
 RECIPE = "training_config.yaml"
 

@@ -18,9 +18,9 @@ from run_helpers import ROOT, environment
 from pretrain.common.errors import UserError
 from pretrain.common.program import own_version
 from pretrain.export.__main__ import main
-from pretrain.export.evaluations import evaluations_of, weights_identity
 from pretrain.export.folder import export
 from pretrain.export.push import Upload
+from pretrain.export.sums import evaluations_of, weights_identity
 
 REPO = "jane/small-encoder"
 
