@@ -17,7 +17,7 @@ from torch import Tensor
 from pretrain.objectives import BatchContext, Objective
 from pretrain.objectives.base import running_statistics_kept
 from pretrain.step.model import Relate, SentenceModel
-from pretrain.telemetry.mechanisms import COSINE, SHARE
+from pretrain.telemetry.monitors import COSINE, SHARE
 
 
 @dataclass

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pretrain.telemetry.formats import flatten
-from pretrain.telemetry.mechanisms import checks_of
+from pretrain.telemetry.monitors import checks_of
 
 
 def inert_in(metrics: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

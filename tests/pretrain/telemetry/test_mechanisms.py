@@ -9,7 +9,7 @@ from inert_row import inert_in
 from run_helpers import command, finish, records, start
 from safetensors.torch import load_file
 
-from pretrain.telemetry.mechanisms import AT_ONCE, InertTerms
+from pretrain.telemetry.monitors import AT_ONCE, InertTerms
 
 DEAD = {"vadvcse_adversarial_over_random": 1.0, "vadvcse_cosine_with_start": 1.0}
 ALIVE = {"vadvcse_adversarial_over_random": 1.3, "vadvcse_cosine_with_start": 0.4}
