@@ -218,7 +218,8 @@ def choose(root: Path) -> Choice | None:
         f"\n  {path.name} was set aside" for path in aside
     ]
     raise CheckpointError(
-        f"there are checkpoints in {root}, and none can be used:{''.join(listed)}\nRestore one from a copy"
+        f"there are checkpoints in {root}, and none can be used:{''.join(listed)}\nRestore one from a copy, "
+        "or start from the beginning in another folder with --run"
     )
 
 
