@@ -23,10 +23,10 @@ from pydantic import Field
 from augment.core.pretrained import pretrained
 from augment.core.ragged import Ragged
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.encoders.padded import NO_CODE, SAFE_WEIGHTS, open_sentence_transformer
+from finetune.encoders.padded import open_padded, open_sentence_transformer
 from finetune.encoders.source import OWN_MODULES, ModelSource, names_function, resolve
 from finetune.flags import Model, Pooling
-from pretrain.benchmarks.files import read_sentences, spaced
+from pretrain.benchmarks.files import evenly_spaced, read_sentences
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, library_errors, make_folder, put_in_place, remove_tree
@@ -55,10 +55,7 @@ def lsa_vectors(
     counts.sum_duplicates()
     counts.eliminate_zeros()
     if dimensions >= min(counts.shape):
-        raise UserError(
-            f"--dimensions {dimensions}: must be below {min(counts.shape)}, the smaller side of sentences "
-            "x tokens"
-        )
+        raise UserError(f"--dimensions {dimensions}: must be below {min(counts.shape)}")
     weights = TfidfTransformer().fit(counts)
     right = TruncatedSVD(dimensions, random_state=seed).fit(weights.transform(counts)).components_
     vectors = (weights.idf_[:, None] * right.T).astype(np.float32)
@@ -90,11 +87,7 @@ def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> 
 
 
 def _write(model: Any, out: Path) -> None:
-    """Save a sentence-transformers model as a folder, whole or not at all.
-
-    Raises:
-        UserError: the folder holds something else, or cannot be written.
-    """
+    """Save a sentence-transformers model as a folder, whole or not at all."""
     if out.exists() and not (out.is_dir() and ((out / "modules.json").is_file() or not any(out.iterdir()))):
         raise UserError(f"--out {out} exists and is no sentence-transformers folder; name another")
     hidden = out.with_name(f".{out.name}.tmp")
@@ -121,9 +114,6 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
 
     Returns:
         W float64[d, k], b float64[k].
-
-    Raises:
-        UserError: fewer dimensions vary than are to be kept.
     """
     from finetune.geometry.measures import SPECTRUM_FLOOR
 
@@ -137,11 +127,8 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
     # by, it would be noise.
     varying = int((variances > variances[-1] * SPECTRUM_FLOOR**2).sum()) if variances[-1] > 0 else 0
     if dimensions > varying or not varying:
-        raise UserError(
-            f"the vectors of {len(vectors):,} sentences vary in {varying} of {len(mean)} dimensions: give "
-            "fewer --dimensions, or "
-            "more sentences"
-        )
+        vary = f"{len(vectors):,} sentences vary in {varying} of {len(mean)} dimensions"
+        raise UserError(f"the vectors of {vary}: give fewer --dimensions, or more sentences")
     kept = slice(None, -1 - (dimensions or varying), -1)
     matrix = basis[:, kept] / np.sqrt(variances[kept])
     return matrix, -mean @ matrix
@@ -159,7 +146,11 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
         init_weight=torch.from_numpy(matrix.T.astype(np.float32)),
         init_bias=torch.from_numpy(bias.astype(np.float32)),
     )
-    base = _sentence_transformer(model)
+    assert model.source is not None  # a function, which has none, cannot be whitened
+    if model.pooling in (OWN_MODULES, model.trained_pooling):  # with its prompts
+        base = open_sentence_transformer(model.source, None)
+    else:
+        base = open_padded(model.source, model.pooling, model.longest)
     whitened = SentenceTransformer(
         modules=[*base, layer],
         device="cpu",
@@ -169,57 +160,13 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
     _write(whitened, Path(out))
 
 
-def _sentence_transformer(model: EmbeddingModel) -> Any:
-    """Return a model of sentence-transformers' own modules that gives the same vectors."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import (
-        Dense,
-        Pooling,
-        Transformer,
-        WeightedLayerPooling,
-    )
-
-    from finetune.encoders.embed import POOLER
-    from pretrain.export.sentence_transformers import layer_weights
-    from pretrain.model.architectures import FAMILIES
-    from pretrain.model.pooling import SECOND_STATE
-
-    assert model.source is not None  # a function, which has none, cannot be whitened
-    source = model.source.location
-    if model.pooling in (OWN_MODULES, model.trained_pooling):  # with its prompts
-        return open_sentence_transformer(model.source, None)
-    pooling = "cls" if model.pooling == POOLER else model.pooling
-    second = SECOND_STATE[pooling]
-    states = {"output_hidden_states": True} if second is not None else {}
-    transformer = Transformer(
-        source, config_kwargs=NO_CODE | states, model_kwargs=SAFE_WEIGHTS, processor_kwargs=NO_CODE
-    )
-    width, modules = transformer.get_embedding_dimension(), [transformer]
-    if second is not None:
-        layers = transformer.auto_model.config.num_hidden_layers
-        weights = torch.nn.Parameter(torch.tensor(layer_weights(second, layers)))
-        modules.append(WeightedLayerPooling(width, layers, 0, weights))
-    modules.append(Pooling(width, "cls" if pooling == "cls" else "mean"))
-    if model.head is not None and model.pooling == POOLER:
-        weight, bias = (tensor.detach().cpu() for tensor in model.head.layers[0].parameters())
-        modules.append(
-            Dense(width, width, activation_function=torch.nn.Tanh(), init_weight=weight, init_bias=bias)
-        )
-    whole = SentenceTransformer(modules=modules, device="cpu")
-    config = transformer.auto_model.config
-    if config.model_type in FAMILIES:
-        whole.max_seq_length = FAMILIES[config.model_type].usable_positions(config)
-    return whole
-
-
 def source_sentences(source: str, count: int) -> list[str]:
     """Return at most `count` sentences of a prepared folder or a text file.
 
     A prepared folder gives its first ones, which are shuffled; a text file gives evenly spaced ones.
     """
     if not Path(source).is_dir():
-        return spaced(read_sentences(Path(source), "source"), count)
+        return evenly_spaced(read_sentences(Path(source), "source"), count)
     tokenizer, rows = _sequences(Path(source), count)
     return tokenizer.batch_decode([rows[n].tolist() for n in range(len(rows))], skip_special_tokens=True)
 
@@ -283,14 +230,15 @@ def whiten(
         dimensions: kept of those that vary; without it, all.
         sentences: of the source, at most.
     """
+    from finetune.encoders.embed import POOLER
+
     found = model if names_function(model) else _resolve(model, out)
     # before the model: a missing file should not cost the loading
     texts = source_sentences(source, sentences)
     opened = open_model(found, pooling)
-    if opened.pooling == "function":
-        raise UserError(
-            f"{opened.name} is a function: no folder can be made of it; whiten a model's folder or hub name"
-        )
+    if opened.source is None or opened.pooling == POOLER:
+        what = "a function" if opened.source is None else "evaluated by its pooler"
+        raise UserError(f"{opened.name} is {what}: no whitened folder can be made of it")
     vectors = opened.encode(texts)
     matrix, bias = whitening(vectors, dimensions or 0)
     save_whitened(opened, matrix, bias, out)

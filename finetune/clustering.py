@@ -58,10 +58,6 @@ def read(path: Path) -> LabelledTexts:
     """Read a csv file with the columns text and label.
 
     By the csv rules: quotes, commas and line ends inside a text are text.
-
-    Raises:
-        UserError: a column missing, a row with more or fewer cells, a row without label, fewer than two
-            classes.
     """
     rows = csv_columns(path, "text", "label")
     for number, (_, label) in enumerate(rows, start=1):
@@ -219,7 +215,7 @@ def files(name: str, root: Path) -> list[Path]:
 
 
 def evaluation_with(max_length: int) -> Frozen:
-    """Return the evaluation of texts that are cut to so many tokens; 0: of whole texts."""
+    """Return the evaluation of texts that are cut to `max_length` tokens; 0: of whole texts."""
     cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
     return Frozen(
         "clustering",

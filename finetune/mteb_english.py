@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.encoders.source import reach_hub
 from finetune.flags import Model, Out, Pooling, VectorPrecision
-from finetune.hub import reach_hub
 from finetune.results import Evaluation, folder_for, folder_name, run_and_write
 from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
@@ -38,26 +38,16 @@ OWNER = "clear"
 
 
 def library() -> Any:
-    """Return the module mteb.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Return the module mteb."""
     try:
         import mteb
     except ImportError as error:
-        raise UserError(
-            f"MTEB needs the library mteb ({error}): pip install 'sentence-clear[mteb]'"
-        ) from None
+        raise UserError(f"MTEB needs a library ({error}): pip install 'sentence-clear[mteb]'") from None
     return mteb
 
 
 def choose(names: Sequence[str]) -> list[AbsTask]:
-    """Return the benchmark's tasks of these names; all of them without names.
-
-    Raises:
-        UserError: the benchmark has no such task; the message names the nearest.
-    """
+    """Return the benchmark's tasks of these names; all of them without names."""
     tasks = {task.metadata.name: task for task in library().get_benchmark(BENCHMARK).tasks}
     chosen = [known_name(name, tasks, f"task of {BENCHMARK}") for name in names] or list(tasks)
     return [tasks[name] for name in dict.fromkeys(chosen)]
@@ -75,7 +65,7 @@ def _counted(statistics: Mapping[str, Any]) -> int:
     return own + sum(_counted(part) for part in statistics.values() if isinstance(part, dict))
 
 
-def adapter(model: EmbeddingModel) -> Any:
+def mteb_encoder(model: EmbeddingModel) -> Any:
     """Return a model as the library takes one, which encodes by `model`; its revision is of these weights."""
     library()
     from mteb.models import ModelMeta
@@ -87,7 +77,7 @@ def adapter(model: EmbeddingModel) -> Any:
     prompts = validated or {}
     by_type = {"query": model.encode_query, "document": model.encode_document}
 
-    class Encoder(AbsEncoder):
+    class MtebEncoder(AbsEncoder):
         """Encode by this project; similarities are cosines, as in sentence-transformers."""
 
         def __init__(self) -> None:
@@ -110,15 +100,11 @@ def adapter(model: EmbeddingModel) -> Any:
                 return model.encode(texts, prompts[name])
             return by_type.get(prompt_type, model.encode)(texts)
 
-    return Encoder()
+    return MtebEncoder()
 
 
 def load(task: AbsTask) -> None:
-    """Have a task load its data.
-
-    Raises:
-        UserError: they cannot be downloaded, or read.
-    """
+    """Have a task load its data."""
     if task.data_loaded:
         return
     name, place = task.metadata.name, str(task.metadata.dataset.get("path", ""))
@@ -129,22 +115,17 @@ def load(task: AbsTask) -> None:
         task.load_data()
     except Exception as error:  # of datasets, of the hub, of the task: for the same few causes
         said = (str(error) or repr(error)).splitlines()[0]
-        raise UserError(
-            f"cannot load the data of MTEB's {name} ({place}): {said}. The library fetches them from the "
-            "hub: do so where there is network (HF_HOME names the cache), or leave the task out"
-        ) from error
+        what = f"cannot load the data of MTEB's {name} ({place})"
+        raise UserError(f"{what}: {said}. Fetch them where there is network, or leave it out") from error
 
 
 def evaluate(model: EmbeddingModel, tasks: Sequence[AbsTask], folder: Path) -> Evaluation:
     """Evaluate tasks, whose files go to `folder` in the library's own format.
 
     What the folder has of the same weights, pooling and precision is taken, not computed again.
-
-    Raises:
-        UserError: a task's data cannot be loaded.
     """
     mteb = library()
-    cache, encoder = mteb.ResultCache(folder), adapter(model)
+    cache, encoder = mteb.ResultCache(folder), mteb_encoder(model)
     evaluation = Evaluation.of("mteb_english", model, f"{BENCHMARK} by mteb {mteb.__version__}")
     for number, task in enumerate(tasks, 1):
         clock = time.perf_counter()

@@ -45,7 +45,7 @@ class Comparisons:
 
     premises: list[str]
     entailed: list[str]
-    others: list[str]
+    not_entailed: list[str]
     contradicts: np.ndarray
     remark: str | None = None
     """Why figures are not comparable with published ones, if they are not."""
@@ -80,11 +80,7 @@ def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None)
 
 
 def load(name: str, data: str | Path | None = None) -> Comparisons:
-    """Read the comparisons of a task of TASKS.
-
-    Raises:
-        UserError: a file missing or damaged, or no premise with both kinds.
-    """
+    """Read the comparisons of a task of TASKS."""
     found = {"ANLI": _anli, "SNLI": _snli, "MNLI": _mnli, "triplets": _triplets}[name](data)
     if not found.contradicts.any():
         raise UserError(f"{name}: no premise has an entailed and a contradicting hypothesis")
@@ -92,11 +88,11 @@ def load(name: str, data: str | Path | None = None) -> Comparisons:
 
 
 def scores(
-    premises: np.ndarray, entailed: np.ndarray, others: np.ndarray, contradicts: np.ndarray
+    premises: np.ndarray, entailed: np.ndarray, not_entailed: np.ndarray, contradicts: np.ndarray
 ) -> dict[str, float]:
     """Return shares (%) and mean similarities of vectors float32[P, d]; a zero vector's cosines are 0."""
-    near, far = (cosines(premises, side) for side in (entailed, others))
-    dots = [np.einsum("pd,pd->p", premises.astype(np.float64), side) for side in (entailed, others)]
+    near, far = (cosines(premises, side) for side in (entailed, not_entailed))
+    dots = [np.einsum("pd,pd->p", premises.astype(np.float64), side) for side in (entailed, not_entailed)]
     return {
         "entailment_nearer": 100 * float((near > far)[contradicts].mean()),
         "as_coded": 100 * float((dots[0] > dots[1]).mean()),
@@ -106,10 +102,10 @@ def scores(
     }
 
 
-def cosines(premises: np.ndarray, others: np.ndarray) -> np.ndarray:
+def cosines(premises: np.ndarray, not_entailed: np.ndarray) -> np.ndarray:
     """Return the cosine of each premise float32[P, d] with its other text, float64[P]; 0 of a zero vector."""
-    dots = np.einsum("pd,pd->p", premises.astype(np.float64), others)
-    norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, others)]
+    dots = np.einsum("pd,pd->p", premises.astype(np.float64), not_entailed)
+    norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, not_entailed)]
     lengths = norms[0] * norms[1]
     return dots / np.where(lengths == 0, 1.0, lengths)
 
@@ -117,7 +113,7 @@ def cosines(premises: np.ndarray, others: np.ndarray) -> np.ndarray:
 def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Evaluation) -> str:
     """Compare the vectors of a task's texts."""
     count, decided = len(found.premises), int(found.contradicts.sum())
-    vectors = model.encode([*found.premises, *found.entailed, *found.others])
+    vectors = model.encode([*found.premises, *found.entailed, *found.not_entailed])
     sides = vectors[:count], vectors[count : 2 * count], vectors[2 * count :]
     result = scores(*sides, found.contradicts)
     details = {
@@ -126,7 +122,7 @@ def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Eval
         "premises": len(set(found.premises)),
     }
     nearer = (cosines(sides[0], sides[1]) > cosines(sides[0], sides[2]))[found.contradicts]
-    data = examples_digest([*found.premises, *found.entailed], found.others, found.contradicts)
+    data = examples_digest([*found.premises, *found.entailed], found.not_entailed, found.contradicts)
     answers = Answers.of(nearer, np.ones_like(nearer), "accuracy", data)
     evaluation.add(name, "entailment_nearer", result, answers=answers, **details)
     if found.remark:
@@ -175,10 +171,10 @@ def _size_remark(count: int, published: int) -> str | None:
 def _triplets(data: str | Path | None) -> Comparisons:
     file = triplets_file(data)
     rows = read_triplets(file)
-    premises, entailed, others = (list(column) for column in zip(*rows, strict=True))
-    remark = f"{len(rows):,} triplets of {file.name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
-    comparable = len(rows) == SIMCSE_TRIPLETS
-    return Comparisons(premises, entailed, others, np.ones(len(rows), bool), None if comparable else remark)
+    premises, entailed, contradicting = (list(column) for column in zip(*rows, strict=True))
+    remark: str | None = f"{len(rows):,} triplets of {file.name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
+    remark = None if len(rows) == SIMCSE_TRIPLETS else remark
+    return Comparisons(premises, entailed, contradicting, np.ones(len(rows), bool), remark)
 
 
 def files(name: str, root: Path) -> list[Path]:
@@ -189,8 +185,8 @@ def files(name: str, root: Path) -> list[Path]:
         return [root / "NLI" / "mnli_dev.jsonl"]
     if name == "triplets":
         return [next((path for path in _triplets_files(root) if path.is_file()), _triplets_files(root)[0])]
-    train, *others = (root / "ANLI" / "R1" / f"{part}.jsonl" for part in ("train", "dev", "test"))
-    return [train] if train.is_file() else others
+    train, *not_entailed = (root / "ANLI" / "R1" / f"{part}.jsonl" for part in ("train", "dev", "test"))
+    return [train] if train.is_file() else not_entailed
 
 
 def _triplets_files(root: Path) -> list[Path]:
@@ -198,26 +194,17 @@ def _triplets_files(root: Path) -> list[Path]:
 
 
 def triplets_file(data: str | Path | None) -> Path:
-    """Return the file of triplets: SimCSE's, or else the smaller one from SNLI.
-
-    Raises:
-        UserError: neither is there.
-    """
+    """Return the file of triplets: SimCSE's, or else the smaller one from SNLI."""
     folder = find(data, "NLI")
     for path in _triplets_files(folder.parent):
         if path.is_file():
             return path
-    raise UserError(
-        f"{folder} has no nli_for_simcse.csv; `clearly benchmarks fetch NLI/SimCSE {data_root(data)}` gets it"
-    )
+    command = f"clearly benchmarks fetch NLI/SimCSE {data_root(data)}"
+    raise UserError(f"{folder} has no nli_for_simcse.csv; `{command}` gets it")
 
 
 def read_triplets(path: Path) -> list[tuple[str, str, str]]:
-    """Read (premise, entailed, contradicting) of SimCSE's csv format: columns sent0, sent1, hard_neg.
-
-    Raises:
-        UserError: a column or a sentence missing, or no rows.
-    """
+    """Read (premise, entailed, contradicting) of SimCSE's csv format: columns sent0, sent1, hard_neg."""
     rows = [(row[0], row[1], row[2]) for row in csv_columns(path, "sent0", "sent1", "hard_neg")]
     for number, row in enumerate(rows, start=1):
         if not all(row):

@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from finetune.answers import Answers, KeptAnswers, answers_file, packed
+from finetune.answers import Answers, KeptAnswers, answers_file, answers_to_npz
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
@@ -85,8 +85,13 @@ class Evaluation:
             source=model.identity,
         )
 
+    @property
+    def file_name(self) -> str:
+        """The name of its file and of what lies beside it, without an ending; hyphens replace blanks."""
+        return f"{self.evaluation}-{self.pooling.replace(' ', '-')}"
+
     def expect_pooling(self, pooling: str, whose: str) -> None:
-        """Note where the pooling is not that of the paper's figures; a model's own modules are left out."""
+        """Note a pooling that is not the one of the paper's figures; a model's own modules are left out."""
         if self.pooling not in (pooling, "function", "own modules"):
             self.notes.append(f"{self.pooling} pooling, where {whose} figures are of {pooling} pooling")
 
@@ -144,8 +149,6 @@ def write(
 ) -> Path:
     """Write FOLDER/EVALUATION-POOLING.json, whole or not at all; return its path.
 
-    Blanks in the pooling's name become hyphens.
-
     Tasks of an earlier file stay beside the new ones where it is of the same weights and protocol.
     Another protocol, or another model of that name, gets a file of its own (a digest of both in its name);
     newer weights of the same model replace the file. Commands that run side by side wait for each other.
@@ -162,7 +165,7 @@ def write(
             finish(merged)
             answers = _answers(merged)
             if answers:  # first: figures say which answers they are of, and take no others
-                replace_durably(answers_file(path), packed(answers))
+                replace_durably(answers_file(path), answers_to_npz(answers))
             content = _plain(merged, answers) | {
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores",
@@ -178,7 +181,7 @@ def write(
 
 def _merged(evaluation: Evaluation, folder: Path) -> tuple[Path, Evaluation]:
     """Return the file of an evaluation, and what it will say beside what it says already."""
-    path = folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}.json"
+    path = folder / f"{evaluation.file_name}.json"
     before = _earlier(path)
     if before is not None and (before.protocol, before.model) != (evaluation.protocol, evaluation.model):
         digest = hashlib.sha256(f"{evaluation.protocol}\n{evaluation.model}".encode()).hexdigest()[:8]
@@ -274,9 +277,6 @@ def run_and_write(
     """Evaluate a model, print the table, write the file, and say where it is; return the exit status.
 
     finish: see `write`.
-
-    Raises:
-        UserError: as `folder_for`, before the evaluation; as `write`.
     """
     folder = folder_for(model, out)
     started = time.perf_counter()

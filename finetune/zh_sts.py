@@ -27,11 +27,7 @@ TASKS = {"STS-B-zh": ("cnsd-sts-test.txt", 1361), "STS-B-zh-dev": ("cnsd-sts-dev
 
 
 def read(path: Path) -> Pairs:
-    """Read lines of four fields separated by "||": number, sentence, sentence, score.
-
-    Raises:
-        UserError: a line with other fields, a score that is no number, or fewer than two pairs.
-    """
+    """Read lines of four fields separated by "||": number, sentence, sentence, score."""
     first, second, gold = [], [], []
     for number, line in enumerate(lines(path), start=1):
         cells = line.split("||")
@@ -39,10 +35,8 @@ def read(path: Path) -> Pairs:
             if len(cells) != 4 or not math.isfinite(float(cells[3])):
                 raise ValueError
         except ValueError:
-            raise UserError(
-                f"{path}, line {number}: expected number||sentence||sentence||score, found {line[:80]!r}; "
-                "the file is damaged"
-            ) from None
+            expected = "expected number||sentence||sentence||score"
+            raise UserError(f"{path}, line {number}: {expected}, found {line[:80]!r}") from None
         first.append(cells[1].strip())
         second.append(cells[2].strip())
         gold.append(float(cells[3]))

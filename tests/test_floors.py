@@ -178,7 +178,6 @@ PICTURE_BOXES = {
     "finetune": "evaluations",
     "finetune.answers": "encoders",
     "finetune.encoders": "encoders",
-    "finetune.hub": "encoders",
     "finetune.tuning": "encoders",
     "pretrain.clearly": "commands",
     "pretrain.run": "main",

@@ -1,17 +1,16 @@
 """Differences of models on the examples of evaluations that keep their answers, with intervals over them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from finetune.answers import Answers
-from finetune.compare.resampling import resampled
+from finetune.answers import MEAN, Answers
 from finetune.encoders.models import EmbeddingModel
 from finetune.nanobeir import THIRTEEN
-from finetune.report.cells import Block, Cell, Row, Table
+from finetune.report.cells import Block, Cell, Table, TableRow
 from finetune.report.sources import Subject
 from finetune.results import Evaluation, TaskResult, figure_text
 from finetune.senteval.tasks import TRANSFER
@@ -19,7 +18,16 @@ from finetune.tuning.tasks import TABLE_1
 from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.common.errors import UserError
-from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, interval, interval_text, unpaired_error
+from pretrain.telemetry.intervals import (
+    LEVEL,
+    RESAMPLES,
+    Interval,
+    centred_ranks,
+    draws,
+    interval,
+    interval_text,
+    unpaired_error,
+)
 
 AVERAGE = "7 tasks"
 AVERAGES = {
@@ -95,13 +103,13 @@ def example_differences(
     first, *others = evaluations
     found = {}
     for name, of_first in evaluations[first].items():
-        having = {first: of_first} | {
+        by_model = {first: of_first} | {
             model: evaluations[model][name] for model in others if name in evaluations[model]
         }
-        if len(having) > 1 and any(
-            _has_sample(task) for one in having.values() for task in one.tasks.values()
+        if len(by_model) > 1 and any(
+            _has_sample(task) for one in by_model.values() for task in one.tasks.values()
         ):
-            found[name] = _of_evaluation(name, having)
+            found[name] = _of_evaluation(name, by_model)
     return found
 
 
@@ -126,12 +134,12 @@ def _has_sample(task: TaskResult) -> bool:
     return task.answers is not None or "trials" in task.details
 
 
-def _of_evaluation(name: str, having: Mapping[str, Evaluation]) -> dict[str, OfTask]:
-    first = next(iter(having))
+def _of_evaluation(name: str, by_model: Mapping[str, Evaluation]) -> dict[str, OfTask]:
+    first = next(iter(by_model))
     drawn: dict[str, dict[str, np.ndarray]] = {}  # task -> model -> what each draw adds to its figure
     found: dict[str, OfTask] = {}
-    for task, result in having[first].tasks.items():
-        of_models = {model: one.tasks[task] for model, one in having.items() if task in one.tasks}
+    for task, result in by_model[first].tasks.items():
+        of_models = {model: one.tasks[task] for model, one in by_model.items() if task in one.tasks}
         if len(of_models) < 2:
             continue
         if task in AVERAGES:
@@ -141,7 +149,7 @@ def _of_evaluation(name: str, having: Mapping[str, Evaluation]) -> dict[str, OfT
             found[task] = _over_trials(of_models)
             continue
         else:
-            drawn[task], reasons = _drawn(f"{name} {task}", of_models)
+            drawn[task], reasons = _resampled_effects(f"{name} {task}", of_models)
         found[task] = {
             model: _compared(
                 one, result, drawn[task].get(model), drawn[task].get(first), reasons.get(model, "")
@@ -164,7 +172,9 @@ def _compared(
     return Compared(one.metric, one.value, interval(one.value - first.value, None, noise - of_first))
 
 
-def _drawn(name: str, of_models: Mapping[str, TaskResult]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def _resampled_effects(
+    name: str, of_models: Mapping[str, TaskResult]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return model -> what each draw adds to its figure, float64[B], and model -> why there is none."""
     first, *others = of_models
     answers: dict[str, Answers] = {}
@@ -179,14 +189,14 @@ def _drawn(name: str, of_models: Mapping[str, TaskResult]) -> tuple[dict[str, np
     if first not in answers:
         return {}, {model: reasons.get(model, f"of {first}: {reasons[first]}") for model in others}
     for model in others:
-        if model in answers and (why := _apart(answers[first], answers[model])):
+        if model in answers and (why := _why_not_paired(answers[first], answers[model])):
             reasons[model] = why
             del answers[model]
-    figures = resampled(name, list(answers.values()))
+    figures = resampled_figures(name, list(answers.values()))
     return {model: draws[:-1] - draws[-1] for model, draws in zip(answers, figures, strict=True)}, reasons
 
 
-def _apart(first: Answers, other: Answers) -> str:
+def _why_not_paired(first: Answers, other: Answers) -> str:
     """Return why answers cannot be paired; "" where they can."""
     if (first.data, len(first.gold)) != (other.data, len(other.gold)):
         sizes = (
@@ -201,8 +211,8 @@ def _apart(first: Answers, other: Answers) -> str:
 def _average(tasks: Sequence[str], drawn: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Return what draws of all tasks add to their mean, for the models that have all of them."""
     of_tasks = [drawn.get(task, {}) for task in tasks]
-    having = [model for model in of_tasks[0] if all(model in one for one in of_tasks)]
-    return {model: np.mean([one[model] for one in of_tasks], axis=0) for model in having}
+    by_model = [model for model in of_tasks[0] if all(model in one for one in of_tasks)]
+    return {model: np.mean([one[model] for one in of_tasks], axis=0) for model in by_model}
 
 
 def _over_trials(of_models: Mapping[str, TaskResult]) -> OfTask:
@@ -260,7 +270,7 @@ def _table(name: str, of_tasks: Mapping[str, OfTask], protocols: Mapping[str, st
                 cells.append(Cell(text=one.text if one else ""))
             else:
                 cells.append(Cell(text="–", notes=[table.note(f"{model}: {one.reason}")]))
-        rows.append(Row(f"{task} ({of_models[first].metric})", cells))
+        rows.append(TableRow(f"{task} ({of_models[first].metric})", cells))
     table.blocks.append(Block("", rows))
     for model in others:
         if protocols[model] != protocols[first]:
@@ -282,3 +292,95 @@ def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
                 for task, one in rows.items()
             ]
     return lines
+
+
+# -- a task's figure on draws of its examples: a draw is a count for each example, so that a metric is a few
+# products of matrices for all draws at once; definitions as in `finetune.tuning.metrics`
+
+
+Metric = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""From counts float64[B, N], answers [N] and gold [N] to the figure of each draw, float64[B]."""
+_ROUNDING = 1e-24
+"""Squares of equal numbers less their mean, beside the squares of the numbers."""
+
+
+def resampled_figures(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) -> np.ndarray:
+    """Return the figure x 100 of a task for M models on each draw: float64[M, B + 1].
+
+    The last one is of the examples as they are. Sets that a figure is the mean of are drawn each by itself.
+
+    Args:
+        name: of the task, from which the draws follow.
+        models: answers to the same examples, by the same metrics.
+    """
+    first = models[0]
+    sizes = first.parts or (len(first.gold),)
+    ends = np.cumsum(sizes)
+    figures = [np.zeros((len(one.predicted), resamples + 1)) for one in models]
+    for number, (size, end) in enumerate(zip(sizes, ends, strict=True)):
+        part = slice(end - size, end)
+        start = 0
+        for counts in draws(f"{name}/{number}", size, resamples):
+            rows = slice(start, start + len(counts))
+            for one, found in zip(models, figures, strict=True):
+                for run, answers in enumerate(one.predicted):
+                    of_metrics = [METRICS[key](counts, answers[part], one.gold[part]) for key in one.metrics]
+                    found[run, rows] += np.mean(of_metrics, axis=0) / len(sizes)
+            start += len(counts)
+    return 100 * np.stack(
+        [_OVER[one.over](found, axis=0) for one, found in zip(models, figures, strict=True)]
+    )
+
+
+def _accuracy(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    return counts @ (predicted == gold) / counts.sum(1)
+
+
+def _f1(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """Of class 1; 0 where neither side has it."""
+    both, either = counts @ ((predicted == 1) & (gold == 1)), counts @ ((predicted == 1) * 1.0 + (gold == 1))
+    return 2 * both / np.where(either == 0, 1, either)
+
+
+def _matthews(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """Gorodkin 2004, R_K, for any number of classes; 0 where one side is constant."""
+    classes = np.unique(np.concatenate([predicted, gold]))
+    total, right = counts.sum(1), counts @ (predicted == gold)
+    answered, true = (counts @ (side[:, None] == classes) for side in (predicted, gold))
+    spread = (total**2 - (answered**2).sum(1)) * (total**2 - (true**2).sum(1))
+    return (right * total - (answered * true).sum(1)) / np.sqrt(np.where(spread <= 0, np.inf, spread))
+
+
+def _pearson(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    return _correlation(counts, *(np.broadcast_to(side, counts.shape) for side in (predicted, gold)))
+
+
+def _spearman(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    return _correlation(counts, centred_ranks(predicted, counts), centred_ranks(gold, counts))
+
+
+def _correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return Pearson's correlation of values float[B, N] in each draw; 0 where one side is constant."""
+    centred, spreads = [], []
+    for side in (one.astype(np.float64), other.astype(np.float64)):
+        mean = np.einsum("bn,bn->b", counts, side) / counts.sum(1)
+        rest = side - mean[:, None]
+        spread, whole = (np.einsum("bn,bn,bn->b", counts, part, part) for part in (rest, side))
+        spreads.append(np.where(spread <= _ROUNDING * whole, np.inf, spread))
+        centred.append(rest)
+    return np.einsum("bn,bn,bn->b", counts, *centred) / np.sqrt(spreads[0] * spreads[1])
+
+
+def _mean(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    return counts @ predicted / counts.sum(1)
+
+
+METRICS: Mapping[str, Metric] = {
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "matthews": _matthews,
+    "pearson": _pearson,
+    "spearman": _spearman,
+    MEAN: _mean,
+}
+_OVER: Mapping[str, Callable[..., np.ndarray]] = {"mean": np.mean, "median": np.median}

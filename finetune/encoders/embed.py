@@ -26,11 +26,7 @@ with."""
 
 
 def parse_poolings(names: str) -> list[str]:
-    """Return the poolings of a list by commas, "all" for every one but `pooler`, which stands alone.
-
-    Raises:
-        UserError: an unknown pooling, or none at all.
-    """
+    """Return the poolings of a list by commas, "all" for every one but `pooler`, which stands alone."""
     if names == "all":
         return list(POOLINGS)
     given = [name.strip() for name in names.split(",") if name.strip()]
@@ -57,7 +53,6 @@ def embed_sentences(
     return embed_poolings(encoder, tokenizer, sentences, [name], token_budget, max_length)[name]
 
 
-@torch.inference_mode()
 def embed_poolings(
     encoder: SentenceEncoder,
     tokenizer: Any,
@@ -81,6 +76,14 @@ def embed_poolings(
             takes.
     """
     rows = _tokenize(tokenizer, sentences, min(max_length or encoder.max_positions, encoder.max_positions))
+    return embed_rows(encoder, rows, poolings, token_budget)
+
+
+@torch.inference_mode()
+def embed_rows(
+    encoder: SentenceEncoder, rows: Sequence[np.ndarray], poolings: Sequence[str], token_budget: int = 16384
+) -> dict[str, np.ndarray]:
+    """Return `embed_poolings` of sentences as rows of tokens, int64."""
     vectors = {} if rows else {name: np.empty((0, encoder.hidden_size), np.float32) for name in poolings}
     device = next(encoder.parameters()).device
     passes = _passes(poolings)
@@ -98,7 +101,7 @@ def embed_poolings(
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedModel:
     """An `Encoder` (`finetune.encoders.models`) that runs packed."""
 
     encoder: SentenceEncoder
@@ -165,9 +168,6 @@ def load_pooler(source: str | Path) -> ProjectionHead:
     In BERT's checkpoints next-sentence prediction trained it; in those of SimCSE it is the head of the
     contrastive loss, which its supervised models keep (`princeton-nlp/sup-simcse-bert-base-uncased`;
     SimCSE's `--pooler cls`).
-
-    Raises:
-        UserError: the checkpoint has no weights of one, or its pooler computes something else.
     """
     try:
         model, report = pretrained_model(AutoModel, source, dtype=torch.float32, output_loading_info=True)

@@ -23,7 +23,7 @@ from augment.core.errors import AugmentationError, CannotLoad
 from augment.core.own_code import load
 from augment.core.pretrained import pretrained, require_weights
 from finetune.encoders.kept_vectors import KeptVectors
-from finetune.encoders.padded import Padded, open_padded, open_sentence_transformer, token_counts
+from finetune.encoders.padded import PaddedModel, open_padded, open_sentence_transformer, token_counts
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, resolve
 from pretrain.benchmarks.distinct import EmbedFunction, distinct
 from pretrain.common.errors import UserError
@@ -38,7 +38,7 @@ KEPT_VECTORS = "CLEAR_VECTORS"
 
 
 class Encoder(Protocol):
-    """What makes vectors: a `Function`, or a model that runs `Packed` or `Padded`."""
+    """What makes vectors: a `Function`, or a model that runs `PackedModel` or `PaddedModel`."""
 
     @property
     def longest(self) -> int | None:
@@ -108,10 +108,8 @@ class EmbeddingModel:
         """Raise UserError for a prompt that is not the model's, if its mean leaves prompts out."""
         pools = self._interface is None or self._interface.include_prompt
         if prompt and not pools and prompt not in self.prompts.values():
-            raise UserError(
-                f"{self.name} leaves prompts out of its mean, and {prompt!r} is none of its own: give one of "
-                f"{', '.join(map(repr, filter(None, self.prompts.values()))) or 'none'}"
-            )
+            own = ", ".join(map(repr, filter(None, self.prompts.values()))) or "none"
+            raise UserError(f"{self.name} leaves prompts out of its mean: give one of {own}, not {prompt!r}")
 
     def without_prompt(self, sentences: Sequence[str]) -> np.ndarray:
         """Return `encode` of sentences as they are."""
@@ -175,11 +173,6 @@ class EmbeddingModel:
     def encode_document(self, sentences: Sequence[str]) -> np.ndarray:
         """Return the vectors of documents, as sentence-transformers' `encode_document`."""
         return self.encode(sentences, self.document_prompt)
-
-    @property
-    def folder(self) -> Path | None:
-        """Where its weights and tokenizer lie; None for functions and hub names."""
-        return self.source.folder if self.source else None
 
     @property
     def run(self) -> Path | None:
@@ -283,25 +276,17 @@ def open_model(
             return _function(_import_function(str(model)), str(model), pooling, precision)
         model = resolve(model)
     before = model.identity
-    if kind_of(model.location) == "sentence-transformers":
-        if pooling:
-            raise UserError(
-                f"--pooling {pooling}: {model.name} brings its own pooling; leave the flag out, or give the "
-                "Hugging Face folder of its transformer"
-            )
-        chosen = OWN_MODULES
-    else:
-        chosen = pooling_of(model, pooling, quiet)
+    chosen = pooling_of(model, pooling, quiet)
     runs = _open_encoder(model, chosen, token_budget, batch_size, max_length, quiet)
     limit = None if runs.longest is None else max_length
     opened = EmbeddingModel(model.name, chosen, runs, model, limit, precision)
     if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
     folder = os.environ.get(KEPT_VECTORS)
-    return keeping(opened, Path(folder), before) if folder else opened
+    return with_kept_vectors(opened, Path(folder), before) if folder else opened
 
 
-def keeping(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
+def with_kept_vectors(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
     """Return the model with its vectors read from below `root` where they are there, and kept where not.
 
     before: the model's identity before it was loaded; where it has changed since, nothing is kept.
@@ -336,10 +321,14 @@ def _import_function(text: str) -> EmbedFunction:
 
 
 def pooling_of(source: ModelSource, pooling: str, quiet: bool) -> str:
-    """Return the pooling of a model without modules of its own, or of an export of ours."""
+    """Return how a model makes vectors; refuse a pooling that it cannot have."""
     from finetune.encoders.embed import POOLER
     from pretrain.model.pooling import check_pooling
 
+    if kind_of(source.location) == "sentence-transformers":
+        if pooling:
+            raise UserError(f"--pooling {pooling}: {source.name} brings its own pooling; leave the flag out")
+        return OWN_MODULES
     if not pooling and source.trained_pooling is None and not quiet:
         unknown = f"{source.name} does not say which pooling it was trained with"
         print(f"note: {unknown}: using mean; --pooling chooses", file=sys.stderr)
@@ -362,18 +351,18 @@ def _open_encoder(
     source: ModelSource, pooling: str, token_budget: int, batch_size: int, max_length: int | None, quiet: bool
 ) -> Encoder:
     """Open a masked language model, an export of ours, or by OWN_MODULES a sentence-transformers model."""
-    from finetune.encoders.embed import Packed
+    from finetune.encoders.embed import PackedModel
 
     own = pooling == OWN_MODULES
     why = _unknown_modules(source) if own else ""
     if not why and _runs_packed(source.location):
-        return Packed.open(source, pooling, token_budget, max_length)
+        return PackedModel.open(source, pooling, token_budget, max_length)
     if own and not quiet:
         why = f"packing does not know its {why or 'type of transformer'}"
         print(f"note: {source.name} runs padded, which takes longer: {why}", file=sys.stderr)
     if own:
-        return Padded(lambda _: open_sentence_transformer(source, max_length), pooling, batch_size)
-    return Padded(lambda other: open_padded(source, other, max_length), pooling, batch_size)
+        return PaddedModel(lambda _: open_sentence_transformer(source, max_length), pooling, batch_size)
+    return PaddedModel(lambda other: open_padded(source, other, max_length), pooling, batch_size)
 
 
 def _unknown_modules(source: ModelSource) -> str:

@@ -50,11 +50,7 @@ class ModelSource:
 
     @cached_property
     def modules(self) -> Modules | None:
-        """What its modules.json says of it; None: it has none.
-
-        Raises:
-            UserError: its files are damaged.
-        """
+        """What its modules.json says of it; None: it has none."""
         from pretrain.export.sentence_transformers import read_modules  # imports torch
 
         return read_modules(self.location)
@@ -78,7 +74,7 @@ class ModelSource:
 
 
 def names_function(text: str) -> bool:
-    """Return whether a model's name is that of a function: module:function or file.py:function."""
+    """Return whether a model's name names a function: module:function or file.py:function."""
     return ":" in text and not Path(text).exists()
 
 
@@ -122,9 +118,7 @@ def kind_of(location: str) -> str:
         if (folder / mark).is_file():
             return kind
     if folder.exists():
-        raise UserError(
-            f"{location}: no model there; a model folder has a config.json (Hugging Face) or modules.json"
-        )
+        raise UserError(f"{location}: no model there; a model folder has a config.json or modules.json")
     try:
         require_source(location)
     except CannotLoad as error:
@@ -140,6 +134,16 @@ def not_on_hub(name: str, reason: str) -> UserError:
     return UserError(
         f"there is no run or folder {name} here, and as a model of the hub it cannot be loaded: {reason}"
     )
+
+
+def reach_hub(source: str, otherwise: str) -> None:
+    """Raise UserError if the hub does not answer, before a library tries for half a minute.
+
+    source: what is to be loaded; otherwise: what to do without network.
+    """
+    if fault := hub_fault():
+        offline = "HF_HUB_OFFLINE=1 takes what the hub's cache on this machine holds"
+        raise UserError(f"cannot load {source}: {fault}. Without network, {otherwise}; {offline}")
 
 
 def _cached(name: str) -> Path | None:

@@ -16,23 +16,25 @@ import sys
 import time
 from pathlib import Path
 
+from pydantic import Field
+
 from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model, pooling_of
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, not_on_hub, resolve
-from finetune.evaluate.results import Record
-from finetune.evaluate.running import SECONDS_TO_END, Outcome, run_units
+from finetune.evaluate.results import EvaluationRecord
+from finetune.evaluate.running import SECONDS_TO_END, ProcessResult, run_units
 from finetune.evaluate.suites import (
-    FINE_TUNED,
     NOT_THERE,
-    Unit,
+    EvaluationJob,
     reasons_to_skip,
     skipped_lines,
     suite_named,
     with_own_sets,
     with_tasks,
 )
-from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
+from finetune.flags import Model
+from finetune.frozen import FrozenFlags
 from finetune.results import figure_text, folder_for, table
 from pretrain.benchmarks.files import data_root
 from pretrain.common import cli
@@ -46,28 +48,32 @@ _CONTINUES = "finished work is kept, and the same command continues from there"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+class SuiteFlags(FrozenFlags):
+    """Flags of the units, as their commands have them."""
+
+    tasks: cli.Names = Field(
+        (),
+        description="some of the suite's tasks, by commas, as RTE or a set of your own in DIR/NanoBEIR; "
+        "default: all",
+    )
+
+
 def main(
     model: Model,
     *,
     suite: str = "quick",
-    tasks: cli.Names = (),
     budget: str = "",
     jobs: cli.Count = 1,
-    eval_data: EvalData = "",
-    pooling: Pooling = "",
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
     vectors: str = "",
     vectors_gb: cli.Count = 20,
     again: bool = False,
+    flags: SuiteFlags,
 ) -> int:
     """Evaluate an encoder by a suite of evaluations; what is done already is kept, and not done again.
 
     Args:
         suite: quick, sts, senteval, clustering, intents, nanobeir, cola_probe, nli_distance, zh_sts,
             geometry, glue, anli, mteb-eng, or all (of them but quick and zh_sts, which is Chinese).
-        tasks: names of the suite's tasks, by commas, as RTE or a set of your own in DIR/NanoBEIR: only the
-            units that do them. Without it, all.
         budget: time to keep to, as 90s, 10m or 1h30m: units are done in the suite's order; what still runs
             when it is over is ended, and taken up again next time, after the others. Without it, all are
             done.
@@ -80,12 +86,13 @@ def main(
     # as a command from its very start: what it imports takes seconds of the budget
     started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
     units, deadline = suite_named(suite), started + seconds_of(budget)
-    root = data_root(eval_data) if any(unit.reads_folder for unit in units) else Path.cwd()
-    units = with_tasks(with_own_sets(units, root), tasks, suite)
+    precision = flags.precision
+    root = data_root(flags.eval_data) if any(unit.command.files for unit in units) else Path.cwd()
+    units = with_tasks(with_own_sets(units, root), flags.tasks, suite)
     vectors_folder = _vectors_folder(vectors)
-    source, pooled = _resolve(model, pooling, precision)
-    folder = folder_for(source, out)
-    record = Record(folder, source.identity, {"pooling": pooled, "precision": precision})
+    source, pooled = _resolve(model, flags.pooling, precision)
+    folder = folder_for(source, flags.out)
+    record = EvaluationRecord(folder, source.identity, {"pooling": pooled, "precision": precision})
     repeats = again or names_function(model)  # nothing says when a function has changed
     done_units = [] if repeats else [unit for unit in units if record.figures(unit, root) is not None]
     skip_reasons = reasons_to_skip([unit for unit in units if unit not in done_units], root, source)
@@ -101,18 +108,20 @@ def main(
     if budget and pending:
         print(f"what still runs after {budget} is ended, within {SECONDS_TO_END:.0f} s")
 
-    def words_of(unit: Unit) -> list[str]:
+    def words_of(unit: EvaluationJob) -> list[str]:
         """Return a unit's command behind `python -m`."""
         words = [f"finetune.{unit.evaluation}", model, *unit.words, "--out", str(folder)]
-        words += ["--eval-data", str(root)] if unit.reads_folder else []
-        if unit.evaluation not in FINE_TUNED and pooled not in ("function", OWN_MODULES):
+        words += ["--eval-data", str(root)] if unit.command.files else []
+        if not unit.command.trains and pooled not in ("function", OWN_MODULES):
             words += ["--pooling", pooled]
-        return [*words, "--precision", precision] if unit.takes_precision else words
+        return [*words, "--precision", precision] if unit.command.takes_precision else words
 
     environment = {name: value for name, value in os.environ.items() if name != KEPT_VECTORS}
     environment |= {KEPT_VECTORS: str(vectors_folder)} if vectors_folder else {}
     shutdown = Shutdown(folder, watch_file=False)
-    started_units, failed_units, stopped_units = list[Unit](), list[Unit](), list[Unit]()
+    started_units: list[EvaluationJob] = []
+    failed_units: list[EvaluationJob] = []
+    stopped_units: list[EvaluationJob] = []
     for unit, outcome in run_units(pending, words_of, folder / "eval", environment, jobs, deadline, shutdown):
         if outcome is None:
             started_units.append(unit)
@@ -145,9 +154,6 @@ def seconds_of(budget: str) -> float:
 
     >>> seconds_of("10m"), seconds_of("1h30m"), seconds_of("1.5h")
     (600.0, 5400.0, 5400.0)
-
-    Raises:
-        UserError: no such duration.
     """
     if not budget:
         return float("inf")
@@ -158,7 +164,7 @@ def seconds_of(budget: str) -> float:
     return seconds
 
 
-def _is_kept(unit: Unit, outcome: Outcome, record: Record, root: Path) -> bool:
+def _is_kept(unit: EvaluationJob, outcome: ProcessResult, record: EvaluationRecord, root: Path) -> bool:
     """Keep the figures of a unit that has ended, and print them; return False, and say why, for a failure."""
     figures = None if outcome.code else record.written(unit)
     if figures is None:
@@ -172,21 +178,12 @@ def _is_kept(unit: Unit, outcome: Outcome, record: Record, root: Path) -> bool:
 
 
 def _resolve(model: str, pooling: str, precision: str) -> tuple[ModelSource, str]:
-    """Return what a model's name stands for, and the pooling of its vectors.
-
-    Raises:
-        UserError: nothing there to load; a pooling or precision that the model cannot have.
-    """
+    """Return what a model's name stands for, and the pooling of its vectors."""
     if names_function(model):
         opened = open_model(model, pooling, precision=precision)
         return ModelSource(opened.name, opened.name), opened.pooling
     source = resolve(model)
-    kind = kind_of(source.location)
-    if kind == "sentence-transformers":
-        if pooling:
-            open_model(source, pooling)  # which refuses it, and says why
-        return source, OWN_MODULES
-    if kind == "hub":  # refused once, and not for each unit
+    if kind_of(source.location) == "hub":  # refused once, and not for each unit
         from transformers import AutoConfig
 
         try:

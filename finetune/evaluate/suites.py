@@ -19,10 +19,6 @@ from finetune.tuning import tasks as glue
 from pretrain.benchmarks import sts_tasks as sts
 from pretrain.benchmarks.files import known_name
 
-FINE_TUNED = ("glue", "anli")
-"""Evaluations that train the weights: they take no pooling, and encoders alone."""
-_FLAGS = {"anli": "", "cola_probe": "", "geometry": "--measure"}
-"""The flag that takes a unit's tasks, where it is not --tasks; "": the command does all of them."""
 _GEOMETRY = {  # measure: its figures, of which another text or augmentation has others
     "sts": ("alignment", "uniformity", "isotropy"),
     "neighbourhood": ("neighbourhood/stackoverflow",),
@@ -44,28 +40,45 @@ def _geometry_files(measure: str, root: Path) -> list[Path]:
     return [*nli_distance.files("triplets", root), *filter(Path.is_file, anli_files)]
 
 
-_FILES: dict[str, Callable[[str, Path], Sequence[Path]]] = {
-    "sts": sts.files,
-    "senteval": senteval.files,
-    "clustering": clustering.files,
-    "intents": intents.files,
-    "nanobeir": nanobeir.files,
-    "cola_probe": cola_probe.files,
-    "nli_distance": nli_distance.files,
-    "zh_sts": zh_sts.files,
-    "geometry": _geometry_files,
-    "glue": glue.files,
-    "anli": anli.files,
+@dataclass(frozen=True)
+class Command:
+    """What `clearly eval` must know of the command of an evaluation."""
+
+    files: Callable[[str, Path], Sequence[Path]] | None
+    """(task, folder of evaluation data) -> files that it reads, which may be absent; None: the hub's."""
+    flag: str = "--tasks"
+    """The flag that takes its tasks; "": it does all of them."""
+    figures: Callable[[str], Sequence[str]] = lambda task: [task]
+    """Task -> the names of its figures in the file of results."""
+    takes_precision: bool = True
+    """Whether it has a --precision of vectors; others compute them in float32."""
+    trains: bool = False
+    """Whether it trains the weights: it takes no pooling, and encoders alone."""
+
+
+COMMANDS = {
+    "sts": Command(sts.files),
+    "senteval": Command(senteval.files),
+    "clustering": Command(clustering.files),
+    "intents": Command(intents.files, figures=lambda task: [f"{task}-{shots}" for shots in intents.SHOTS]),
+    "nanobeir": Command(nanobeir.files),
+    "cola_probe": Command(cola_probe.files, flag=""),
+    "nli_distance": Command(nli_distance.files),
+    "zh_sts": Command(zh_sts.files),
+    "geometry": Command(_geometry_files, "--measure", _GEOMETRY.__getitem__, takes_precision=False),
+    "glue": Command(glue.files, takes_precision=False, trains=True),
+    "anli": Command(anli.files, flag="", takes_precision=False, trains=True),
+    "mteb_english": Command(None),
 }
-"""Evaluation -> (task, folder of evaluation data) -> files that it reads, which may be absent."""
+"""Evaluation -> its command, `clearly EVALUATION`."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class EvaluationJob:
     """A command with its tasks."""
 
     evaluation: str
-    """`clearly EVALUATION`, whose figures are in EVALUATION-POOLING.json."""
+    """One of COMMANDS, whose figures are in EVALUATION-POOLING.json."""
     tasks: tuple[str, ...]
     label: str = ""
     """What progress calls it, where that is not its tasks."""
@@ -75,39 +88,27 @@ class Unit:
         return f"{self.evaluation} {self.label or ','.join(self.tasks)}"
 
     @property
-    def reads_folder(self) -> bool:
-        """Whether its data lie in the folder of evaluation data; MTEB's come from the hub."""
-        return self.evaluation in _FILES
-
-    @property
-    def takes_precision(self) -> bool:
-        """Whether its command has a --precision of vectors; others compute them in float32."""
-        return self.evaluation not in (*FINE_TUNED, "geometry")
+    def command(self) -> Command:
+        return COMMANDS[self.evaluation]
 
     @property
     def words(self) -> list[str]:
         """The words of its command behind the model."""
-        flag = _FLAGS.get(self.evaluation, "--tasks")
-        return [flag, ",".join(self.tasks)] if flag else []
+        return [self.command.flag, ",".join(self.tasks)] if self.command.flag else []
 
     @property
     def expected(self) -> list[str]:
         """The names of its figures in the file of results."""
-        if self.evaluation == "intents":
-            return [f"{task}-{shots}" for task in self.tasks for shots in intents.SHOTS]
-        if self.evaluation == "geometry":
-            return [figure for measure in self.tasks for figure in _GEOMETRY[measure]]
-        return list(self.tasks)
+        return [figure for task in self.tasks for figure in self.command.figures(task)]
 
     def files(self, root: Path) -> list[Path]:
         """Return the files that it reads, which may be absent; none of data that come from the hub."""
-        if not self.reads_folder:
-            return []
-        return [file for task in self.tasks for file in _FILES[self.evaluation](task, root)]
+        read = self.command.files
+        return [] if read is None else [file for task in self.tasks for file in read(task, root)]
 
     def lacking(self, root: Path) -> str:
         """Return why it cannot be done with the data that is there; "" if it can."""
-        if not self.reads_folder:
+        if self.command.files is None:
             fault = _hub_fault()
             return f"MTEB's data cannot be loaded: {fault}" if fault else ""
         if self.evaluation == "nanobeir":
@@ -118,16 +119,16 @@ class Unit:
         return f"{absent[0]}{NOT_THERE}" if absent else ""
 
 
-def _units(evaluation: str, tasks: Sequence[str]) -> tuple[Unit, ...]:
-    return tuple(Unit(evaluation, (task,)) for task in tasks)
+def _units(evaluation: str, tasks: Sequence[str]) -> tuple[EvaluationJob, ...]:
+    return tuple(EvaluationJob(evaluation, (task,)) for task in tasks)
 
 
-STS = Unit("sts", sts.SEVEN_TASKS, "STS12-16, STS-B, SICK-R")
-SUITES: dict[str, tuple[Unit, ...]] = {
+STS = EvaluationJob("sts", sts.SEVEN_TASKS, "STS12-16, STS-B, SICK-R")
+SUITES: dict[str, tuple[EvaluationJob, ...]] = {
     "quick": (
-        Unit("sts", ("STS-B-dev", "SICK-R-dev", "STS-B", "SICK-R"), "STS-B, SICK-R"),
-        Unit("senteval", ("TREC",)),
-        Unit("intents", ("SNIPS",)),
+        EvaluationJob("sts", ("STS-B-dev", "SICK-R-dev", "STS-B", "SICK-R"), "STS-B, SICK-R"),
+        EvaluationJob("senteval", ("TREC",)),
+        EvaluationJob("intents", ("SNIPS",)),
     ),
     "sts": (STS,),
     "senteval": (STS, *_units("senteval", ("TREC", "MRPC", "CR", "MPQA", "MR", "SUBJ", "SST2"))),
@@ -136,10 +137,10 @@ SUITES: dict[str, tuple[Unit, ...]] = {
     "nanobeir": _units("nanobeir", nanobeir.THIRTEEN),
     "cola_probe": _units("cola_probe", ("CoLA",)),
     "nli_distance": _units("nli_distance", ("SNLI", "MNLI", "ANLI", "triplets")),
-    "zh_sts": (Unit("zh_sts", tuple(zh_sts.TASKS)),),
+    "zh_sts": (EvaluationJob("zh_sts", tuple(zh_sts.TASKS)),),
     "geometry": _units("geometry", tuple(_GEOMETRY)),
     "glue": _units("glue", ("CoLA", "STS-B", "RTE", "MRPC", "SST-2", "QNLI", "QQP", "MNLI")),
-    "anli": (Unit("anli", anli.ROUNDS),),
+    "anli": (EvaluationJob("anli", anli.ROUNDS),),
 }
 MTEB = "mteb-eng"
 """A suite, too; its units are the library's tasks."""
@@ -149,12 +150,8 @@ SUITES["all"] = tuple(
 """English: figures of Chinese say nothing of a model whose tokenizer does not know it."""
 
 
-def suite_named(name: str) -> tuple[Unit, ...]:
-    """Return the units of a suite; `all` has MTEB's where its library is installed.
-
-    Raises:
-        UserError: no such suite (the message names the nearest), or no library.
-    """
+def suite_named(name: str) -> tuple[EvaluationJob, ...]:
+    """Return the units of a suite; `all` has MTEB's where its library is installed."""
     suite = known_name(name, (*SUITES, MTEB), "suite")
     units = SUITES.get(suite, ())
     if suite != MTEB and not (suite == "all" and find_spec("mteb")):
@@ -163,7 +160,7 @@ def suite_named(name: str) -> tuple[Unit, ...]:
     return (*units, *_units("mteb_english", [task.metadata.name for task in shortest_first]))
 
 
-def with_own_sets(units: Sequence[Unit], root: Path) -> tuple[Unit, ...]:
+def with_own_sets(units: Sequence[EvaluationJob], root: Path) -> tuple[EvaluationJob, ...]:
     """Return units and, behind those of NanoBEIR's thirteen, one for each other set beside these."""
     ends = [number for number, unit in enumerate(units, 1) if unit.evaluation == "nanobeir"]
     if not ends or not (root / nanobeir.FOLDER).is_dir():
@@ -172,13 +169,10 @@ def with_own_sets(units: Sequence[Unit], root: Path) -> tuple[Unit, ...]:
     return (*units[: ends[-1]], *own, *units[ends[-1] :])
 
 
-def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple[Unit, ...]:
+def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:
     """Return units of these tasks alone, in their order; all, where no task is named.
 
     A command that takes no tasks does all of its own.
-
-    Raises:
-        UserError: the suite has no such task (the message names the nearest).
     """
     if not tasks:
         return tuple(units)
@@ -193,23 +187,25 @@ def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple
     return tuple(chosen)
 
 
-def reasons_to_skip(units: Sequence[Unit], root: Path, source: ModelSource) -> dict[Unit, str]:
-    """Return those of the units that cannot be done, with the reason: no data, or no such model."""
+def reasons_to_skip(
+    units: Sequence[EvaluationJob], root: Path, source: ModelSource
+) -> dict[EvaluationJob, str]:
+    """Return the units that cannot be done, with the reason: no data, or no such model."""
     is_encoder = not names_function(source.location) and kind_of(source.location) != "sentence-transformers"
     trains = "it trains the weights, and takes a run, an export or a Hugging Face folder"
     reasons = {
-        unit: unit.lacking(root) or ("" if is_encoder or unit.evaluation not in FINE_TUNED else trains)
+        unit: unit.lacking(root) or ("" if is_encoder or not unit.command.trains else trains)
         for unit in units
     }
     return {unit: reason for unit, reason in reasons.items() if reason}
 
 
-def skipped_lines(reasons: dict[Unit, str]) -> list[str]:
+def skipped_lines(reasons: dict[EvaluationJob, str]) -> list[str]:
     """Return a line for each evaluation with units that are left out, with the first one's reason.
 
     Units whose data are not there at all have a line apart from others.
     """
-    groups: dict[tuple[str, bool], list[Unit]] = {}
+    groups: dict[tuple[str, bool], list[EvaluationJob]] = {}
     for unit, reason in reasons.items():
         groups.setdefault((unit.evaluation, reason.endswith(NOT_THERE)), []).append(unit)
     lines = []

@@ -8,7 +8,6 @@ task's pairs that are less similar, by the gold scores and by each model's cosin
 
 import re
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,9 @@ from scipy.stats import rankdata
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.figures.drawing import NotThere, new_panels
-from pretrain.benchmarks.files import data_root, spaced
+from pretrain.benchmarks.files import data_root, evenly_spaced
 from pretrain.benchmarks.sts_scores import task_cosines
-from pretrain.benchmarks.sts_tasks import SEVEN_TASKS, Pairs, StsFiles
+from pretrain.benchmarks.sts_tasks import Pairs, StsFiles
 
 NEGATION = re.compile(r"\b(no|not|nobody|nothing|none|never|neither|nor|without|\w+n't)\b", re.IGNORECASE)
 _WIDTH = 9.0  # of the picture, in inches
@@ -29,7 +28,7 @@ _NAME = 31
 
 
 @dataclass(frozen=True)
-class Words:
+class WordWeights:
     """A sentence's words and the share of the attention that each gets: float64[W], 1 in sum."""
 
     words: list[str]
@@ -37,7 +36,7 @@ class Words:
 
 
 def negated_pairs(pairs: Pairs, count: int) -> list[int]:
-    """Return the numbers of so many pairs of which one sentence alone has a negation.
+    """Return the numbers of `count` pairs of which one sentence alone has a negation.
 
     Spread evenly over their gold scores, in that order: the same pairs for every model.
     """
@@ -47,7 +46,7 @@ def negated_pairs(pairs: Pairs, count: int) -> list[int]:
         if sum(bool(NEGATION.search(side)) for side in sides) == 1
     ]
     chosen.sort(key=lambda number: (pairs.gold[number], number))
-    return spaced(chosen, count)
+    return evenly_spaced(chosen, count)
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
@@ -59,7 +58,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return 100 * (rankdata(values) - 0.5) / len(values)
 
 
-def words_of(model: EmbeddingModel, sentences: list[str]) -> list[Words]:
+def words_of(model: EmbeddingModel, sentences: list[str]) -> list[WordWeights]:
     """Return the attention that each word of the sentences gets.
 
     Raises:
@@ -85,7 +84,7 @@ def words_of(model: EmbeddingModel, sentences: list[str]) -> list[Words]:
         numbers = [encoded.word_ids(0)[token] for token in tokens]
         weights = np.bincount(numbers, of_tokens[tokens])
         spans = [encoded.word_to_chars(0, word) for word in range(len(weights))]
-        found.append(Words([sentence[start:end] for start, end in spans], weights / weights.sum()))
+        found.append(WordWeights([sentence[start:end] for start, end in spans], weights / weights.sum()))
     return found
 
 
@@ -107,7 +106,7 @@ def cases(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[F
     distinct = list(dict.fromkeys([*pairs.first, *pairs.second]))
     index = {sentence: number for number, sentence in enumerate(distinct)}
     shown = [side for number in numbers for side in (pairs.first[number], pairs.second[number])]
-    of_models: list[tuple[str, np.ndarray, list[Words]]] = []
+    of_models: list[tuple[str, np.ndarray, list[WordWeights]]] = []
     for name, run in runs:
         model = open_model(run["model"], run["pooling"])
         (similarities,) = task_cosines([pairs], model.encode(distinct), index)
@@ -127,7 +126,7 @@ def cases(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[F
     return _heat_map(shown, of_models), "\n".join(text) + "\n"
 
 
-def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[Words]]]) -> Figure:
+def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[WordWeights]]]) -> Figure:
     count = len(sentences) * len(of_models)
     figure, (axis,) = new_panels(1)
     figure.set_size_inches(_WIDTH, 0.26 * count + 0.3)
@@ -147,43 +146,3 @@ def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[
     axis.set(xlim=(0, _LETTERS), ylim=(row, -1))
     axis.axis("off")
     return figure
-
-
-# -- overlap of words: why some benchmarks punish shared words (SDA, section 6.3) -----------------------
-
-PUBLISHED_OVERLAPS = {"SICK-R": 57.24, "the other six": 47.39}
-
-
-def jaccard(first: str, second: str) -> float:
-    """Return the share of two sentences' distinct words, in lower case, that both have; 0 without any.
-
-    >>> jaccard("A man eats.", "a dog eats")
-    0.5
-    """
-    one, other = (set(re.findall(r"\w+", sentence.lower())) for sentence in (first, second))
-    return len(one & other) / len(one | other) if one | other else 0.0
-
-
-def overlaps(data: str) -> dict[str, float]:
-    """Return the mean overlap (%) of the pairs of each of the seven tasks, and of all but SICK-R's.
-
-    Raises:
-        UserError: the benchmarks are not there.
-    """
-    files = StsFiles(data_root(data))
-    of_task = {
-        task: [jaccard(*pair) for part in files.load(task) for pair in zip(part.first, part.second)]
-        for task in SEVEN_TASKS
-    }
-    means = {task: 100 * fmean(values) for task, values in of_task.items()}
-    others = [value for task, values in of_task.items() if task != "SICK-R" for value in values]
-    return means | {"the other six": 100 * fmean(others)}
-
-
-def overlap_table(data: str) -> str:
-    """Return the overlaps in Markdown, beside SDA's."""
-    lines = ["Mean Jaccard similarity of a pair's words, %", "", "| pairs of | ours | SDA |", "|---|---|---|"]
-    for task, value in overlaps(data).items():
-        published = f"{PUBLISHED_OVERLAPS[task]:.2f}" if task in PUBLISHED_OVERLAPS else ""
-        lines.append(f"| {task} | {value:.2f} | {published} |")
-    return "\n".join(lines) + "\n"

@@ -32,7 +32,7 @@ from augment.spec.grammar import needs_synonyms, parse
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import Parses
 from augment.tokens.synonyms import SynonymTable
-from finetune.encoders.embed import POOLER, embed_sentences
+from finetune.encoders.embed import POOLER, embed_rows
 from finetune.encoders.models import EmbeddingModel
 from finetune.geometry import measures
 from pretrain.common.errors import UserError
@@ -56,7 +56,7 @@ _WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[-'’][^\W{_HAN}]+)*")
 
 
 @dataclass(frozen=True)
-class View:
+class AugmentedView:
     """One augmentation of N sentences.
 
     rows: Ragged of N, their tokens. changed: bool[N], where the tokens are others, or, of an augmentation of
@@ -131,7 +131,7 @@ class AugmentedSentences:
         """Of the originals: float32[N, d]."""
         return self.embed(self.originals, self.sentences)
 
-    def view(self, specification: str) -> View:
+    def view(self, specification: str) -> AugmentedView:
         """Augment the sentences, with the keys of training with this seed in epoch 0; embed what changes.
 
         Raises:
@@ -145,11 +145,11 @@ class AugmentedSentences:
         keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")
         if pipeline.needs_text and not pipeline.works_on_tokens:
             assert self.parses is not None  # without them `build` raises
-            return self.view_of_texts(pipeline.name, pipeline.texts(keys, self.parses))
+            return self._view_of_texts(pipeline.name, pipeline.texts(keys, self.parses))
         rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
         return self._view(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
 
-    def view_of_texts(self, name: str, texts: dict[int, str]) -> View:
+    def _view_of_texts(self, name: str, texts: dict[int, str]) -> AugmentedView:
         """Return a view in which some sentences have new texts: sentence number -> text.
 
         One that differs in white space and forms of quotes alone is not changed.
@@ -165,8 +165,8 @@ class AugmentedSentences:
             rows, changed[which] = Ragged.concatenate([rows, made]).take(order), True
         return self._view(name, rows, changed, texts)
 
-    def _view(self, name: str, rows: Ragged, changed: np.ndarray, texts: dict[int, str]) -> View:
-        view = View(name, rows, changed, texts, self.vectors.copy())
+    def _view(self, name: str, rows: Ragged, changed: np.ndarray, texts: dict[int, str]) -> AugmentedView:
+        view = AugmentedView(name, rows, changed, texts, self.vectors.copy())
         which = np.flatnonzero(changed)
         if len(which):
             written = [] if self.encoder is not None else [self.text_of(view, n) for n in which.tolist()]
@@ -177,11 +177,11 @@ class AugmentedSentences:
         """Return a row of tokens as text, without [CLS] and [SEP]."""
         return self.tokenizer.decode(row[1:-1].tolist()).strip()
 
-    def text_of(self, view: View, number: int) -> str:
+    def text_of(self, view: AugmentedView, number: int) -> str:
         """Return a sentence as an augmentation wrote it: its text, or else its tokens decoded."""
         return view.texts[number] if number in view.texts else self.text(view.rows[number])
 
-    def pair(self, view: View, number: int) -> tuple[str, str]:
+    def pair(self, view: AugmentedView, number: int) -> tuple[str, str]:
         """Return a sentence before and after, without special tokens where tokens were changed."""
         if number in view.texts:
             return self.sentences[number], view.texts[number]
@@ -196,8 +196,9 @@ class AugmentedSentences:
         """
         if self.encoder is None:
             return self._model.encode(texts)
-        numbers = list(map(str, range(len(rows))))
-        return embed_sentences(self.encoder, _GivenTokens(rows), numbers, self._model.pooling)
+        tokens = [rows[number].astype(np.int64) for number in range(len(rows))]
+        pooling = self._model.pooling
+        return embed_rows(self.encoder, tokens, [pooling])[pooling]
 
     @cached_property
     def original_losses(self) -> np.ndarray:
@@ -210,9 +211,6 @@ class AugmentedSentences:
         Both are summed over `MASK_ROUNDS` fixed maskings.
 
         Every chosen token is hidden behind [MASK]: none is left as it is or replaced. Returns float64[N, 2].
-
-        Raises:
-            UserError: the model has no trained masked-language head.
         """
         if self.encoder is None or self.why_no_perplexity:
             raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")
@@ -262,7 +260,7 @@ def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
     return found
 
 
-def compare(sentences: AugmentedSentences, view: View) -> dict[str, float]:
+def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, float]:
     """Compare one augmentation with the originals, over the sentences that it changes.
 
     changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); jaccard, of their words;
@@ -291,7 +289,9 @@ def compare(sentences: AugmentedSentences, view: View) -> dict[str, float]:
     return figures
 
 
-def views(sentences: AugmentedSentences, specifications: Sequence[str], required: bool) -> Iterator[View]:
+def views(
+    sentences: AugmentedSentences, specifications: Sequence[str], required: bool
+) -> Iterator[AugmentedView]:
     """Yield all views; one that this tokenizer or machine cannot have is an error if `required`, else a note.
 
     Raises:
@@ -307,7 +307,7 @@ def views(sentences: AugmentedSentences, specifications: Sequence[str], required
             sentences.notes.append(f"without {specification}: {error}")
 
 
-def samples(sentences: AugmentedSentences, made: Sequence[View]) -> str:
+def samples(sentences: AugmentedSentences, made: Sequence[AugmentedView]) -> str:
     """Return the first sentences that each augmentation changes, before and after, as Markdown."""
     parts = []
     for view in made:
@@ -319,16 +319,6 @@ def samples(sentences: AugmentedSentences, made: Sequence[View]) -> str:
         share = 100 * view.changed.mean()
         parts.append(f"## `{view.name}`\n\n{meaning}; {share:.1f}% changed\n\n```diff\n{lines}\n```\n")
     return "\n".join(parts)
-
-
-class _GivenTokens:
-    """Stands for a tokenizer whose sentences are the numbers, written out, of rows of tokens made already."""
-
-    def __init__(self, rows: Ragged):
-        self.rows = rows
-
-    def __call__(self, numbers: Sequence[str], **_: Any) -> dict[str, list[np.ndarray]]:
-        return {"input_ids": [self.rows[int(number)] for number in numbers]}
 
 
 def _own_tokenizer(model: EmbeddingModel) -> Any:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from finetune.flags import Precision
+from finetune.tuning.recipe import TrainingOptions
 from pretrain.common import cli
 
 SEEDS = 5
@@ -36,7 +36,7 @@ MNLI_STARTS = ("RTE", "MRPC", "STS-B")
 
 
 @dataclass(frozen=True)
-class Run:
+class GlueRun:
     """One fine-tuning: a task, a seed, and the hyper-parameters that a sweep varies."""
 
     task: str
@@ -50,7 +50,7 @@ class Run:
         return f"{self.task} seed {self.seed}, lr {self.lr:g}, batch {self.batch_size}"
 
 
-class Options(BaseModel, frozen=True):
+class GlueOptions(TrainingOptions, frozen=True):
     """What all runs of an evaluation have in common, as flags."""
 
     seeds: cli.Count = Field(
@@ -72,17 +72,8 @@ class Options(BaseModel, frozen=True):
         description="also write the test sets' predictions, of the best seed, in the leaderboard's format",
     )
     epochs: cli.Count = Field(EPOCHS, description="fewer, for a quick trial; the result is marked incomplete")
-    lr: cli.Rate | None = Field(None, description="learning rate of all tasks, in place of the recipe's")
-    batch_size: cli.Count | None = Field(None, description="of all tasks, in place of the recipe's")
-    precision: Precision = "auto"
-    max_train: cli.Natural = Field(
-        0, description="training examples at most, for a quick trial; the result is marked incomplete"
-    )
-    token_budget: int = Field(
-        16384, ge=MAX_LENGTH, description="most tokens of one forward pass; bounds memory"
-    )
 
-    def runs(self, tasks: Sequence[str]) -> list[Run]:
+    def runs(self, tasks: Sequence[str]) -> list[GlueRun]:
         """Return all runs, by task (MNLI first if others start from it), then setting, then seed."""
         ordered = sorted(tasks, key=lambda task: not (self.mnli_init and task == "MNLI"))
         runs = []
@@ -90,18 +81,20 @@ class Options(BaseModel, frozen=True):
             if task == "AX":
                 continue
             settings = [(*pair, GRID_WARMUP) for pair in GRID] if self.sweep else [self._recipe(task)]
-            runs += [Run(task, seed, *setting) for setting in settings for seed in range(1, self.seeds + 1)]
+            runs += [
+                GlueRun(task, seed, *setting) for setting in settings for seed in range(1, self.seeds + 1)
+            ]
         return runs
 
-    def mnli_run(self, seed: int) -> Run:
+    def mnli_run(self, seed: int) -> GlueRun:
         """Return the run of MNLI whose model is kept.
 
         In a sweep it is one of the grid's, that of the recipe's rate and batch.
         """
         lr, batch, warmup = self._recipe("MNLI")
-        return Run("MNLI", seed, lr, batch, GRID_WARMUP if self.sweep else warmup)
+        return GlueRun("MNLI", seed, lr, batch, GRID_WARMUP if self.sweep else warmup)
 
-    def start(self, run: Run) -> Run | None:
+    def start(self, run: GlueRun) -> GlueRun | None:
         """Return the run of MNLI, of the same seed, whose model a run starts from; None: the source's."""
         return self.mnli_run(run.seed) if self.mnli_init and run.task in MNLI_STARTS else None
 
@@ -110,14 +103,16 @@ class Options(BaseModel, frozen=True):
         return self.lr or lr, self.batch_size or batch, warmup
 
 
-def choose(done: Mapping[Run, dict[str, Any]]) -> tuple[dict[tuple[float, int], float], list[Run], Run]:
+def choose(
+    done: Mapping[GlueRun, dict[str, Any]],
+) -> tuple[dict[tuple[float, int], float], list[GlueRun], GlueRun]:
     """Choose what a task reports, from its runs that are done and their results.
 
     Returns:
         (median over the seeds by (lr, batch), the runs of the setting with the best median, the best of these
         runs).
     """
-    by_setting: dict[tuple[float, int], list[Run]] = {}
+    by_setting: dict[tuple[float, int], list[GlueRun]] = {}
     for entry in done:
         by_setting.setdefault((entry.lr, entry.batch_size), []).append(entry)
     medians = {

@@ -40,11 +40,7 @@ class Intents:
 
 
 def read(name: str, data: str | Path | None = None) -> Intents:
-    """Read a set of SETS.
-
-    Raises:
-        UserError: a file missing or damaged.
-    """
+    """Read a set of SETS."""
     if name == "BANKING77":
         pool, test = (read_csv(find(data, "intents", name, f"{part}.csv")) for part in ("train", "test"))
     elif name == "CLINC150":
@@ -92,9 +88,7 @@ def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]
             for part in ("train", "val", "test")
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: not CLINC150's json of train, val and test lists of [text, intent]: {error!r}"
-        ) from error
+        raise UserError(f"{path}: not CLINC150's json: {error!r}") from error
     return _checked(path, parts["train"] + parts["val"]), _checked(path, parts["test"])
 
 

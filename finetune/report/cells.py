@@ -8,7 +8,7 @@ from finetune.report.sources import Subject, System
 from finetune.results import Evaluation, sample_std
 
 HIGHER, LOWER = "↑", "↓"
-Source = tuple[str, str, str]
+FigureSource = tuple[str, str, str]
 """Where a figure comes from: (evaluation, task, score); score "" means the task's headline."""
 
 
@@ -42,7 +42,7 @@ class Cell:
 
 
 @dataclass
-class Row:
+class TableRow:
     label: str
     cells: list[Cell]
 
@@ -52,7 +52,7 @@ class Block:
     """Rows under a heading; `reference`: published figures, not ours."""
 
     heading: str
-    rows: list[Row]
+    rows: list[TableRow]
     reference: bool = False
 
 
@@ -68,7 +68,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def ours(self) -> list[Row]:
+    def ours(self) -> list[TableRow]:
         return [row for block in self.blocks if not block.reference for row in block.rows]
 
     def note(self, text: str) -> int:
@@ -99,40 +99,36 @@ class MemberFigure:
 def our_rows(
     table: Table,
     views: Sequence[SystemRow],
-    columns: Sequence[Sequence[Source]],
+    columns: Sequence[Sequence[FigureSource]],
     digits: Sequence[int] | None = None,
-    average: int | None = None,
-    used: set[tuple[str, str]] | None = None,
-) -> list[Row]:
+) -> list[TableRow]:
     """Return the views that have a figure for the table, a cell for each column; notes go to the table.
 
     Args:
-        columns: where each column's figure comes from, in order of preference.
+        columns: where each column's figure comes from, in order of preference; none: it is the mean of the
+            other columns.
         digits: after the point, a column; 2 without it.
-        average: the column that is the mean of the others.
-        used: gets the tasks (evaluation, task) that figures came from.
     """
     rows = []
     for view in views:
         members = []
         for member in view.system.members:
-            figures = [_find(member, view.pooling, sources, used) for sources in columns]
-            if average is not None:
-                figures[average] = _mean([figure for n, figure in enumerate(figures) if n != average])
-            members.append(figures)
+            figures = [_find(member, view.pooling, sources) for sources in columns]
+            mean = _mean([figure for figure, sources in zip(figures, columns) if sources])
+            members.append([figure if sources else mean for figure, sources in zip(figures, columns)])
         cells = [
             _cell(table, view, of_members, digits[n] if digits else 2)
             for n, of_members in enumerate(zip(*members, strict=True))
         ]
         if any(cell.value is not None for cell in cells):
-            rows.append(Row(view.label, cells))
+            rows.append(TableRow(view.label, cells))
     return rows
 
 
 def _mean(figures: Sequence[MemberFigure | None]) -> MemberFigure | None:
     """Return the mean of figures that were rounded first, as the papers do; None if one is absent."""
     present = [figure for figure in figures if figure is not None]
-    if len(present) < len(figures):
+    if len(present) < len(figures) or not present:
         return None
     weak = next((one.evaluation for one in present if not one.evaluation.complete), None)
     mean = statistics.fmean(round(figure.value, 2) for figure in present)
@@ -147,12 +143,7 @@ def evaluations_of(row: SystemRow) -> Iterator[Evaluation]:
                 yield evaluation
 
 
-def _find(
-    member: Subject,
-    pooling: str,
-    sources: Sequence[Source],
-    used: set[tuple[str, str]] | None = None,
-) -> MemberFigure | None:
+def _find(member: Subject, pooling: str, sources: Sequence[FigureSource]) -> MemberFigure | None:
     """Return the first source's figure that the member has."""
     for name, task, score in sources:
         evaluation = member.evaluations.get((name, pooling))
@@ -162,8 +153,6 @@ def _find(
         headline = not score or score == result.metric
         value = result.value if headline else result.scores.get(score)
         if value is not None:
-            if used is not None:
-                used.add((name, task))
             return MemberFigure(float(value), result.std if headline else None, evaluation)
     return None
 
@@ -191,7 +180,7 @@ def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], di
     return cell
 
 
-def mark_best(rows: Sequence[Row], better: Sequence[str]) -> None:
+def mark_best(rows: Sequence[TableRow], better: Sequence[str]) -> None:
     """Mark the best of ours in every column, ties as printed included, unless all tie."""
     for place, direction in enumerate(better):
         cells = [row.cells[place] for row in rows]

@@ -52,24 +52,18 @@ def collect(sources: Sequence[str]) -> list[Subject]:
     A source is a run folder (config.yaml), a model folder of a run (its run is taken), a folder of result
     files, a model whose results lie in results/NAME, or a folder that holds several of these. Results of a
     run that is also a source are its.
-
-    Raises:
-        UserError: a source that is none of these, or a damaged result file.
     """
     found: dict[Path, Subject] = {}
     for source in sources:
         subjects = list(_open(source))
         if not subjects:
-            raise UserError(
-                f"{source}: no run and no results there. A run has config.yaml; results are the JSON files "
-                "that evaluations write to RUN/report or results/NAME"
-            )
+            raise UserError(f"{source}: no run (config.yaml) and no results (JSON of an evaluation) there")
         for subject in subjects:
             found.setdefault(subject.path.resolve(), subject)
-    return [subject for subject in found.values() if not _joined(subject, found)]
+    return [subject for subject in found.values() if not _give_to_run(subject, found)]
 
 
-def _joined(subject: Subject, found: dict[Path, Subject]) -> bool:
+def _give_to_run(subject: Subject, found: dict[Path, Subject]) -> bool:
     """Give results that lie elsewhere (--out) to their run, if it is a source; return whether it is."""
     if subject.run:
         return False
@@ -159,7 +153,7 @@ def _add_sts(subject: Subject, path: Path) -> None:
             str(content.get("model", subject.name)),
             pooling,
             None,
-            content.get("stored", {}).get(pooling, "cosine") + ", Spearman, all pairs",
+            "cosine, Spearman, all pairs",
         )
         for task, scores in tasks.items():
             plain = {key: value for key, value in scores.items() if key not in ("subsets", "pairs")}

@@ -17,7 +17,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from finetune.encoders.models import EmbeddingModel, keeping, open_model
+from finetune.encoders.models import EmbeddingModel, open_model, with_kept_vectors
 from finetune.encoders.source import names_function, resolve
 from finetune.flags import Model, Pooling, VectorPrecision
 from finetune.search.index import Hit, SentenceIndex
@@ -66,7 +66,7 @@ def search(
         serve: answer queries on a page, until Ctrl-C.
         port: of the page, on this machine only; 0: a free one.
     """
-    asked = _asked(query, queries, serve)
+    asked_queries = _queries(query, queries, serve)
     if serve:
         listen(port).server_close()  # a port that is taken is said before anything is encoded
     sentences = read_split(text) if split else read_lines(text)
@@ -78,8 +78,8 @@ def search(
             searchers, os.path.basename(text) or text, top, port, partial(print, flush=True)
         )
         return
-    found = {one.name: one.index.nearest(one.encode(asked), top) for one in searchers}
-    for number, line in enumerate(asked):
+    found = {one.name: one.index.nearest(one.encode(asked_queries), top) for one in searchers}
+    for number, line in enumerate(asked_queries):
         print(f"{'' if number == 0 else chr(10)}{line}")
         for name, hits in found.items():
             if len(found) > 1:
@@ -91,13 +91,13 @@ def search(
                 "query": line,
                 "found": {name: [vars(hit) for hit in hits[number]] for name, hits in found.items()},
             }
-            for number, line in enumerate(asked)
+            for number, line in enumerate(asked_queries)
         ]
         make_folder(out.parent)
         replace_durably(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
-def _asked(query: str, queries: Path | None, serve: bool) -> list[str]:
+def _queries(query: str, queries: Path | None, serve: bool) -> list[str]:
     if sum((bool(query), queries is not None, serve)) != 1:
         raise UserError('give a query ("a storm at sea"), a file of them with --queries, or --serve')
     return [query] if queries is None else read_queries(queries)
@@ -111,7 +111,7 @@ def _searcher(name: str, pooling: str, precision: str, sentences: list[str], spl
     kept = model
     if model.source is not None and model.kept is None:  # nothing says when a function has changed
         place = model.run if model.run is not None else Path("results") / Path(model.name).name
-        kept = keeping(model, place / "search", identity)
+        kept = with_kept_vectors(model, place / "search", identity)
     index = SentenceIndex(kept.encode_document(sentences), sentences)
     _note_cut(model, sentences, split)
     return Searcher(model.name, model.encode_query, index)
@@ -136,25 +136,16 @@ def _show(hits: list[Hit]) -> None:
 
 
 def read_lines(text: str) -> list[str]:
-    """Return the different sentences of a file with one a line.
-
-    Raises:
-        UserError: a folder, a file of another form, or as `read_sentences`.
-    """
+    """Return the different sentences of a file with one a line."""
     _refuse_prepared(text)
-    path, is_folder = Path(text), os.path.isdir(text)
-    if is_folder or (os.path.isfile(text) and not is_file_of_lines(path) and path.suffix != ".zip"):
-        what = "a folder" if is_folder else "no file of sentences, one a line"
+    if os.path.isdir(text) or not is_file_of_lines(Path(text)):
+        kinds = "folders, text, jsonl, csv and parquet files, and data sets of the hub"
         raise UserError(
-            f"--text {text} is {what}: add --split, which reads text, jsonl, csv and parquet files and "
-            "splits their texts into sentences"
+            f"--text {text} is no file of sentences, one a line: add --split, which reads {kinds}"
         )
-    if not os.path.isfile(text):
-        raise UserError(
-            f"--text {text}: there is no such file; several, globs, and data sets of the hub are read with "
-            "--split"
-        )
-    return read_sentences(path, "text")
+    if not os.path.isfile(text):  # a list or a glob, perhaps, which may be longer than a path
+        raise UserError(f"--text {text}: there is no such file; --split reads several, and globs")
+    return read_sentences(Path(text), "text")
 
 
 def read_split(text: str) -> list[str]:
@@ -165,9 +156,6 @@ def read_split(text: str) -> list[str]:
     Args:
         text: sources of `clearly prepare`, as typed there: files, folders, globs and data sets of the hub, by
             commas, or a list of mappings in YAML.
-
-    Raises:
-        UserError: a source that is not there, or cannot be read; no sentence.
     """
     _refuse_prepared(text)
     faults, found = Faults(), dict[str, None]()
@@ -194,8 +182,7 @@ def read_split(text: str) -> list[str]:
 def _refuse_prepared(folder: str) -> None:
     if os.path.isfile(os.path.join(folder, MANIFEST)):
         raise UserError(
-            f"--text {folder} is prepared data, which holds tokens and no text: name the files that it was "
-            "prepared from, with --split"
+            f"--text {folder} is prepared data, which holds no text: name its sources, with --split"
         )
 
 

@@ -62,7 +62,7 @@ class PairFeatures:
 
     float32[N, 4 d] of a large set would be many times its distinct sentences' vectors.
 
-    `vectors` float32[V, d] on the device that shall compute; `first` and `second` int64[N], rows of it, there
+    `vectors` float32[V, d] on the compute device; `first` and `second` int64[N], rows of it, there
     too.
     """
 
@@ -120,12 +120,12 @@ def fit_all(
     rows: Sequence[Rows],
     l2: np.ndarray,
     settings: ClassifierSettings,
-    burned: int = 0,
+    discarded: int = 0,
 ) -> Fitted:
     """Fit a classifier for each of G sets of rows and R values of L2.
 
     Args:
-        features: float32[N, d], on the device that shall compute, or pairs whose features are formed a
+        features: float32[N, d], on the compute device, or pairs whose features are formed a
             mini-batch at a time.
         labels: int64[N], 0 to classes - 1.
         rows: the G sets of rows.
@@ -133,9 +133,6 @@ def fit_all(
         bias included.
         burned: length of a permutation that SentEval draws before training (it splits off dev rows with it);
             0: none.
-
-    Raises:
-        UserError: a set without train or dev rows.
     """
     l2 = np.broadcast_to(np.asarray(l2, np.float64), (len(rows), np.shape(l2)[-1]))
     inputs = features if isinstance(features, PairFeatures) else _with_ones(features.float())
@@ -155,7 +152,7 @@ def fit_all(
         for start in range(0, len(members), width):
             chosen = members[start : start + width]
             cohort = _Cohort(
-                inputs, targets, classes, [rows[n] for n in chosen], l2[chosen], settings, burned
+                inputs, targets, classes, [rows[n] for n in chosen], l2[chosen], settings, discarded
             )
             cohort.run()
             for place, number in enumerate(chosen):
@@ -174,7 +171,7 @@ class _Cohort:
         rows: list[Rows],
         l2: np.ndarray,
         settings: ClassifierSettings,
-        burned: int,
+        discarded: int,
     ):
         """Start every fit. `inputs`: with a last column of ones; pairs get it with their features."""
         self.inputs, self.targets, self.classes, self.settings = inputs, targets, classes, settings
@@ -183,11 +180,11 @@ class _Cohort:
         self.dev = [torch.from_numpy(part.dev).to(device) for part in rows]
         self.l2 = torch.from_numpy(l2).float().to(device)  # [G, R]
         self.random = np.random.RandomState(settings.seed)
-        if burned:
-            self.random.permutation(burned)
+        if discarded:
+            self.random.permutation(discarded)
         width = inputs.shape[1] - (not isinstance(inputs, PairFeatures))
         groups, values = l2.shape
-        self.weights = _initial(width, classes, groups, values, settings.seed).to(device)
+        self.weights = initial_weights(width, classes, settings.seed).repeat(groups, 1, values).to(device)
         self.weights.grad = torch.zeros_like(self.weights)
         self.optimizer = settings.make_optimizer(self.weights)
         self.best_accuracy = np.full(l2.shape, -1.0)
@@ -281,15 +278,12 @@ class _Cohort:
         self.weights.grad = torch.zeros_like(self.weights)
 
 
-def _initial(size: int, classes: int, groups: int, values: int, seed: int) -> Tensor:
-    """Return torch's initial weights of nn.Linear under the seed, bias as a last row of inputs.
-
-    They are the same for every fit.
-    """
+def initial_weights(width: int, classes: int, seed: int) -> Tensor:
+    """Return the weights [d + 1, C] of a new nn.Linear(d, C) under the seed, the bias as a last row."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layer = nn.Linear(size, classes)
-    return torch.cat([layer.weight.detach().T, layer.bias.detach()[None]]).repeat(groups, 1, values)
+        layer = nn.Linear(width, classes)
+    return torch.cat([layer.weight.detach().T, layer.bias.detach()[None]])
 
 
 def _logits(inputs: Tensor, weights: Tensor, classes: int) -> Tensor:

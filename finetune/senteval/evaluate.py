@@ -16,7 +16,7 @@ from finetune.results import Evaluation, TaskResult
 from finetune.senteval.classifier import PairFeatures
 from finetune.senteval.protocol import SETTINGS, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
-from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Examples, Split, check_name, load, missing
+from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Split, TaskSplits, check_name, load, missing
 from pretrain.benchmarks.sts_scores import StsEvaluator
 from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SEVEN_TASKS
 from pretrain.benchmarks.sts_tasks import TASKS as STS_TASKS
@@ -53,21 +53,17 @@ DEV_TASKS = ("STS-B-dev", "SICK-R-dev", *TRANSFER)
 
 
 @dataclass(frozen=True)
-class TaskData:
+class SentEvalData:
     """The data of some tasks, in their order: those of similarity in `sts`, the others in `examples`."""
 
     tasks: list[str]
     sts: StsEvaluator
-    examples: dict[str, Examples]
+    examples: dict[str, TaskSplits]
 
 
-def read_tasks(tasks: Iterable[str], data: str = "") -> TaskData:
-    """Read the files of tasks of `pretrain.benchmarks.sts_tasks.TASKS` and `finetune.senteval.tasks.TASKS`.
-
-    Raises:
-        UserError: one is missing or damaged.
-    """
-    read = TaskData(list(dict.fromkeys(tasks)), StsEvaluator(data or None), {})
+def read_tasks(tasks: Iterable[str], data: str = "") -> SentEvalData:
+    """Read the files of tasks of `pretrain.benchmarks.sts_tasks.TASKS` and `finetune.senteval.tasks.TASKS`."""
+    read = SentEvalData(list(dict.fromkeys(tasks)), StsEvaluator(data or None), {})
     for task in read.tasks:
         if task in TASKS:
             read.examples[task] = load(task, data or None)
@@ -78,7 +74,7 @@ def read_tasks(tasks: Iterable[str], data: str = "") -> TaskData:
 
 def evaluate(
     model: EmbeddingModel,
-    data: TaskData,
+    data: SentEvalData,
     protocol: str = "simcse",
     setting: str = "test",
     seed: int = 1111,
@@ -90,9 +86,6 @@ def evaluate(
         protocol: one of PROTOCOLS. setting: "test" or "dev", of the supervised tasks; "dev" reports the
             cross-validation or dev accuracy as the headline.
         seed: of the classifiers (SentEval: 1111).
-
-    Raises:
-        UserError: vectors that are not finite.
     """
     similarity = [task for task in data.tasks if task not in TASKS]
     sentences = dict.fromkeys(data.sts.sentences(similarity))
@@ -177,7 +170,7 @@ class _Supervised:
     protocol: str
     on_dev: bool
 
-    def evaluate(self, name: str, examples: Examples) -> TaskResult:
+    def evaluate(self, name: str, examples: TaskSplits) -> TaskResult:
         scheme, setting, extra = TASKS[name].scheme, self.setting, dict[str, float]()
         parts = [examples.splits[part] for part in ("all", "train", "dev", "test") if part in examples.splits]
         labels, sizes = np.concatenate([part.labels for part in parts]), tuple(map(len, parts))
@@ -232,9 +225,6 @@ def choose_tasks(
 
     A task named by the user must have its data (the error is `load`'s); those of a group that have none are
     left out with a note.
-
-    Raises:
-        UserError: an unknown name, or nothing left.
     """
     groups = {
         "": DEV_TASKS if setting == "dev" else PROTOCOLS[protocol].tasks,

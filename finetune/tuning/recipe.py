@@ -1,8 +1,13 @@
-"""The hyper-parameters of a fine-tuning, and the exception of a stopped one; free of torch, for flags."""
+"""Hyper-parameters and flags of a fine-tuning, and the exception of a stopped one; free of torch."""
 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from pydantic import BaseModel, Field
+
+from finetune.flags import Precision
+from pretrain.common import cli
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,22 @@ class Recipe:
     """In the encoder (attention too) and the head, whatever the encoder was trained with."""
 
 
+class TrainingOptions(BaseModel, frozen=True):
+    """Flags of every evaluation that fine-tunes."""
+
+    seeds: cli.Count = Field(1, description="number of seeds; figures are their mean")
+    epochs: cli.Count = Field(
+        10, description="passes over the training data; others mark the result incomplete"
+    )
+    lr: cli.Rate | None = Field(None, description="learning rate, in place of the recipe's")
+    batch_size: cli.Count | None = Field(None, description="examples a step, in place of the recipe's")
+    precision: Precision = "auto"
+    max_train: cli.Natural = Field(
+        0, description="most training examples of a set, for a quick trial; marks the result incomplete"
+    )
+    token_budget: int = Field(16384, ge=512, description="most tokens of one forward pass; bounds memory")
+
+
 class Interrupted(Exception):
     """The run was asked to stop and has saved its state; `code` is the process's exit status."""
 
@@ -33,7 +54,7 @@ class Interrupted(Exception):
 
 
 def until_stopped(work: Callable[[], None]) -> int:
-    """Do work of a command and return its exit status, where it is asked to stop that of `Interrupted`."""
+    """Do the work of a command; return its exit status, or the code of `Interrupted` if it was stopped."""
     try:
         work()
     except Interrupted as interrupted:

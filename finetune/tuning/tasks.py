@@ -80,17 +80,16 @@ _TASKS = (
     GlueTask("CoLA", _SINGLE, ZERO_ONE, ("matthews",), _sizes(8551, 1043, 1063), headerless=(3, 1)),
     GlueTask("STS-B", (*_PAIR[:2], "score"), (), ("pearson", "spearman"), _sizes(5749, 1500, 1379)),
     GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",), _sizes(635, 71, 146)),
-    GlueTask("AX", _PAIR, NLI, ("matthews",), {"dev": 1104, "test": 1104}),
+    GlueTask("AX", _PAIR, NLI, (), {"test": 1104}),
 )
 TASKS: dict[str, GlueTask] = {task.name: task for task in _TASKS}
 """CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set
-of its own: the model of MNLI answers it. AX's "dev" is the labelled file diagnostic-full.tsv, its "test" the
-leaderboard's diagnostic.tsv."""
+of its own: the model of MNLI answers it, for the leaderboard (diagnostic.tsv)."""
 TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
 
 
 @dataclass(frozen=True)
-class Examples:
+class LabelledExamples:
     """Hold N rows of a split: texts, for pairs the second ones, and targets if known.
 
     targets: int64[N] classes, float32[N] scores 0-5.
@@ -103,20 +102,20 @@ class Examples:
     def __len__(self) -> int:
         return len(self.first)
 
-    def sample(self, count: int) -> "Examples":
+    def sample(self, count: int) -> "LabelledExamples":
         """Return `count` of the rows, always the same ones, in their order."""
         rows = np.sort(np.random.default_rng(0).permutation(len(self))[:count])
         second = None if self.second is None else [self.second[n] for n in rows]
         targets = None if self.targets is None else self.targets[rows]
-        return Examples([self.first[n] for n in rows], second, targets)
+        return LabelledExamples([self.first[n] for n in rows], second, targets)
 
 
 @dataclass
-class TaskData:
+class GlueData:
     """A task's splits as found, and what is to be said about them."""
 
     task: GlueTask
-    splits: dict[str, Examples]
+    splits: dict[str, LabelledExamples]
     notes: list[str] = field(default_factory=list)
     """Training or dev rows missing or too many, beside what was published: figures are not comparable."""
 
@@ -126,19 +125,15 @@ def task_named(name: str) -> GlueTask:
     return TASKS[known_name(name, TASKS, "GLUE task")]
 
 
-def load(name: str, data: str = "") -> TaskData:
-    """Read all splits of a task that are there, from DATA/GLUE or DATA.
-
-    Raises:
-        UserError: a file damaged, a label unknown, or no such data folder.
-    """
+def load(name: str, data: str = "") -> GlueData:
+    """Read all splits of a task that are there, from DATA/GLUE or DATA."""
     task = task_named(name)
-    loaded = TaskData(task, {})
+    loaded = GlueData(task, {})
     for split, published in task.sizes.items():
         rows = read_split(task, split, data)
         if rows is not None:
             loaded.splits[split] = rows
-        if split.startswith("test") or task.name == "AX":
+        if split.startswith("test"):
             continue
         if rows is None:
             loaded.notes.append(f"{task.name}: no {split} set here ({published:,} rows as published)")
@@ -157,21 +152,12 @@ def folder_of(task: GlueTask, data: str | Path = "") -> Path:
     return locate(data_root(data), f"GLUE/{'diagnostic' if task.name == 'AX' else task.name}")
 
 
-def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | None:
-    """Read a split from DATA/GLUE; None: its file is not there.
-
-    Raises:
-        UserError: the file is damaged, or a label unknown.
-    """
-    name = split
-    if task.name == "AX":
-        name = {"dev": "diagnostic-full", "test": "diagnostic"}[split]
-    path = folder_of(task, data) / f"{name}.tsv"
+def read_split(task: GlueTask, split: str, data: str | Path = "") -> LabelledExamples | None:
+    """Read a split from DATA/GLUE; None: its file is not there."""
+    path = folder_of(task, data) / f"{'diagnostic' if task.name == 'AX' else split}.tsv"
     if not path.is_file():
         return None
     first, second, label = task.columns
-    if name == "diagnostic-full":
-        first, second, label = "Premise", "Hypothesis", "Label"
     labelled = not split.startswith("test")
     rows = lines(path)
     number = 0
@@ -207,7 +193,7 @@ def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | 
     if not texts[0]:
         raise UserError(f"{path} has no rows; fetch it again")
     kind = np.int64 if task.labels else np.float32
-    return Examples(
+    return LabelledExamples(
         texts[0], texts[1] if second is not None else None, np.asarray(targets, kind) if labelled else None
     )
 
@@ -227,7 +213,7 @@ def _target(task: GlueTask, label: str, where: str) -> float:
 
 
 def _data_set(task: GlueTask) -> DataSet:
-    """Return a task's set: every split but AX's labelled rows, which are not public."""
+    """Return a task's set."""
     splits = {split: split for split in task.sizes} if task.name != "AX" else {"test": "diagnostic"}
     folder = "diagnostic" if task.name == "AX" else task.name
 

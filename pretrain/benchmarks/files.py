@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,37 +22,22 @@ Example = TypeVar("Example")
 
 
 def data_root(data: str | Path | None = None) -> Path:
-    """Return the data folder: `data`, or else the environment's CLEAR_DATA.
-
-    Raises:
-        UserError: neither is given, or it is no folder.
-    """
+    """Return the data folder: `data`, or else the environment's CLEAR_DATA."""
     named = str(data) if data else os.environ.get("CLEAR_DATA", "")
     if not named:
-        raise UserError(
-            "no evaluation data: give --eval-data DIR, or set CLEAR_DATA to the folder that holds SentEval/, "
-            "GLUE/, ..."
-        )
+        raise UserError("no evaluation data: give --eval-data DIR, or set CLEAR_DATA")
     folder = Path(named)
     if not folder.is_dir():
-        raise UserError(
-            f"the data folder {folder} is not there; --eval-data DIR or CLEAR_DATA must name one that is"
-        )
+        raise UserError(f"the data folder {folder} is not there; --eval-data or CLEAR_DATA names it")
     return folder
 
 
 def find(data: str | Path | None, *parts: str) -> Path:
-    """Return the file or folder `parts` below the data folder, as `locate`.
-
-    Raises:
-        UserError: it is not there; the message says where it was sought and how to see what is.
-    """
+    """Return the file or folder `parts` below the data folder, as `locate`."""
     root = data_root(data)
     path = locate(root, "/".join(parts))
     if not path.exists():
-        raise UserError(
-            f"{path} is not there; `clearly benchmarks check {root}` says what is missing and where to get it"
-        )
+        raise UserError(f"{path} is not there; `clearly benchmarks check {root}` says where to get it")
     return path
 
 
@@ -92,9 +76,6 @@ def known_name(
     """Return `name` as `known` writes it; two names are the same where `plain` makes them so.
 
     aliases: plain name -> known one.
-
-    Raises:
-        UserError: no such `kind` of thing; the message names the nearest (where one is like it), and all.
     """
     written = {plain(one): one for one in known}
     found = written | dict(aliases or {})
@@ -136,10 +117,6 @@ def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
     """Return the cells of these columns, row by row.
 
     By the csv rules: quotes, commas and line ends inside a text are text.
-
-    Raises:
-        UserError: no csv file in UTF-8, a column missing or there twice, or a row with more or fewer cells
-            than the first line names.
     """
     csv.field_size_limit(_CELL_CHARACTERS)
     try:
@@ -155,19 +132,13 @@ def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
         raise UserError(f"{path}: the first line names {twice[0]} twice; rename the other column")
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(header):
-            raise UserError(
-                f"{path}, row {number}: {len(row)} cells instead of {len(header)}; the file is damaged"
-            )
+            raise UserError(f"{path}, row {number}: {len(row)} cells instead of {len(header)}; it is damaged")
     places = [header.index(column) for column in columns]
     return [tuple(row[place] for place in places) for row in rows[1:]]
 
 
 def json_rows(path: Path, *keys: str) -> list[tuple[int, tuple[str, ...]]]:
-    """Return (line number, texts of `keys`) of every object of a jsonl file; blank lines are left out.
-
-    Raises:
-        UserError: a line that is no such object.
-    """
+    """Return (line number, texts of `keys`) of every object of a jsonl file; blank lines are left out."""
     rows = []
     for number, row in json_objects(path):
         texts = tuple(text for key in keys if isinstance(text := row.get(key), str))
@@ -178,11 +149,7 @@ def json_rows(path: Path, *keys: str) -> list[tuple[int, tuple[str, ...]]]:
 
 
 def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of a jsonl file; blank lines are left out.
-
-    Raises:
-        UserError: a line that is no JSON object.
-    """
+    """Yield (line number, object) of a jsonl file; blank lines are left out."""
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             try:
@@ -198,9 +165,6 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Read lines without their line ends.
 
     Only \\n ends a line: str.splitlines would also cut at a form feed or U+2028.
-
-    Raises:
-        UserError: the file is not text in that encoding.
     """
     with open_text(path, encoding) as file:
         number = 0
@@ -209,38 +173,18 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
                 number += 1
                 yield line.rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise UserError(
-                f"{path}, after line {number}: not {encoding} text ({error.reason}); the file is damaged"
-            ) from None
-
-
-_NO_LINES_OF_TEXT = {
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jq -r .text"),
-    ".csv": """python -c 'import csv, sys; [print(r["text"]) for r in csv.DictReader(sys.stdin)]'""",
-    ".tsv": "cut -f 1",
-    ".parquet": "python -c 'import pyarrow.parquet as p, sys; "
-    """print(*p.read_table(sys.stdin.buffer)["text"], sep="\\n")'""",
-    ".zip": "funzip",
-}
-"""End of a file's name -> a command that writes the sentences of such a file, which it gets unpacked."""
-
-
-def _kind(path: Path) -> str:
-    """Return the end of a file's name that tells its form, whatever it is compressed by."""
-    return path.with_suffix("").suffix if path.suffix in UNPACKERS else path.suffix
+            place = f"{path}, after line {number}"
+            raise UserError(f"{place}: not {encoding} text ({error.reason}); it is damaged") from None
 
 
 def is_file_of_lines(path: Path) -> bool:
     """Return whether a file's name may be that of a text with a sentence a line, compressed or not."""
-    return _kind(path) not in _NO_LINES_OF_TEXT
+    plain = path.with_suffix("") if path.suffix in UNPACKERS else path
+    return plain.suffix not in (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".zip")
 
 
 def read_sentences(path: Path, flag: str) -> list[str]:
-    """Read the different sentences of a text file, one a line (compressed too), for the flag that named it.
-
-    Raises:
-        UserError: no such file, no text, or fewer than 10 sentences.
-    """
+    """Read the different sentences of the text file that a flag names, one a line (compressed too)."""
     found = list(dict.fromkeys(_text_lines(path, flag)))
     if len(found) < 10:
         raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one a line")
@@ -248,11 +192,7 @@ def read_sentences(path: Path, flag: str) -> list[str]:
 
 
 def read_queries(path: Path) -> list[str]:
-    """Read the queries of the text file that --queries names, one a line (compressed too).
-
-    Raises:
-        UserError: no such file, no text, or no query.
-    """
+    """Read the queries of the text file that --queries names, one a line (compressed too)."""
     found = _text_lines(path, "queries")
     if not found:
         raise UserError(f"--queries {path} holds no query; give one a line")
@@ -262,17 +202,11 @@ def read_queries(path: Path) -> list[str]:
 def _text_lines(path: Path, flag: str) -> list[str]:
     """Return the lines of a text file that are not blank, without white space at their ends."""
     if path.is_dir():
-        raise UserError(f"--{flag} {path} is a folder: name one file of it, or join them: cat {path}/*.txt")
+        raise UserError(f"--{flag} {path} is a folder: name one file of it")
     if not path.is_file():
         raise UserError(f"--{flag} {path}: there is no such file")
     if not is_file_of_lines(path):
-        command, quoted = _NO_LINES_OF_TEXT[_kind(path)], shlex.quote(str(path))
-        unpacker = UNPACKERS.get(path.suffix)
-        command = f"{unpacker} -dc {quoted} | {command}" if unpacker else f"{command} <{quoted}"
-        raise UserError(
-            f"--{flag} {path}: a file of sentences is wanted, one a line (as .txt or .txt.gz), and this is "
-            f"{_kind(path)}. Write its texts into one, as by: {command} >sentences.txt"
-        )
+        raise UserError(f"--{flag} {path}: give a file of sentences, one a line (as .txt or .txt.gz)")
     found: list[str] = []
     first, number = b"", 0
     try:
@@ -287,7 +221,7 @@ def _text_lines(path: Path, flag: str) -> list[str]:
     return [line for line in found if line]
 
 
-def spaced(examples: Sequence[Example], count: int) -> list[Example]:
+def evenly_spaced(examples: Sequence[Example], count: int) -> list[Example]:
     """Return at most `count` of the examples, evenly spaced."""
     rows = np.linspace(0, len(examples) - 1, min(count, len(examples))).round().astype(int)
     return [examples[row] for row in rows]

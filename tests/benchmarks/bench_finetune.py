@@ -27,8 +27,9 @@ import torch
 import transformers
 
 from finetune.glue.runs import FAIRSEQ, MAX_LENGTH
-from finetune.tuning.finetuning import FineTuning
-from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
+from finetune.tuning.classifier import build_classifier
+from finetune.tuning.finetuning import Execution, FineTuning
+from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.tasks import load
 from pretrain.data.tokenizer import train_tokenizer
@@ -91,16 +92,16 @@ def main() -> None:
     )
 
 
-def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: str) -> Turn:
+def packed(source: PretrainedEncoder, examples: Encoded, lr: float, batch: int, precision: str) -> Turn:
     """The project's steps."""
+    recipe = Recipe(lr, batch, epochs=1000)
     training = FineTuning(
-        source,
+        build_classifier(source, 2, recipe.dropout, 1),
         examples,
-        2,
-        Recipe(lr, batch, epochs=1000),
+        recipe,
         1,
         lambda _: (0.0, {}, np.empty(0)),
-        precision=precision,
+        Execution(precision),
     )
 
     def turn(steps: int) -> tuple[int, float]:
@@ -118,7 +119,9 @@ def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: 
     return turn
 
 
-def trainer(options: argparse.Namespace, examples: Encoded, source: Source, lr: float, batch: int) -> Turn:
+def trainer(
+    options: argparse.Namespace, examples: Encoded, source: PretrainedEncoder, lr: float, batch: int
+) -> Turn:
     """`transformers.Trainer` on the library's classifier of the same folder, padding each batch to its
     longest row."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=2)

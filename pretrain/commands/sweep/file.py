@@ -72,7 +72,7 @@ class Figure(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["lines", "dots", "correlations", "nli", "cases", "overlap", "differences"]
+    kind: Literal["lines", "dots", "correlations", "nli", "cases", "differences"]
     title: str = ""
     columns: list[str] = []
     """which, a panel each; default: the file's own"""
