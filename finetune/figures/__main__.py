@@ -8,7 +8,6 @@ numbers of their own to NAME.md beside it. A figure whose rows have not been eva
     correlations  Pearson's, between columns, over rows (AugCSE, figure 7)
     nli           distances of premises to entailed and contradicting hypotheses (VaSCL, figure 2b)
     cases         pairs with a negation: their ranks, and the weight of every word (SDA, figure 4)
-    overlap       how many words the two sentences of a pair share (SDA, section 6.3)
     differences   every row less the baseline, with its interval
 """
 
@@ -42,46 +41,37 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
         raise UserError(f"--only {unknown[0]!r}: this sweep has {', '.join(figures) or 'no figures'}")
     place = folder / "figures"
     make_folder(place)
-    for name, figure in figures.items():
-        if only and name not in only:
-            continue
+    for name in only or figures:
         try:
-            drawn, text = _drawn(content, figure, eval_data)
+            picture, text = _drawn(content, figures[name], eval_data)
         except NotThere as reason:
             print(f"{name} is not drawn: {reason}")
             continue
-        for suffix, data in ((".png", drawn), (".md", text)):
-            if data is not None:
-                replace_durably(place / f"{name}{suffix}", data)
-                print(f"drawn: {place / name}{suffix}")
+        for file, data in ((f"{name}.png", picture), (f"{name}.md", text.encode())):
+            if data:
+                replace_durably(place / file, data)
+                print(f"drawn: {place / file}")
 
 
-def _drawn(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[bytes | None, bytes | None]:
-    """Return the picture as PNG and the text in Markdown, where the figure has them.
+def _drawn(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[bytes, str]:
+    """Return the picture as PNG, and the text in Markdown of a figure that has numbers of its own.
 
     Raises:
         NotThere: what it shows has not been evaluated.
     """
-    from finetune.figures import tables
+    from finetune.figures import cases, tables
     from finetune.figures.drawing import to_png
 
-    kind = figure["kind"]
-    text = None
-    if kind == "overlap":
-        from finetune.figures.cases import overlap_table
-
-        return None, overlap_table(data).encode()
+    kind, text = figure["kind"], ""
     if kind == "cases":
-        from finetune.figures.cases import cases
-
-        picture, text = cases(content, figure, data)
+        picture, text = cases.cases(content, figure, data)
     elif kind == "correlations":
         picture, text = tables.correlations(content, figure)
     else:
         picture = tables.DRAWERS[kind](content, figure)
     if figure["title"]:
         picture.suptitle(figure["title"])
-    return to_png(picture), None if text is None else text.encode()
+    return to_png(picture), text
 
 
 if __name__ == "__main__":

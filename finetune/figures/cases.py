@@ -8,7 +8,6 @@ task's pairs that are less similar, by the gold scores and by each model's cosin
 
 import re
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.figures.drawing import NotThere, new_panels
 from finetune.files import data_root, spaced
 from finetune.sts.scores import task_cosines
-from finetune.sts.tasks import SEVEN_TASKS, Pairs, StsFiles
+from finetune.sts.tasks import Pairs, StsFiles
 
 NEGATION = re.compile(r"\b(no|not|nobody|nothing|none|never|neither|nor|without|\w+n't)\b", re.IGNORECASE)
 _WIDTH = 9.0  # of the picture, in inches
@@ -147,43 +146,3 @@ def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[
     axis.set(xlim=(0, _LETTERS), ylim=(row, -1))
     axis.axis("off")
     return figure
-
-
-# -- overlap of words: why some benchmarks punish shared words (SDA, section 6.3) -----------------------
-
-PUBLISHED_OVERLAPS = {"SICK-R": 57.24, "the other six": 47.39}
-
-
-def jaccard(first: str, second: str) -> float:
-    """Return the share of two sentences' distinct words, in lower case, that both have; 0 without any.
-
-    >>> jaccard("A man eats.", "a dog eats")
-    0.5
-    """
-    one, other = (set(re.findall(r"\w+", sentence.lower())) for sentence in (first, second))
-    return len(one & other) / len(one | other) if one | other else 0.0
-
-
-def overlaps(data: str) -> dict[str, float]:
-    """Return the mean overlap (%) of the pairs of each of the seven tasks, and of all but SICK-R's.
-
-    Raises:
-        UserError: the benchmarks are not there.
-    """
-    files = StsFiles(data_root(data))
-    of_task = {
-        task: [jaccard(*pair) for part in files.load(task) for pair in zip(part.first, part.second)]
-        for task in SEVEN_TASKS
-    }
-    means = {task: 100 * fmean(values) for task, values in of_task.items()}
-    others = [value for task, values in of_task.items() if task != "SICK-R" for value in values]
-    return means | {"the other six": 100 * fmean(others)}
-
-
-def overlap_table(data: str) -> str:
-    """Return the overlaps in Markdown, beside SDA's."""
-    lines = ["Mean Jaccard similarity of a pair's words, %", "", "| pairs of | ours | SDA |", "|---|---|---|"]
-    for task, value in overlaps(data).items():
-        published = f"{PUBLISHED_OVERLAPS[task]:.2f}" if task in PUBLISHED_OVERLAPS else ""
-        lines.append(f"| {task} | {value:.2f} | {published} |")
-    return "\n".join(lines) + "\n"

@@ -22,7 +22,6 @@ from finetune.figures.drawing import (
 from finetune.geometry.plots import nli_distances
 from finetune.results import Evaluation, read
 from pretrain.common.errors import UserError
-from pretrain.telemetry.intervals import can_be_told
 
 Content = dict[str, Any]
 TOLD = 0.05
@@ -138,23 +137,16 @@ def differences(content: Content, figure: dict[str, Any]) -> Figure:
         NotThere: no row has a difference.
     """
     rows = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
-    panels = {
-        title: [
-            _interval(place, row["difference"]["columns"][title])
-            for place, row in enumerate(rows)
-            if title in row["difference"]["columns"]
-        ]
-        for title in columns_of(content, figure)
-    }
-    panels = {title: found for title, found in panels.items() if found}
+    panels: dict[str, list[Dot]] = {}
+    for title in columns_of(content, figure):
+        for place, row in enumerate(rows):
+            if (apart := row["difference"]["columns"].get(title)) is not None:
+                shade = COLOURS[0] if apart["told"] else GREY
+                dot = Dot(place, apart["mean"], apart["low"], apart["high"], shade)
+                panels.setdefault(title, []).append(dot)
     if not panels:
         raise NotThere("no row has a difference to the baseline yet")
     return draw_dots(panels, [row["name"] for row in rows], {}, f"less {content['baseline']}", zero=True)
-
-
-def _interval(place: int, found: dict[str, float]) -> Dot:
-    mean, low, high = found["mean"], found["low"], found["high"]
-    return Dot(place, mean, low, high, COLOURS[0] if can_be_told(mean, low, high) else GREY)
 
 
 def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]:

@@ -76,7 +76,7 @@ class Figure(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["lines", "dots", "correlations", "nli", "cases", "overlap", "differences"]
+    kind: Literal["lines", "dots", "correlations", "nli", "cases", "differences"]
     title: str = ""
     columns: list[str] = Field([], description="which, a panel each; default: the file's own")
     x: str = Field("", description="lines: the key of rows' `at` that goes to the right")

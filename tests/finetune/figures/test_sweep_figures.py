@@ -8,21 +8,15 @@ import pytest
 from commands import call
 from model_folders import save_bert
 from scipy import stats
-from sts_layout import write_layout
 
 from finetune.figures import __main__ as figures
 from finetune.figures import tables
-from finetune.figures.cases import jaccard, negated_pairs, overlap_table, ranks, words_of
+from finetune.figures.cases import negated_pairs, ranks, words_of
 from finetune.figures.drawing import COLOURS, GREY, NotThere, histogram
 from finetune.results import Evaluation, TaskResult
 from finetune.sts.tasks import Pairs
 from pretrain.common.errors import UserError
 from pretrain.sweep.file import Figure
-
-
-@pytest.fixture(scope="module")
-def layout(tmp_path_factory):
-    return write_layout(tmp_path_factory.mktemp("data"))
 
 
 def figure(**keys):
@@ -152,12 +146,6 @@ def test_the_command_draws_what_is_there_and_names_what_is_not(tmp_path, capsys)
         call(figures.draw, str(tmp_path), only="x")
     with pytest.raises(UserError, match="is the table of a sweep"):
         call(figures.draw, str(tmp_path / "nowhere"))
-
-
-def test_the_pairs_of_a_benchmark_share_so_many_words(layout):
-    assert jaccard("Nobody eats", "A dog EATS!") == pytest.approx(1 / 4) and jaccard("", ".") == 0
-    table = overlap_table(str(layout))
-    assert "| SICK-R | " in table and "| 57.24 |" in table and "| the other six | " in table
 
 
 def test_cases_are_pairs_with_one_negation_spread_over_their_scores():
