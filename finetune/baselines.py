@@ -23,7 +23,7 @@ from pydantic import Field
 from augment.core.pretrained import pretrained
 from augment.core.ragged import Ragged
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.encoders.padded import NO_CODE, SAFE_WEIGHTS, open_sentence_transformer
+from finetune.encoders.padded import open_padded, open_sentence_transformer
 from finetune.encoders.source import OWN_MODULES, ModelSource, names_function, resolve
 from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling
@@ -159,7 +159,11 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
         init_weight=torch.from_numpy(matrix.T.astype(np.float32)),
         init_bias=torch.from_numpy(bias.astype(np.float32)),
     )
-    base = _sentence_transformer(model)
+    assert model.source is not None  # a function, which has none, cannot be whitened
+    if model.pooling in (OWN_MODULES, model.trained_pooling):  # with its prompts
+        base = open_sentence_transformer(model.source, None)
+    else:
+        base = open_padded(model.source, model.pooling, model.longest)
     whitened = SentenceTransformer(
         modules=[*base, layer],
         device="cpu",
@@ -167,50 +171,6 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
         default_prompt_name=base.default_prompt_name,
     )
     _write(whitened, Path(out))
-
-
-def _sentence_transformer(model: EmbeddingModel) -> Any:
-    """Return a model of sentence-transformers' own modules that gives the same vectors."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import (
-        Dense,
-        Pooling,
-        Transformer,
-        WeightedLayerPooling,
-    )
-
-    from finetune.encoders.embed import POOLER
-    from pretrain.export.sentence_transformers import layer_weights
-    from pretrain.model.architectures import FAMILIES
-    from pretrain.model.pooling import SECOND_STATE
-
-    assert model.source is not None  # a function, which has none, cannot be whitened
-    source = model.source.location
-    if model.pooling in (OWN_MODULES, model.trained_pooling):  # with its prompts
-        return open_sentence_transformer(model.source, None)
-    pooling = "cls" if model.pooling == POOLER else model.pooling
-    second = SECOND_STATE[pooling]
-    states = {"output_hidden_states": True} if second is not None else {}
-    transformer = Transformer(
-        source, config_kwargs=NO_CODE | states, model_kwargs=SAFE_WEIGHTS, processor_kwargs=NO_CODE
-    )
-    width, modules = transformer.get_embedding_dimension(), [transformer]
-    if second is not None:
-        layers = transformer.auto_model.config.num_hidden_layers
-        weights = torch.nn.Parameter(torch.tensor(layer_weights(second, layers)))
-        modules.append(WeightedLayerPooling(width, layers, 0, weights))
-    modules.append(Pooling(width, "cls" if pooling == "cls" else "mean"))
-    if model.head is not None and model.pooling == POOLER:
-        weight, bias = (tensor.detach().cpu() for tensor in model.head.layers[0].parameters())
-        modules.append(
-            Dense(width, width, activation_function=torch.nn.Tanh(), init_weight=weight, init_bias=bias)
-        )
-    whole = SentenceTransformer(modules=modules, device="cpu")
-    config = transformer.auto_model.config
-    if config.model_type in FAMILIES:
-        whole.max_seq_length = FAMILIES[config.model_type].usable_positions(config)
-    return whole
 
 
 def source_sentences(source: str, count: int) -> list[str]:
@@ -283,14 +243,15 @@ def whiten(
         dimensions: kept of those that vary; without it, all.
         sentences: of the source, at most.
     """
+    from finetune.encoders.embed import POOLER
+
     found = model if names_function(model) else _resolve(model, out)
     # before the model: a missing file should not cost the loading
     texts = source_sentences(source, sentences)
     opened = open_model(found, pooling)
-    if opened.pooling == "function":
-        raise UserError(
-            f"{opened.name} is a function: no folder can be made of it; whiten a model's folder or hub name"
-        )
+    if opened.source is None or opened.pooling == POOLER:
+        what = "a function" if opened.source is None else "evaluated by its pooler"
+        raise UserError(f"{opened.name} is {what}: no whitened folder can be made of it")
     vectors = opened.encode(texts)
     matrix, bias = whitening(vectors, dimensions or 0)
     save_whitened(opened, matrix, bias, out)

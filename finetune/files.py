@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -215,25 +214,10 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
             ) from None
 
 
-_NO_LINES_OF_TEXT = {
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jq -r .text"),
-    ".csv": """python -c 'import csv, sys; [print(r["text"]) for r in csv.DictReader(sys.stdin)]'""",
-    ".tsv": "cut -f 1",
-    ".parquet": "python -c 'import pyarrow.parquet as p, sys; "
-    """print(*p.read_table(sys.stdin.buffer)["text"], sep="\\n")'""",
-    ".zip": "funzip",
-}
-"""End of a file's name -> a command that writes the sentences of such a file, which it gets unpacked."""
-
-
-def _kind(path: Path) -> str:
-    """Return the end of a file's name that tells its form, whatever it is compressed by."""
-    return path.with_suffix("").suffix if path.suffix in UNPACKERS else path.suffix
-
-
 def is_file_of_lines(path: Path) -> bool:
     """Return whether a file's name may be that of a text with a sentence a line, compressed or not."""
-    return _kind(path) not in _NO_LINES_OF_TEXT
+    plain = path.with_suffix("") if path.suffix in UNPACKERS else path
+    return plain.suffix not in (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".zip")
 
 
 def read_sentences(path: Path, flag: str) -> list[str]:
@@ -263,17 +247,11 @@ def read_queries(path: Path) -> list[str]:
 def _text_lines(path: Path, flag: str) -> list[str]:
     """Return the lines of a text file that are not blank, without white space at their ends."""
     if path.is_dir():
-        raise UserError(f"--{flag} {path} is a folder: name one file of it, or join them: cat {path}/*.txt")
+        raise UserError(f"--{flag} {path} is a folder: name one file of it")
     if not path.is_file():
         raise UserError(f"--{flag} {path}: there is no such file")
     if not is_file_of_lines(path):
-        command, quoted = _NO_LINES_OF_TEXT[_kind(path)], shlex.quote(str(path))
-        unpacker = UNPACKERS.get(path.suffix)
-        command = f"{unpacker} -dc {quoted} | {command}" if unpacker else f"{command} <{quoted}"
-        raise UserError(
-            f"--{flag} {path}: a file of sentences is wanted, one a line (as .txt or .txt.gz), and this is "
-            f"{_kind(path)}. Write its texts into one, as by: {command} >sentences.txt"
-        )
+        raise UserError(f"--{flag} {path}: give a file of sentences, one a line (as .txt or .txt.gz)")
     found: list[str] = []
     first, number = b"", 0
     try:

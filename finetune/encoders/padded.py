@@ -77,21 +77,37 @@ def open_sentence_transformer(source: ModelSource, max_length: int | None) -> An
 
 
 def open_padded(source: ModelSource, pooling: str, max_length: int | None) -> Any:
-    """Load an architecture without packed attention as a SentenceTransformer, which runs padded."""
+    """Load a transformer with a pooling of `pretrain.model.pooling` as a SentenceTransformer."""
+    import torch
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import (
+        Pooling,
+        Transformer,
+        WeightedLayerPooling,
+    )
 
-    if pooling not in ("cls", "mean"):
-        raise UserError(
-            f"--pooling {pooling}: {source.name} is of a type that runs padded only, with cls or mean pooling"
-        )
+    from pretrain.export.sentence_transformers import layer_weights
+    from pretrain.model.pooling import SECOND_STATE
+
+    if pooling not in SECOND_STATE:
+        raise UserError(f"--pooling {pooling}: {source.name} runs padded only, without the pooler")
+    second = SECOND_STATE[pooling]
+    states = {"output_hidden_states": True} if second is not None else {}
     with _naming(source):
         require_weights(source.location)
         transformer = Transformer(
-            source.location, config_kwargs=NO_CODE, model_kwargs=SAFE_WEIGHTS, processor_kwargs=NO_CODE
+            source.location,
+            config_kwargs=NO_CODE | states,
+            model_kwargs=SAFE_WEIGHTS,
+            processor_kwargs=NO_CODE,
         )
-    pool = Pooling(transformer.get_embedding_dimension(), pooling)
-    return _cut_at(SentenceTransformer(modules=[transformer, pool]), max_length)
+    width, modules = transformer.get_embedding_dimension(), [transformer]
+    if second is not None:
+        layers = transformer.auto_model.config.num_hidden_layers
+        weights = torch.nn.Parameter(torch.tensor(layer_weights(second, layers)))
+        modules.append(WeightedLayerPooling(width, layers, 0, weights))
+    modules.append(Pooling(width, "cls" if pooling == "cls" else "mean"))
+    return _cut_at(SentenceTransformer(modules=modules), max_length)
 
 
 @contextmanager

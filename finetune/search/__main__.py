@@ -142,19 +142,12 @@ def read_lines(text: str) -> list[str]:
         UserError: a folder, a file of another form, or as `read_sentences`.
     """
     _refuse_prepared(text)
-    path, is_folder = Path(text), os.path.isdir(text)
-    if is_folder or (os.path.isfile(text) and not is_file_of_lines(path) and path.suffix != ".zip"):
-        what = "a folder" if is_folder else "no file of sentences, one a line"
+    if os.path.isdir(text) or not is_file_of_lines(Path(text)):
         raise UserError(
-            f"--text {text} is {what}: add --split, which reads text, jsonl, csv and parquet files and "
-            "splits their texts into sentences"
+            f"--text {text} is no file of sentences, one a line: add --split, which reads text, jsonl, csv "
+            "and parquet files, folders and data sets of the hub, and splits their texts into sentences"
         )
-    if not os.path.isfile(text):
-        raise UserError(
-            f"--text {text}: there is no such file; several, globs, and data sets of the hub are read with "
-            "--split"
-        )
-    return read_sentences(path, "text")
+    return read_sentences(Path(text), "text")
 
 
 def read_split(text: str) -> list[str]:

@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import BoundedSemaphore, Lock
-from typing import Any
+from threading import Lock
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -16,7 +15,7 @@ from pretrain.common.errors import UserError
 
 _LONGEST = 2000  # characters of a query
 _MOST = 100  # sentences shown
-_CONNECTIONS, _SECONDS = 32, 10.0  # open at once; without a byte before one is closed
+_SECONDS = 10.0  # without a byte before a connection is closed
 _HOST = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; \
@@ -33,30 +32,6 @@ class Searcher:
     index: SentenceIndex
 
 
-class _Server(ThreadingHTTPServer):
-    """Close connections beyond `_CONNECTIONS`."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._free = BoundedSemaphore(_CONNECTIONS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            try:
-                super().process_request(request, client_address)
-            except BaseException:  # no thread could start
-                self._free.release()
-                raise
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-
 def listen(port: int, page: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandler) -> ThreadingHTTPServer:
     """Return a server at 127.0.0.1:port that answers by `page`.
 
@@ -64,7 +39,7 @@ def listen(port: int, page: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandle
         UserError: the port is taken, or there is no such port.
     """
     try:
-        return _Server(("127.0.0.1", port), page)
+        return ThreadingHTTPServer(("127.0.0.1", port), page)
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) else "the last port is 65535"
         raise UserError(f"--port {port}: {why}; name another, or 0 for a free one") from None

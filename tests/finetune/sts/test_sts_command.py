@@ -148,5 +148,5 @@ def test_the_command_pools_types_that_run_padded_only(layout, tmp_path):
         assert results[pooling]["SICK-R"]["pearson_all"] == pytest.approx(
             expected["SICK-R"]["pearson_all"], abs=1e-2
         )
-    with pytest.raises(UserError, match="runs padded only, with cls or mean"):
-        command(folder, layout, tmp_path, pooling="cls,first-last")
+    with pytest.raises(UserError, match="runs padded only"):
+        command(folder, layout, tmp_path, pooling="pooler")
