@@ -85,6 +85,11 @@ class Evaluation:
             source=model.identity,
         )
 
+    @property
+    def file_name(self) -> str:
+        """The name of its file and of what lies beside it, without an ending; hyphens replace blanks."""
+        return f"{self.evaluation}-{self.pooling.replace(' ', '-')}"
+
     def expect_pooling(self, pooling: str, whose: str) -> None:
         """Note where the pooling is not that of the paper's figures; a model's own modules are left out."""
         if self.pooling not in (pooling, "function", "own modules"):
@@ -144,8 +149,6 @@ def write(
 ) -> Path:
     """Write FOLDER/EVALUATION-POOLING.json, whole or not at all; return its path.
 
-    Blanks in the pooling's name become hyphens.
-
     Tasks of an earlier file stay beside the new ones where it is of the same weights and protocol.
     Another protocol, or another model of that name, gets a file of its own (a digest of both in its name);
     newer weights of the same model replace the file. Commands that run side by side wait for each other.
@@ -178,7 +181,7 @@ def write(
 
 def _merged(evaluation: Evaluation, folder: Path) -> tuple[Path, Evaluation]:
     """Return the file of an evaluation, and what it will say beside what it says already."""
-    path = folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}.json"
+    path = folder / f"{evaluation.file_name}.json"
     before = _earlier(path)
     if before is not None and (before.protocol, before.model) != (evaluation.protocol, evaluation.model):
         digest = hashlib.sha256(f"{evaluation.protocol}\n{evaluation.model}".encode()).hexdigest()[:8]

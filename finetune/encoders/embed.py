@@ -57,7 +57,6 @@ def embed_sentences(
     return embed_poolings(encoder, tokenizer, sentences, [name], token_budget, max_length)[name]
 
 
-@torch.inference_mode()
 def embed_poolings(
     encoder: SentenceEncoder,
     tokenizer: Any,
@@ -81,6 +80,14 @@ def embed_poolings(
             takes.
     """
     rows = _tokenize(tokenizer, sentences, min(max_length or encoder.max_positions, encoder.max_positions))
+    return embed_rows(encoder, rows, poolings, token_budget)
+
+
+@torch.inference_mode()
+def embed_rows(
+    encoder: SentenceEncoder, rows: Sequence[np.ndarray], poolings: Sequence[str], token_budget: int = 16384
+) -> dict[str, np.ndarray]:
+    """Return `embed_poolings` of sentences as rows of tokens, int64."""
     vectors = {} if rows else {name: np.empty((0, encoder.hidden_size), np.float32) for name in poolings}
     device = next(encoder.parameters()).device
     passes = _passes(poolings)

@@ -32,7 +32,7 @@ from augment.spec.grammar import needs_synonyms, parse
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import Parses
 from augment.tokens.synonyms import SynonymTable
-from finetune.encoders.embed import POOLER, embed_sentences
+from finetune.encoders.embed import POOLER, embed_rows
 from finetune.encoders.models import EmbeddingModel
 from finetune.geometry import measures
 from pretrain.common.errors import UserError
@@ -196,8 +196,9 @@ class AugmentedSentences:
         """
         if self.encoder is None:
             return self._model.encode(texts)
-        numbers = list(map(str, range(len(rows))))
-        return embed_sentences(self.encoder, _GivenTokens(rows), numbers, self._model.pooling)
+        tokens = [rows[number].astype(np.int64) for number in range(len(rows))]
+        pooling = self._model.pooling
+        return embed_rows(self.encoder, tokens, [pooling])[pooling]
 
     @cached_property
     def original_losses(self) -> np.ndarray:
@@ -319,16 +320,6 @@ def samples(sentences: AugmentedSentences, made: Sequence[View]) -> str:
         share = 100 * view.changed.mean()
         parts.append(f"## `{view.name}`\n\n{meaning}; {share:.1f}% changed\n\n```diff\n{lines}\n```\n")
     return "\n".join(parts)
-
-
-class _GivenTokens:
-    """Stands for a tokenizer whose sentences are the numbers, written out, of rows of tokens made already."""
-
-    def __init__(self, rows: Ragged):
-        self.rows = rows
-
-    def __call__(self, numbers: Sequence[str], **_: Any) -> dict[str, list[np.ndarray]]:
-        return {"input_ids": [self.rows[int(number)] for number in numbers]}
 
 
 def _own_tokenizer(model: EmbeddingModel) -> Any:

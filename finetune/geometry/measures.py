@@ -10,7 +10,6 @@ Zhang et al. (VaSCL, ACL Findings 2022), figure 2.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import harmonic_mean
 
 import numpy as np
@@ -148,39 +147,34 @@ def gromov_hausdorff(first: np.ndarray, second: np.ndarray, as_coded: bool = Fal
 # -- neighbourhoods and pairs ------------------------------------------
 
 
-@dataclass(frozen=True)
-class Neighbourhood:
-    """Per K: mean share of the K nearest that have the point's own label, and mean distance to them."""
+def neighbourhood(vectors: np.ndarray, labels: Sequence, top: Sequence[int]) -> dict[str, list]:
+    """Return VaSCL's figure 2a, by 1 - cosine, averaged over all N points of [N, d].
 
-    top: list[int]
-    purity: list[float]
-    distance: list[float]
-
-
-def neighbourhood(vectors: np.ndarray, labels: Sequence, top: Sequence[int]) -> Neighbourhood:
-    """Compute VaSCL's figure 2a by 1 - cosine, averaged over all N points of [N, d].
+    {"top": the Ks, "purity": mean share of the K nearest that have the point's own label, "distance": mean
+    distance to them}.
 
     Args:
         labels: N labels, of any kind.
         top: the Ks, rising, each below N.
     """
-    most = top[-1]
-    assert top[0] > 0 and most < len(vectors)
+    widest = top[-1]
+    assert top[0] > 0 and widest < len(vectors)
     _, classes = np.unique(np.asarray(labels), return_inverse=True)
     classes = torch.from_numpy(classes)
     points = torch.from_numpy(unit(vectors).astype(np.float32))
-    same, far = torch.zeros(most, dtype=torch.float64), torch.zeros(most, dtype=torch.float64)
-    for rows in _tiles(len(points), 4 * (2 * len(points) + 2 * most * points.shape[1])):
+    same, far = torch.zeros(widest, dtype=torch.float64), torch.zeros(widest, dtype=torch.float64)
+    for rows in _tiles(len(points), 4 * (2 * len(points) + 2 * widest * points.shape[1])):
         closeness = points[rows] @ points.T
         own = torch.arange(rows.start, rows.stop)
         closeness[torch.arange(len(own)), own] = -torch.inf
-        found = closeness.topk(most, dim=1).indices
+        found = closeness.topk(widest, dim=1).indices
         same += (classes[found] == classes[own][:, None]).sum(0)
         # anew from differences: 1 - cosine has lost the digits of a short distance
         far += (points[found] - points[own][:, None]).square().sum(2).double().sum(0) / 2
-    counts = torch.arange(1, most + 1) * len(points)
+    counts = torch.arange(1, widest + 1) * len(points)
     purity, mean = same.cumsum(0) / counts, far.cumsum(0) / counts
-    return Neighbourhood(list(top), [purity[k - 1].item() for k in top], [mean[k - 1].item() for k in top])
+    at = [k - 1 for k in top]
+    return {"top": list(top), "purity": purity[at].tolist(), "distance": mean[at].tolist()}
 
 
 def pair_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,12 @@ from finetune.geometry.augmentations import (
     samples,
     views,
 )
+from finetune.geometry.options import Options
 from finetune.intents import sets as intents
 from finetune.results import Evaluation, TaskResult
 from finetune.sts.tasks import StsFiles
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, remove_tree, replace_durably
+from pretrain.common.files import make_folder, replace_durably
 from pretrain.telemetry import monitors
 
 TOP = (1, 2, 5, 10, 20, 50, 100)
@@ -53,20 +53,6 @@ PROTOCOL = (
 Triplets = list[tuple[str, str, str]]
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the command's flags say, by their names."""
-
-    eval_data: str = ""
-    neighbours: Sequence[str] = ()
-    text_file: str = ""
-    sentences: int = 1000
-    aug: Sequence[str] = ()
-    parser: str = ""
-    synonyms: str = ""
-    seed: int = 0
-
-
 def read_inputs(options: Options, wanted: Sequence[str], required: bool) -> tuple[dict[str, Any], list[str]]:
     """Read (data by measure, notes on what is missing).
 
@@ -75,7 +61,8 @@ def read_inputs(options: Options, wanted: Sequence[str], required: bool) -> tupl
     inputs, missing = {}, []
     for name in wanted:
         try:
-            inputs[name] = READERS[name](options)
+            read = read_augmentation if name == "augmentation" else MEASURES[name][0]
+            inputs[name] = read(options)
         except UserError as error:
             if required:
                 raise
@@ -87,31 +74,23 @@ def read_inputs(options: Options, wanted: Sequence[str], required: bool) -> tupl
 
 
 def measure_model(
-    model: EmbeddingModel, inputs: Mapping[str, Any], options: Options, folder: Path, label: str = ""
+    model: EmbeddingModel, inputs: Mapping[str, Any], options: Options, folder: Path
 ) -> Evaluation:
-    """Take all measures that `inputs` has data for; write figures and projector files below `folder`.
-
-    label: behind the evaluation's name.
-    """
+    """Take all measures that `inputs` has data for; write figures below `folder`."""
     started = time.perf_counter()
-    evaluation = Evaluation.of(f"geometry-{label}" if label else "geometry", model, PROTOCOL)
-    where = figure_folder(folder, evaluation)
+    evaluation = Evaluation.of(f"geometry-{options.label}" if options.label else "geometry", model, PROTOCOL)
+    where = folder / evaluation.file_name
     make_folder(where)
     for name, data in inputs.items():
         print(f"{model.name}: {name}", file=sys.stderr, flush=True)
         if name == "augmentation":
             measure_augmentations(model, data, options, evaluation, where)
         else:
-            MEASURES[name](model, data, evaluation)
+            MEASURES[name][1](model, data, evaluation)
     evaluation.seconds = time.perf_counter() - started
     for name, figure in plots.all_figures([(model.name.rstrip("/").rsplit("/", 1)[-1], evaluation)]).items():
         replace_durably(where / f"{name}.png", to_png(figure))
     return evaluation
-
-
-def figure_folder(folder: Path, evaluation: Evaluation) -> Path:
-    """Return the folder of a geometry evaluation's figures: beside its JSON, under the same name."""
-    return folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}"
 
 
 # -- alignment, uniformity, isotropy -----------------------------------
@@ -150,7 +129,8 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
 
 
 def read_neighbourhoods(options: Options) -> dict[str, tuple[list[str], list[str]]]:
-    return {name: _read_labelled(name, options.eval_data) for name in options.neighbours}
+    names = [name.upper() if name.upper() in intents.SETS else name for name in options.neighbours]
+    return {name: _read_labelled(name, options.eval_data) for name in names}
 
 
 def _read_labelled(name: str, data: str) -> tuple[list[str], list[str]]:
@@ -182,11 +162,11 @@ def measure_neighbourhoods(
         top = [k for k in TOP if k < len(texts)]
         found = measures.neighbourhood(model.encode(texts), labels, top)
         scores: dict[str, float] = {}
-        for k, purity, distance in zip(top, found.purity, found.distance, strict=True):
+        for k, purity, distance in zip(*found.values(), strict=True):
             scores |= {f"cosine_purity@{k}": 100 * purity, f"cosine_distance@{k}": distance}
         headline = f"cosine_purity@{10 if 10 in top else top[-1]}"
         details: dict[str, Any] = {
-            "cosine": vars(found),
+            "cosine": found,
             "set": name,
             "points": len(texts),
             "classes": len(set(labels)),
@@ -288,7 +268,7 @@ def read_augmentation(options: Options) -> tuple[list[str], str, list | None]:
         sides = [side for part in read_sts(options) for side in (part.first, part.second)]
         texts = list(dict.fromkeys(text for side in sides for text in side))
     texts = spaced(texts, options.sentences)
-    if any(needs_text(one) for one in options.aug):
+    if any(needs_text(one) for one in options.augmentations):
         return texts, source, list(parse_texts(texts, find_parser(options.parser)))
     return texts, source, None
 
@@ -300,13 +280,13 @@ def measure_augmentations(
     evaluation: Evaluation,
     where: Path,
 ) -> None:
-    """Measure every augmentation, and the projections; write samples and the projector's files."""
+    """Measure every augmentation, and the projections; write samples."""
     sentences, source, parses = data
     augmented = AugmentedSentences(model, sentences, options.seed, parses, synonyms=options.synonyms)
     if augmented.why_no_perplexity:
         evaluation.notes.append(f"no pseudo-perplexity: {augmented.why_no_perplexity}")
     made = []
-    for view in views(augmented, options.aug or default_specifications(), bool(options.aug)):
+    for view in views(augmented, options.augmentations or default_specifications(), bool(options.aug)):
         print(f"{model.name}: augmentation {view.name}", file=sys.stderr, flush=True)
         made.append(view)
         scores, count = compare(augmented, view), int(view.changed.sum())
@@ -326,27 +306,10 @@ def measure_augmentations(
     )
     if made:
         replace_durably(where / "samples.md", samples(augmented, made).encode())
-        sample = _sampled(augmented, made, options.seed)
-        evaluation.tasks["projection"] = project(*sample, options.seed)
-        write_projector(augmented, made, *sample, where / "projector")
+        evaluation.tasks["projection"] = project(augmented, made, options.seed)
 
 
-def _sampled(
-    augmented: AugmentedSentences, made: Sequence[View], seed: int
-) -> tuple[list[str], list[int], np.ndarray]:
-    """Return (augmentation, sentence number, vector) of every view of a sampled sentence that changes it."""
-    count = len(augmented.sentences)
-    chosen = np.sort(np.random.default_rng(seed).choice(count, min(PLOTTED, count), replace=False))
-    names, which, vectors = ["original"] * len(chosen), chosen.tolist(), [augmented.vectors[chosen]]
-    for view in made:
-        kept = chosen[view.changed[chosen]]
-        names += [view.name] * len(kept)
-        which += kept.tolist()
-        vectors.append(view.vectors[kept])
-    return names, which, np.concatenate(vectors)
-
-
-def project(names: Sequence[str], which: Sequence[int], vectors: np.ndarray, seed: int) -> TaskResult:
+def project(augmented: AugmentedSentences, made: Sequence[View], seed: int) -> TaskResult:
     """Project a sample of originals and all their views by PCA and t-SNE (scikit-learn).
 
     The headline is PCA's share of variance (%).
@@ -354,55 +317,29 @@ def project(names: Sequence[str], which: Sequence[int], vectors: np.ndarray, see
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
+    count = len(augmented.sentences)
+    chosen = np.sort(np.random.default_rng(seed).choice(count, min(PLOTTED, count), replace=False))
+    clouds = {"original": augmented.vectors[chosen]}
+    clouds |= {view.name: view.vectors[chosen[view.changed[chosen]]] for view in made}
+    vectors = np.concatenate(list(clouds.values()))
     if len(vectors) < 4:
         raise UserError(f"{len(vectors)} sentences and views are too few to project; give more --sentences")
     pca = PCA(2, random_state=seed).fit(vectors)
     tsne = TSNE(2, perplexity=min(30.0, (len(vectors) - 1) / 3), init="pca", random_state=seed)
     variance = [float(v) for v in pca.explained_variance_ratio_]
-    details: dict = {"sentences": len(set(which)), "pca_variance": variance}
-    for method, cloud in (("pca", pca.transform(vectors)), ("tsne", tsne.fit_transform(vectors))):
-        details[method] = {}
-        for name, (x, y) in zip(names, cloud, strict=True):
-            details[method].setdefault(name, []).append([round(float(x), 4), round(float(y), 4)])
+    details: dict = {"sentences": len(chosen), "pca_variance": variance}
+    ends = np.cumsum([len(cloud) for cloud in clouds.values()])[:-1]
+    for method, points in (("pca", pca.transform(vectors)), ("tsne", tsne.fit_transform(vectors))):
+        parts = np.split(points.astype(np.float64).round(4), ends)
+        details[method] = {name: part.tolist() for name, part in zip(clouds, parts) if len(part)}
     share = 100 * float(pca.explained_variance_ratio_.sum())
     return TaskResult("pca_variance", share, {"pca_variance": share}, details=details)
 
 
-def write_projector(
-    augmented: AugmentedSentences,
-    made: Sequence[View],
-    names: Sequence[str],
-    which: Sequence[int],
-    vectors: np.ndarray,
-    folder: Path,
-) -> None:
-    """Write the sample for TensorBoard's projector (`tensorboard --logdir FOLDER`), labelled by text."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    by_name = {view.name: view for view in made}
-    texts = [
-        augmented.text_of(by_name[name], n) if name in by_name else augmented.sentences[n]
-        for name, n in zip(names, which, strict=True)
-    ]
-    rows = [[" ".join(text.split()) or "-", *more] for text, *more in zip(texts, names, which)]
-    remove_tree(folder)
-    with SummaryWriter(str(folder)) as writer:
-        writer.add_embedding(
-            vectors, rows, tag="sentences", metadata_header=["text", "augmentation", "sentence"]
-        )
-
-
-READERS: dict[str, Callable[[Options], Any]] = {
-    "sts": read_sts,
-    "neighbourhood": read_neighbourhoods,
-    "nli": read_nli,
-    "augmentation": read_augmentation,
-    "isomorphism": read_isomorphism,
+MEASURES: dict[str, tuple[Callable[[Options], Any], Callable[[EmbeddingModel, Any, Evaluation], None]]] = {
+    "sts": (read_sts, measure_sts),
+    "neighbourhood": (read_neighbourhoods, measure_neighbourhoods),
+    "nli": (read_nli, measure_nli),
+    "isomorphism": (read_isomorphism, measure_isomorphism),
 }
-MEASURES: dict[str, Callable[[EmbeddingModel, Any, Evaluation], None]] = {
-    "sts": measure_sts,
-    "neighbourhood": measure_neighbourhoods,
-    "nli": measure_nli,
-    "isomorphism": measure_isomorphism,
-}
-"""What each measure reads, and what it adds to an evaluation; `measure_augmentations` writes files too."""
+"""What each measure reads, and what it adds to an evaluation."""

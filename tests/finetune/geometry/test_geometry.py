@@ -45,7 +45,7 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.full
-def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tmp_path, monkeypatch):
+def test_the_command_writes_numbers_and_figures(folder, data, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "PLOTTED", 20)
     aug = "reorder;del-span,reorder"
     call(geometry.geometry, folder, pooling="mean", eval_data=data, out=tmp_path, sentences=40, aug=aug)
@@ -70,11 +70,6 @@ def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tm
     names = {path.name for path in (tmp_path / "geometry-mean").iterdir()}
     assert {"pca.png", "tsne.png", "nli_distances.png", "alignment_uniformity.png"} <= names
     assert "neighbourhood_stackoverflow.png" in names
-    (tensors,) = (tmp_path / "geometry-mean" / "projector").rglob("tensors.tsv")
-    count = sum(map(len, points["pca"].values()))
-    assert len(tensors.read_text().splitlines()) == count
-    labels = tensors.with_name("metadata.tsv").read_text().splitlines()
-    assert labels[0] == "text\taugmentation\tsentence" and len(labels) == count + 1
     assert "reorder" in (tmp_path / "geometry-mean" / "samples.md").read_text()
 
 
@@ -212,7 +207,7 @@ def test_damaged_files_are_one_message(tmp_path):
 @needs_data("SentEval/STS/STSBenchmark", "NLI", "clustering")
 def test_real_files_are_read():
     wanted = ["sts", "nli", "neighbourhood"]
-    inputs, missing = run.read_inputs(run.Options(str(DATA), ["stackoverflow"]), wanted, True)
+    inputs, missing = run.read_inputs(run.Options(eval_data=str(DATA)), wanted, True)
     assert not missing
     if "sts" in inputs:
         assert [len(part) for part in inputs["sts"]] == [1379, 1500]

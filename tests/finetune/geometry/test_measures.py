@@ -137,17 +137,17 @@ def test_neighbourhood_against_scikit_learn(tiny_tiles):
         .kneighbors()
     )
     for place, k in enumerate((1, 5, 20)):
-        assert found.purity[place] == pytest.approx(
+        assert found["purity"][place] == pytest.approx(
             (labels[near[:, :k]] == labels[:, None]).mean(), abs=1e-12
         )
-        assert found.distance[place] == pytest.approx(far[:, :k].mean(), abs=1e-6)
+        assert found["distance"][place] == pytest.approx(far[:, :k].mean(), abs=1e-6)
 
 
 def test_neighbourhood_keeps_the_digits_of_short_distances():
     points = np.array([[1, 0], [1, 1e-4], [0, 1], [1e-4, 1]], np.float32)
     found = measures.neighbourhood(points, [0, 0, 1, 1], [1])
-    assert found.purity == [1.0]
-    assert found.distance == pytest.approx([5e-9], rel=1e-3)
+    assert found["purity"] == [1.0]
+    assert found["distance"] == pytest.approx([5e-9], rel=1e-3)
 
 
 def test_pair_distances_are_scipys():

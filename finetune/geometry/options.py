@@ -1,0 +1,59 @@
+"""The flags of `python -m finetune.geometry` that say what is measured, and on which data; free of torch."""
+
+from pydantic import BaseModel, Field
+
+from augment.spec.grammar import parse
+from finetune.flags import EvalData
+from pretrain.common import cli
+
+
+class Options(BaseModel, frozen=True):
+    """What is measured, and on which data."""
+
+    eval_data: EvalData = ""
+    neighbours: cli.Names = Field(
+        ("stackoverflow",),
+        description="sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, "
+        "HWU64, ATIS of intents/. VaSCL's figure is of stackoverflow alone",
+    )
+    text_file: str = Field(
+        "", description="sentences to augment, one a line (.gz too); default: those of STS-B"
+    )
+    sentences: int = Field(
+        1000,
+        ge=10,
+        description="number of sentences, or triplets of isomorphism, taken evenly. The Gromov-Hausdorff "
+        "distance as coded takes at most 2,000 of them",
+    )
+    aug: str = Field(
+        "",
+        description='augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; all: every one '
+        "that needs no model of its own; default: those of tokens",
+    )
+    parser: str = Field(
+        "",
+        description="for augmentations of text, a spaCy pipeline, by name or folder; default: $CLEAR_PARSER, "
+        "else an installed one",
+    )
+    synonyms: str = Field("", description="table or WordNet for subs; default: as in training")
+    label: str = Field(
+        "",
+        description="written behind the results' name, so that another set of measures stays beside this one",
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="of augmentations, maskings, samples and t-SNE")
+
+    @property
+    def augmentations(self) -> list[str]:
+        """The specifications that `aug` names.
+
+        Raises:
+            AugmentationError: there is no such augmentation.
+        """
+        if self.aug == "all":
+            from finetune.geometry.augmentations import every_specification
+
+            return every_specification()
+        named = [one.strip() for one in self.aug.split(";") if one.strip()]
+        for specification in named:
+            parse(specification)
+        return named
