@@ -21,12 +21,12 @@ from typing import Any
 
 from finetune.hub import reach_hub
 from finetune.senteval.preprocessing import treebank
+from finetune.tuning.tasks import NLI, TASKS, ZERO_ONE, GlueTask
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 
 Row = Mapping[str, Any]
-ENTAILMENT = ("entailment", "neutral", "contradiction")
-_LABELS = {"label": ENTAILMENT}
+_LABELS = {"label": NLI}
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _word(value: Any, names: tuple[str, ...]) -> str | None:
 
 def _cell(value: Any) -> str:
     """Return a value as a cell of a tsv file, which has no way to hold a tab or line end."""
-    return "n/a" if value is None else re.sub(r"[\t\r\n]", " ", str(value))
+    return re.sub(r"[\t\r\n]", " ", str(value))
 
 
 def _csv_line(cells: Iterable[str]) -> str:
@@ -158,38 +158,33 @@ def _jsonl(path: str, content: Callable[[Row], dict[str, Any]]) -> File:
     return File(path, lambda _, row: json.dumps(content(row), ensure_ascii=False))
 
 
-def _tsv(path: str, layout: str) -> File:
-    """Return a tsv file.
-
-    layout: "title=column|title=column|...", "title" alone for what the hub's copy lacks; CoLA has no titles.
-    """
-    pairs = [part.partition("=") for part in layout.split("|")]
-    header = "\t".join(title for title, _, _ in pairs) if pairs[0][0] else ""
-    columns = [column for _, _, column in pairs]
-    return File(path, lambda _, row: "\t".join(_cell(row[one]) if one else "n/a" for one in columns), header)
-
-
-def _glue(
-    folder: str, configuration: str, layouts: Mapping[str, tuple[str, str]], names: tuple[str, ...] = ()
-) -> HubSet:
-    """Describe a GLUE task; layouts: split on the hub -> (file, layout)."""
-    used = {pair.partition("=")[2] for _, layout in layouts.values() for pair in layout.split("|")} - {""}
-    files = {split: (_tsv(f"GLUE/{folder}/{file}.tsv", layout),) for split, (file, layout) in layouts.items()}
-    return HubSet("nyu-mll/glue", files, sorted(used), {"label": names} if names else {}, configuration)
-
-
-def _three(labelled: str, test: str) -> dict[str, tuple[str, str]]:
-    return {"train": ("train", labelled), "validation": ("dev", labelled), "test": ("test", test)}
+def _glue(task: GlueTask) -> HubSet:
+    """Describe a GLUE task: of the official columns those that the hub has."""
+    first, second, label = task.columns
+    titles = [first] if second is None else [first, second]
+    texts = dict(zip(titles, _GLUE_TEXTS.get(task.name, titles)))
+    splits = {}
+    for split in task.sizes if task.name != "AX" else ("test",):
+        columns = {"index": "idx", **texts} | ({} if split.startswith("test") else {label: "label"})
+        file = f"GLUE/{task.name}/{split}.tsv" if task.name != "AX" else "GLUE/diagnostic/diagnostic.tsv"
+        if task.headerless is not None and not split.startswith("test"):
+            splits[split] = File(file, lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}")
+        else:
+            splits[split] = _tsv(file, columns)
+    return HubSet(
+        "nyu-mll/glue",
+        {split.replace("dev", "validation"): (file,) for split, file in splits.items()},
+        ["idx", *texts.values(), *(["label"] if task.name != "AX" else [])],
+        {} if task.labels in ((), ZERO_ONE) else {"label": task.labels},
+        task.name.lower().replace("-", ""),
+    )
 
 
-def _pairs(one: str, two: str) -> dict[str, tuple[str, str]]:
-    unlabelled = f"index=idx|{one}={one}|{two}={two}"
-    return _three(f"{unlabelled}|label=label", unlabelled)
-
-
-def _mnli(labels: str) -> str:
-    parses = "sentence1_binary_parse|sentence2_binary_parse|sentence1_parse|sentence2_parse"
-    return f"index=idx|promptID|pairID|genre|{parses}|sentence1=premise|sentence2=hypothesis{labels}"
+def _tsv(path: str, columns: Mapping[str, str]) -> File:
+    """Return a tsv file. columns: title -> column on the hub."""
+    return File(
+        path, lambda _, row: "\t".join(_cell(row[name]) for name in columns.values()), "\t".join(columns)
+    )
 
 
 def _anli(number: int, part: str) -> File:
@@ -221,12 +216,9 @@ def _chinese(part: str) -> File:
     return File(f"zh/STS-B/cnsd-sts-{part}.txt", line)
 
 
+_GLUE_TEXTS = {"MRPC": ("sentence1", "sentence2")} | dict.fromkeys(("MNLI", "AX"), ("premise", "hypothesis"))
+"""Columns of texts on the hub, where they are not called as in the official files."""
 _TRAIN_DEV_TEST = {"train": "train", "validation": "dev", "test": "test"}
-_SINGLE = "sentence=sentence|label=label"
-_TWO = ("entailment", "not_entailment")
-_MRPC = "|#1 ID|#2 ID|#1 String=sentence1|#2 String=sentence2"
-_STSB = "index=idx|genre|filename|year|old_index|source1|source2|sentence1=sentence1|sentence2=sentence2"
-_MNLI_DEV = _mnli("|label1|label2|label3|label4|label5|gold_label=label")
 _NLI = ("premise", "hypothesis", "label")
 _TRIPLET = ("sent0", "sent1", "hard_neg")
 
@@ -238,36 +230,7 @@ HUB: dict[str, HubSet] = {
         _LABELS,
         needs_label=True,
     ),
-    "GLUE/CoLA": _glue("CoLA", "cola", _three("|=label||=sentence", "index=idx|sentence=sentence")),
-    "GLUE/SST-2": _glue("SST-2", "sst2", _three(_SINGLE, "index=idx|sentence=sentence")),
-    "GLUE/MRPC": _glue("MRPC", "mrpc", _three(f"Quality=label{_MRPC}", f"index=idx{_MRPC}")),
-    "GLUE/QQP": _glue(
-        "QQP",
-        "qqp",
-        _three(
-            "id=idx|qid1|qid2|question1=question1|question2=question2|is_duplicate=label",
-            "id=idx|question1=question1|question2=question2",
-        ),
-    ),
-    "GLUE/STS-B": _glue("STS-B", "stsb", _three(f"{_STSB}|score=label", _STSB)),
-    "GLUE/MNLI": _glue(
-        "MNLI",
-        "mnli",
-        {
-            "train": ("train", _mnli("|label1|gold_label=label")),
-            "validation_matched": ("dev_matched", _MNLI_DEV),
-            "validation_mismatched": ("dev_mismatched", _MNLI_DEV),
-            "test_matched": ("test_matched", _mnli("")),
-            "test_mismatched": ("test_mismatched", _mnli("")),
-        },
-        ENTAILMENT,
-    ),
-    "GLUE/QNLI": _glue("QNLI", "qnli", _pairs("question", "sentence"), _TWO),
-    "GLUE/RTE": _glue("RTE", "rte", _pairs("sentence1", "sentence2"), _TWO),
-    "GLUE/WNLI": _glue("WNLI", "wnli", _pairs("sentence1", "sentence2")),
-    "GLUE/AX": _glue(
-        "diagnostic", "ax", {"test": ("diagnostic", "index=idx|sentence1=premise|sentence2=hypothesis")}
-    ),
+    **{f"GLUE/{name}": _glue(task) for name, task in TASKS.items()},
     "intents/BANKING77": HubSet(
         "mteb/banking77",
         {
