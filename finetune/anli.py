@@ -16,19 +16,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from augment.core.ragged import Ragged
 from finetune.answers import Answers, examples_digest, from_text, to_text
 from finetune.files import data_root, find, json_rows
-from finetune.flags import Encoder, EvalData, Out, Precision
+from finetune.flags import Encoder, EvalData, Out
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.sets import DataSet, parts
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
-from finetune.tuning.recipe import Interrupted, Recipe, until_stopped
+from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, until_stopped
 from finetune.tuning.tasks import NLI, Examples, load
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -90,50 +89,37 @@ TRAINING = (
 )
 
 
-def main(
-    model: Encoder,
-    *,
-    eval_data: EvalData = "",
-    seeds: cli.Count = 1,
-    epochs: cli.Count = RECIPE.epochs,
-    max_train: cli.Natural = 0,
-    lr: cli.Rate = RECIPE.lr,
-    batch_size: cli.Count = RECIPE.batch_size,
-    precision: Precision = "auto",
-    token_budget: Annotated[int, Field(ge=MAX_LENGTH)] = 16384,
-    out: Out = "",
-) -> int:
+class Options(TrainingOptions, frozen=True):
+    """Nie et al.'s settings, as flags; others mark the result incomplete."""
+
+    epochs: cli.Count = RECIPE.epochs
+
+    @property
+    def recipe(self) -> Recipe:
+        lr, batch_size = self.lr or RECIPE.lr, self.batch_size or RECIPE.batch_size
+        return replace(RECIPE, epochs=self.epochs, lr=lr, batch_size=batch_size)
+
+
+def main(model: Encoder, *, eval_data: EvalData = "", out: Out = "", options: Options) -> int:
     """Fine-tune an encoder on NLI as Nie et al. do, and evaluate it on ANLI; resumable.
 
     Training sets that are not there are left out, and the result is marked incomplete.
-
-    Args:
-        seeds: number of seeds; figures are their mean.
-        epochs: passes over the training data; fewer mark the result incomplete.
-        max_train: most training examples of each set, for a quick trial; marks the result incomplete.
-        lr: learning rate; another than Nie et al.'s 1e-5 marks the result incomplete.
-        batch_size: examples a step; another than Nie et al.'s 128 marks the result incomplete.
-        token_budget: most tokens of one forward pass; bounds memory.
     """
-    from finetune.tuning.classifier import choose_precision
-
-    recipe = replace(RECIPE, epochs=epochs, lr=lr, batch_size=batch_size)
-    chosen = choose_precision(precision)
-    sets = load_sets(eval_data, max_train)
+    sets = load_sets(eval_data, options.max_train)
     source = open_source(model)
     folder = folder_for(source.model, out)
     shutdown = Shutdown(folder, watch_file=False)
 
-    def stop_code() -> int:
-        return EXIT_CODES.get(shutdown.requested(), 0)
-
     def work() -> None:
-        result = evaluate(source, sets, recipe, seeds, folder / "anli", chosen, token_budget, stop_code)
-        if max_train:
-            result.incomplete(f"at most {max_train:,} training examples of each set")
+        result = evaluate(
+            source, sets, options, folder / "anli", lambda: EXIT_CODES.get(shutdown.requested(), 0)
+        )
+        if options.max_train:
+            result.incomplete(f"at most {options.max_train:,} training examples of each set")
         for name in ("epochs", "lr", "batch_size"):
-            if getattr(recipe, name) != getattr(RECIPE, name):
-                result.incomplete(f"{name} {getattr(recipe, name):g} in place of {getattr(RECIPE, name):g}")
+            given, published = getattr(options.recipe, name), getattr(RECIPE, name)
+            if given != published:
+                result.incomplete(f"{name} {given:g} in place of {published:g}")
         print(table(result))
         print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, folder)}")
 
@@ -240,20 +226,20 @@ def epoch_rows(counts: list[int], weights: list[int], seed: int, epoch: int) -> 
 def evaluate(
     source: Source,
     sets: Sets,
-    recipe: Recipe = RECIPE,
-    seeds: int = 1,
-    folder: Path = Path("anli"),
-    precision: str = "fp32",
-    token_budget: int = 16384,
+    options: Options,
+    folder: Path,
     stop_code: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
-    """Fine-tune once per seed, or take what is in `folder`, and gather the figures.
+    """Fine-tune once per seed, or take what is in `folder`, and return the figures.
 
     Raises:
         Interrupted: a stop was requested; the state is saved.
     """
-    from finetune.tuning.finetuning import FineTuning
+    from finetune.tuning.classifier import build_classifier, choose_precision
+    from finetune.tuning.finetuning import Execution, FineTuning
     from finetune.tuning.run_files import read_result, settings_digest
+
+    recipe, precision = options.recipe, choose_precision(options.precision)
 
     def encoded(rows: Examples) -> Encoded:
         return encode_examples(source, rows.first, rows.second, rows.targets, MAX_LENGTH)
@@ -270,7 +256,7 @@ def evaluate(
     data = {"precision": precision, "model": source.fingerprint, "data": digest.hexdigest()}
     settings = asdict(recipe) | data
     found = []
-    for seed in range(1, seeds + 1):
+    for seed in range(1, options.seeds + 1):
         path = folder / f"seed{seed}-{settings_digest(settings | {'seed': seed})}.json"
         entry = read_result(path)
         if entry is None:
@@ -278,20 +264,16 @@ def evaluate(
                 raise Interrupted(code)
             examples = sum(np.multiply(counts, weights))
             print(f"seed {seed}: {examples:,} examples per epoch", file=sys.stderr, flush=True)
+            checkpoint = path.with_suffix(".checkpoint")
             training = FineTuning(
-                source,
+                build_classifier(source, len(NLI), recipe.dropout, seed),
                 train,
-                len(NLI),
                 recipe,
                 seed,
                 lambda logits: _accuracies(logits, evaluated, "dev"),
-                precision=precision,
-                token_budget=token_budget,
+                Execution(precision, options.token_budget, checkpoint, stop_code, keep_weights=True),
                 rows=lambda seed, epoch: epoch_rows(counts, weights, seed, epoch),
                 evaluate_every=EVALUATE_EVERY,
-                checkpoint=path.with_suffix(".checkpoint"),
-                stop_code=stop_code,
-                keep_weights=True,
             )
             outcome = training.run()
             training.load(outcome.weights)
@@ -304,9 +286,11 @@ def evaluate(
             }
             make_folder(folder)
             replace_durably(path, to_json(entry))
-            remove_file(path.with_suffix(".checkpoint"))
+            remove_file(checkpoint)
         found.append(entry)
-    protocol = f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {seeds} seed(s)"
+    protocol = (
+        f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {options.seeds} seed(s)"
+    )
     result = Evaluation.of("anli", source.model, f"{protocol}, {precision}")
     for note in sets.notes:
         result.incomplete(note)

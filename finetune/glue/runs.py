@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from finetune.flags import Precision
+from finetune.tuning.recipe import TrainingOptions
 from pretrain.common import cli
 
 SEEDS = 5
@@ -50,7 +50,7 @@ class Run:
         return f"{self.task} seed {self.seed}, lr {self.lr:g}, batch {self.batch_size}"
 
 
-class Options(BaseModel, frozen=True):
+class Options(TrainingOptions, frozen=True):
     """What all runs of an evaluation have in common, as flags."""
 
     seeds: cli.Count = Field(
@@ -72,15 +72,6 @@ class Options(BaseModel, frozen=True):
         description="also write the test sets' predictions, of the best seed, in the leaderboard's format",
     )
     epochs: cli.Count = Field(EPOCHS, description="fewer, for a quick trial; the result is marked incomplete")
-    lr: cli.Rate | None = Field(None, description="learning rate of all tasks, in place of the recipe's")
-    batch_size: cli.Count | None = Field(None, description="of all tasks, in place of the recipe's")
-    precision: Precision = "auto"
-    max_train: cli.Natural = Field(
-        0, description="training examples at most, for a quick trial; the result is marked incomplete"
-    )
-    token_budget: int = Field(
-        16384, ge=MAX_LENGTH, description="most tokens of one forward pass; bounds memory"
-    )
 
     def runs(self, tasks: Sequence[str]) -> list[Run]:
         """Return all runs, by task (MNLI first if others start from it), then setting, then seed."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from finetune.answers import Answers, examples_digest, from_text
 from finetune.glue.runs import MAX_LENGTH, Options, Run, choose
 from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, choose_precision, logits_of
-from finetune.tuning.finetuning import FineTuning
+from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import Encoded, Source, encode_examples
 from finetune.tuning.metrics import scores_of
 from finetune.tuning.recipe import Interrupted, Recipe
@@ -168,24 +168,27 @@ class RunStore:
 
     def _train(self, run: Run) -> tuple[Classifier, dict[str, Any]]:
         """Return (the model at its best epoch if anything is asked of it, the run's figures to write)."""
-        sets, options, task = self._sets(run.task), self.options, TASKS[run.task]
-        dev = [split for split in task.dev_splits() if split in sets]
+        sets, options = self._sets(run.task), self.options
+        dev = [split for split in TASKS[run.task].dev_splits() if split in sets]
         kept = run == options.mnli_run(run.seed)
+        model = self._new_model(run)
+        if (initial := self._initial(run)) is not None:
+            model.encoder.load_state_dict(initial)
         training = FineTuning(
-            self.source,
+            model,
             sets["train"],
-            len(task.labels) or REGRESSION,
             Recipe(run.lr, run.batch_size, options.epochs, run.warmup),
             run.seed,
             lambda logits: _dev_scores(
                 run.task, {split: (logits(sets[split]), sets[split].known_targets) for split in dev}
             ),
-            precision=options.precision,
-            token_budget=options.token_budget,
-            checkpoint=self._path(run, ".checkpoint"),
-            stop_code=self.stop_code,
-            initial=self._initial(run),
-            keep_weights=kept or options.predict or self._answers_diagnostic(run.task),
+            Execution(
+                options.precision,
+                options.token_budget,
+                self._path(run, ".checkpoint"),
+                self.stop_code,
+                keep_weights=kept or options.predict or self._answers_diagnostic(run.task),
+            ),
         )
         outcome = training.run()
         if outcome.weights:
@@ -203,11 +206,14 @@ class RunStore:
         path = self._path(run, ".weights")
         if self.result(run) is None or not path.is_file():
             return None
-        model = build_classifier(
-            self.source, len(TASKS[run.task].labels) or REGRESSION, Recipe.dropout, run.seed
-        )
+        model = self._new_model(run)
         model.load_state_dict(read_tensors(path))
         return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    def _new_model(self, run: Run) -> Classifier:
+        """Return the source's encoder under a head that is drawn from the run's seed."""
+        outputs = len(TASKS[run.task].labels) or REGRESSION
+        return build_classifier(self.source, outputs, Recipe.dropout, run.seed)
 
     def _logits(self, model: Classifier, rows: Encoded) -> np.ndarray:
         return logits_of(model, rows, self.options.token_budget, self.options.precision)

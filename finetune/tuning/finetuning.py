@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from finetune.answers import to_text
-from finetune.tuning.classifier import REGRESSION, build_classifier, forward, logits_of, loss_of
-from finetune.tuning.labelled import Encoded, Source
+from finetune.tuning.classifier import REGRESSION, Classifier, forward, logits_of, loss_of
+from finetune.tuning.labelled import Encoded
 from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.common.errors import UserError
@@ -76,55 +76,52 @@ def _print(line: str) -> None:
     print(f"  {line}", file=sys.stderr, flush=True)
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How a run is computed, beside what its figures follow from."""
+
+    precision: str = "fp32"
+    """ "fp32" or "bf16" (autocast; weights and optimizer stay float32)."""
+    token_budget: int = 16384
+    """Most tokens of one forward pass; a batch that is larger is split and its gradients added."""
+    checkpoint: Path | None = None
+    """File to continue from. Written at the first step boundary CHECKPOINT_SECONDS after the last, and when a
+    stop is requested. Whoever writes the results removes it then: a kill before that costs the time since the
+    checkpoint, not the run."""
+    stop_code: Callable[[], int] = lambda: 0
+    """Called after every step; 0 to continue, or the exit status to stop with: Interrupted is raised once the
+    checkpoint is written."""
+    keep_weights: bool = False
+    """Have `Outcome.weights`."""
+
+
 class FineTuning:
-    """One run: a recipe, a seed, training examples, and how the model is evaluated.
+    """One run: a model, training examples, a recipe, a seed, and how the model is evaluated.
 
     Args:
-        outputs: classes, or REGRESSION. evaluate: see `Evaluate`; called at the end of every epoch, and every
-            `evaluate_every` updates if that is not 0.
+        evaluate: see `Evaluate`; called at the end of every epoch, and every `evaluate_every` updates if that
+            is not 0.
         rows: (seed, epoch) -> int64[M], the examples of the epoch in order, as many in every epoch; all,
             shuffled, when None.
-        precision: "fp32" or "bf16" (autocast; weights and optimizer stay float32).
-        token_budget: most tokens of one forward pass; a batch that is larger is split and its gradients
-            added.
-        checkpoint: file to continue from. Written at the first step boundary CHECKPOINT_SECONDS after the
-            last, and when a stop is requested. Whoever writes the results removes it then: a kill before
-            that costs the time since the checkpoint, not the run.
-        stop_code: asked after every step; 0 to continue, or the exit status to stop with: Interrupted is
-            raised once the checkpoint is written.
-        initial: state of a Classifier's encoder to start from, in place of the source's.
-        keep_weights: have `Outcome.weights`.
     """
 
     def __init__(
         self,
-        source: Source,
+        model: Classifier,
         train: Encoded,
-        outputs: int,
         recipe: Recipe,
         seed: int,
         evaluate: Evaluate,
+        execution: Execution = Execution(),
         *,
-        precision: str = "fp32",
-        token_budget: int = 16384,
         rows: Callable[[int, int], np.ndarray] | None = None,
         evaluate_every: int = 0,
-        checkpoint: Path | None = None,
-        stop_code: Callable[[], int] = lambda: 0,
-        initial: Mapping[str, Tensor] | None = None,
-        keep_weights: bool = False,
     ):
         self.train_set, self.recipe, self.seed, self.evaluate = train, recipe, seed, evaluate
-        self.regression = outputs == REGRESSION
-        self.token_budget, self.evaluate_every = token_budget, evaluate_every
+        self.execution, self.evaluate_every = execution, evaluate_every
         self.rows = rows or (lambda seed, epoch: shuffled(len(train), seed, epoch))
-        self.checkpoint, self.stop_code, self.keep_weights = checkpoint, stop_code, keep_weights
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.precision = precision
-        self.model = build_classifier(source, outputs, recipe.dropout, seed)
-        if initial is not None:
-            self.model.encoder.load_state_dict(initial)
-        self.model.to(self.device)
+        self.model = model.to(self.device)
         groups = parameter_groups(self.model, recipe.weight_decay)
         self.optimizer = torch.optim.AdamW(
             groups, lr=recipe.lr, betas=recipe.betas, eps=recipe.eps, fused=True
@@ -173,10 +170,11 @@ class FineTuning:
                 losses.zero_()
                 self.evaluated_at = self.step
             self.seconds = before + time.monotonic() - begun
-            code = self.stop_code()
-            if self.checkpoint is not None and (code or time.monotonic() - saved >= CHECKPOINT_SECONDS):
+            code = self.execution.stop_code()
+            checkpoint = self.execution.checkpoint
+            if checkpoint is not None and (code or time.monotonic() - saved >= CHECKPOINT_SECONDS):
                 self.loss_sum = float(losses)
-                self._save(self.checkpoint)
+                self._save(checkpoint)
                 saved = time.monotonic()
             if code:
                 raise Interrupted(code)
@@ -186,7 +184,7 @@ class FineTuning:
 
     def logits(self, data: Encoded) -> np.ndarray:
         """Return logits float32[N, C] of the model as it is, without dropout, in the order of `data`."""
-        return logits_of(self.model, data, self.token_budget, self.precision)
+        return logits_of(self.model, data, self.execution.token_budget, self.execution.precision)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Put `Outcome.weights` back into the model, for `logits`."""
@@ -202,10 +200,10 @@ class FineTuning:
         lengths = self.train_set.tokens.lengths[rows]
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         with self.model.encoder.weights_unchanged():
-            for part in cut(lengths, count_micro_batches(lengths, self.token_budget)):
-                logits = forward(self.model, self.train_set, rows[part], self.precision)
+            for part in cut(lengths, count_micro_batches(lengths, self.execution.token_budget)):
+                logits = forward(self.model, self.train_set, rows[part], self.execution.precision)
                 targets = torch.from_numpy(self.train_set.known_targets[rows[part]]).to(self.device)
-                loss = loss_of(logits, targets, self.regression) / len(rows)
+                loss = loss_of(logits, targets, logits.shape[1] == REGRESSION) / len(rows)
                 loss.backward()
                 total += loss.detach()
         if recipe.clip:
@@ -228,7 +226,7 @@ class FineTuning:
         self.curve.append({**entry, "scores": dict(scores)})
         if self._best() == len(self.curve) - 1:
             self.best_answers = answers
-            if self.keep_weights:
+            if self.execution.keep_weights:
                 self.best_weights = {
                     name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()
                 }
@@ -254,14 +252,15 @@ class FineTuning:
         write_tensors(checkpoint, state)
 
     def _restore(self) -> None:
-        if self.checkpoint is None or not self.checkpoint.is_file():
+        checkpoint = self.execution.checkpoint
+        if checkpoint is None or not checkpoint.is_file():
             return
-        state = read_tensors(self.checkpoint)
+        state = read_tensors(checkpoint)
         lacking = "answers" if "best_answers" not in state else "model" if not state["best_weights"] else ""
-        if state["curve"] and lacking and (self.keep_weights or lacking == "answers"):
+        if state["curve"] and lacking and (self.execution.keep_weights or lacking == "answers"):
             # What saved it did not ask for the best epoch's model, which the last epoch's must not stand in
             # for; or it is of a version that kept no answers.
-            _print(f"{self.checkpoint.name} lacks the best epoch's {lacking}, which is needed: starting anew")
+            _print(f"{checkpoint.name} lacks the best epoch's {lacking}, which is needed: starting anew")
             return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -269,4 +268,4 @@ class FineTuning:
         self.best_answers = state["best_answers"].numpy() if state["curve"] else self.best_answers
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        _print(f"continuing at update {self.step} of {self.steps} ({self.checkpoint.name})")
+        _print(f"continuing at update {self.step} of {self.steps} ({checkpoint.name})")

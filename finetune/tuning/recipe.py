@@ -1,8 +1,13 @@
-"""The hyper-parameters of a fine-tuning, and the exception of a stopped one; free of torch, for flags."""
+"""Hyper-parameters and flags of a fine-tuning, and the exception of a stopped one; free of torch."""
 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from pydantic import BaseModel, Field
+
+from finetune.flags import Precision
+from pretrain.common import cli
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,22 @@ class Recipe:
     """Largest L2 norm of the gradient; 0: no clipping."""
     dropout: float = 0.1
     """In the encoder (attention too) and the head, whatever the encoder was trained with."""
+
+
+class TrainingOptions(BaseModel, frozen=True):
+    """Flags of every evaluation that fine-tunes."""
+
+    seeds: cli.Count = Field(1, description="number of seeds; figures are their mean")
+    epochs: cli.Count = Field(
+        10, description="passes over the training data; others mark the result incomplete"
+    )
+    lr: cli.Rate | None = Field(None, description="learning rate, in place of the recipe's")
+    batch_size: cli.Count | None = Field(None, description="examples a step, in place of the recipe's")
+    precision: Precision = "auto"
+    max_train: cli.Natural = Field(
+        0, description="most training examples of a set, for a quick trial; marks the result incomplete"
+    )
+    token_budget: int = Field(16384, ge=512, description="most tokens of one forward pass; bounds memory")
 
 
 class Interrupted(Exception):

@@ -27,7 +27,8 @@ import torch
 import transformers
 
 from finetune.glue.runs import FAIRSEQ, MAX_LENGTH
-from finetune.tuning.finetuning import FineTuning
+from finetune.tuning.classifier import build_classifier
+from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.tasks import load
@@ -93,14 +94,14 @@ def main() -> None:
 
 def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: str) -> Turn:
     """The project's steps."""
+    recipe = Recipe(lr, batch, epochs=1000)
     training = FineTuning(
-        source,
+        build_classifier(source, 2, recipe.dropout, 1),
         examples,
-        2,
-        Recipe(lr, batch, epochs=1000),
+        recipe,
         1,
         lambda _: (0.0, {}, np.empty(0)),
-        precision=precision,
+        Execution(precision),
     )
 
     def turn(steps: int) -> tuple[int, float]:

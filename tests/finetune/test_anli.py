@@ -12,7 +12,7 @@ from real_data import needs_data
 
 from finetune import anli
 from finetune.tuning.labelled import open_source
-from finetune.tuning.recipe import Interrupted, Recipe
+from finetune.tuning.recipe import Interrupted
 from pretrain.common.errors import UserError
 
 
@@ -96,8 +96,8 @@ def test_damaged_rows_are_one_message(tmp_path):
 
 def test_figures_and_a_stopped_run(source, tmp_path):
     sets = anli.load_sets(write_anli(tmp_path / "data"))
-    recipe = Recipe(1e-3, 16, 2, 0.1, (0.9, 0.999), 1e-8, 0.0, 1.0)
-    straight = anli.evaluate(source, sets, recipe, 2, tmp_path / "straight")
+    options = anli.Options(lr=1e-3, batch_size=16, seeds=2)
+    straight = anli.evaluate(source, sets, options, tmp_path / "straight")
     assert list(straight.tasks) == ["R1", "R2", "R3", "all"]
     assert not straight.complete
     for split in ("dev", "test"):
@@ -107,15 +107,15 @@ def test_figures_and_a_stopped_run(source, tmp_path):
     require_answers(straight, ["R1", "R2", "R3", "all"])
     asked = iter([0] * 4 + [75] + [0] * 1000)
     with pytest.raises(Interrupted):
-        anli.evaluate(source, sets, recipe, 2, tmp_path / "broken", stop_code=lambda: next(asked))
+        anli.evaluate(source, sets, options, tmp_path / "broken", stop_code=lambda: next(asked))
     assert len(list((tmp_path / "broken").glob("*.checkpoint"))) == 1
-    resumed = anli.evaluate(source, sets, recipe, 2, tmp_path / "broken")
+    resumed = anli.evaluate(source, sets, options, tmp_path / "broken")
     assert resumed.tasks == straight.tasks
     for content in ('{"best": ', "[]"):
         damaged = next((tmp_path / "broken").glob("seed1-*.json"))
         damaged.write_text(content)
         with pytest.raises(UserError, match=f"{damaged} is .*; remove it"):
-            anli.evaluate(source, sets, recipe, 2, tmp_path / "broken")
+            anli.evaluate(source, sets, options, tmp_path / "broken")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_figures_and_a_stopped_run(source, tmp_path):
 )
 def test_a_round_keeps_its_weight_where_other_sets_are_missing(source, tmp_path, capsys, present, examples):
     sets = anli.load_sets(write_anli(tmp_path / "data", present))
-    anli.evaluate(source, sets, Recipe(1e-3, 64, 1, 0.1, (0.9, 0.999), 1e-8, 0.0, 1.0), 1, tmp_path / "out")
+    anli.evaluate(source, sets, anli.Options(lr=1e-3, batch_size=64, epochs=1), tmp_path / "out")
     assert f"seed 1: {examples:,} examples per epoch" in capsys.readouterr().err
 
 

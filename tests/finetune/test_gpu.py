@@ -15,7 +15,8 @@ from finetune.geometry.augmentations import AugmentedSentences
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
 from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
-from finetune.tuning.finetuning import FineTuning
+from finetune.tuning.classifier import build_classifier
+from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import encode_examples, open_source
 from finetune.tuning.recipe import Interrupted, Recipe
 
@@ -114,9 +115,14 @@ def test_relatedness(monkeypatch):
 def training(source, recipe, **options):
     first, second = zip(*PAIRS)
     data = encode_examples(source, first, second, np.arange(len(PAIRS)) % 3, 40)
-    options |= {"report": lambda _: None}
+    model = build_classifier(source, 3, recipe.dropout, 1)
     return FineTuning(
-        source, data, 3, recipe, 1, lambda logits: (float(logits(data).sum()), {}, np.empty(0)), **options
+        model,
+        data,
+        recipe,
+        1,
+        lambda logits: (float(logits(data).sum()), {}, np.empty(0)),
+        Execution(**options),
     )
 
 

@@ -14,7 +14,7 @@ from transformers.models.modernbert import modeling_modernbert
 from finetune.glue.runs import FAIRSEQ
 from finetune.tuning import run_files
 from finetune.tuning.classifier import build_classifier, loss_of
-from finetune.tuning.finetuning import FineTuning, learning_rate
+from finetune.tuning.finetuning import Execution, FineTuning, learning_rate
 from finetune.tuning.labelled import encode_examples, open_source
 from finetune.tuning.recipe import Recipe
 from pretrain.common.errors import UserError
@@ -139,15 +139,9 @@ def test_split_batches_give_the_same_update(folders):
     recipe = Recipe(lr=1e-2, batch_size=8, epochs=1, dropout=0.0)
     states = []
     for budget in (64, 4096):
-        training = FineTuning(
-            source,
-            data,
-            2,
-            recipe,
-            1,
-            lambda _: (0.0, {}, np.empty(0)),
-            token_budget=budget,
-        )
+        model = build_classifier(source, 2, recipe.dropout, 1)
+        execution = Execution(token_budget=budget)
+        training = FineTuning(model, data, recipe, 1, lambda _: (0.0, {}, np.empty(0)), execution)
         training.run()
         states.append(training.model.state_dict())
     for name, tensor in states[0].items():
@@ -163,7 +157,9 @@ def test_best_epoch_is_the_first_of_the_highest_and_nan_is_no_figure(source):
         return value, {"accuracy": value}, np.array([value])
 
     recipe = Recipe(lr=1e-3, batch_size=4, epochs=5)
-    outcome = FineTuning(source, data, 2, recipe, 1, evaluate, keep_weights=True).run()
+    outcome = FineTuning(
+        build_classifier(source, 2, 0.1, 1), data, recipe, 1, evaluate, Execution(keep_weights=True)
+    ).run()
     assert outcome.best["epoch"] == 3 and outcome.answers == [7.0]
     assert len(outcome.curve) == 5
     assert outcome.weights
@@ -172,7 +168,8 @@ def test_best_epoch_is_the_first_of_the_highest_and_nan_is_no_figure(source):
 def test_a_loss_that_is_not_finite_is_an_error(source):
     data = encode_examples(source, ["a dog", "the horse"], None, np.array([np.nan, 1.0], np.float32), 64)
     with pytest.raises(UserError, match="loss is not finite by update 1"):
-        FineTuning(source, data, 1, Recipe(1e-3, 2, 1), 1, lambda _: (0.0, {}, np.empty(0))).run()
+        model = build_classifier(source, 1, 0.1, 1)
+        FineTuning(model, data, Recipe(1e-3, 2, 1), 1, lambda _: (0.0, {}, np.empty(0))).run()
 
 
 def test_a_damaged_state_is_one_message(tmp_path):
