@@ -55,10 +55,7 @@ def lsa_vectors(
     counts.sum_duplicates()
     counts.eliminate_zeros()
     if dimensions >= min(counts.shape):
-        raise UserError(
-            f"--dimensions {dimensions}: must be below {min(counts.shape)}, the smaller side of sentences "
-            "x tokens"
-        )
+        raise UserError(f"--dimensions {dimensions}: must be below {min(counts.shape)}")
     weights = TfidfTransformer().fit(counts)
     right = TruncatedSVD(dimensions, random_state=seed).fit(weights.transform(counts)).components_
     vectors = (weights.idf_[:, None] * right.T).astype(np.float32)
@@ -137,11 +134,8 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
     # by, it would be noise.
     varying = int((variances > variances[-1] * SPECTRUM_FLOOR**2).sum()) if variances[-1] > 0 else 0
     if dimensions > varying or not varying:
-        raise UserError(
-            f"the vectors of {len(vectors):,} sentences vary in {varying} of {len(mean)} dimensions: give "
-            "fewer --dimensions, or "
-            "more sentences"
-        )
+        vary = f"{len(vectors):,} sentences vary in {varying} of {len(mean)} dimensions"
+        raise UserError(f"the vectors of {vary}: give fewer --dimensions, or more sentences")
     kept = slice(None, -1 - (dimensions or varying), -1)
     matrix = basis[:, kept] / np.sqrt(variances[kept])
     return matrix, -mean @ matrix

@@ -29,15 +29,10 @@ def data_root(data: str | Path | None = None) -> Path:
     """
     named = str(data) if data else os.environ.get("CLEAR_DATA", "")
     if not named:
-        raise UserError(
-            "no evaluation data: give --eval-data DIR, or set CLEAR_DATA to the folder that holds SentEval/, "
-            "GLUE/, ..."
-        )
+        raise UserError("no evaluation data: give --eval-data DIR, or set CLEAR_DATA")
     folder = Path(named)
     if not folder.is_dir():
-        raise UserError(
-            f"the data folder {folder} is not there; --eval-data DIR or CLEAR_DATA must name one that is"
-        )
+        raise UserError(f"the data folder {folder} is not there; --eval-data or CLEAR_DATA names it")
     return folder
 
 
@@ -50,10 +45,7 @@ def find(data: str | Path | None, *parts: str) -> Path:
     root = data_root(data)
     path = locate(root, "/".join(parts))
     if not path.exists():
-        raise UserError(
-            f"{path} is not there; `python -m finetune.data check {root}` says what is missing and where "
-            "to get it"
-        )
+        raise UserError(f"{path} is not there; `python -m finetune.data check {root}` says where to get it")
     return path
 
 
@@ -155,9 +147,7 @@ def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
         raise UserError(f"{path}: the first line names {twice[0]} twice; rename the other column")
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(header):
-            raise UserError(
-                f"{path}, row {number}: {len(row)} cells instead of {len(header)}; the file is damaged"
-            )
+            raise UserError(f"{path}, row {number}: {len(row)} cells instead of {len(header)}; it is damaged")
     places = [header.index(column) for column in columns]
     return [tuple(row[place] for place in places) for row in rows[1:]]
 
@@ -209,9 +199,8 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
                 number += 1
                 yield line.rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise UserError(
-                f"{path}, after line {number}: not {encoding} text ({error.reason}); the file is damaged"
-            ) from None
+            place = f"{path}, after line {number}"
+            raise UserError(f"{place}: not {encoding} text ({error.reason}); it is damaged") from None
 
 
 def is_file_of_lines(path: Path) -> bool:

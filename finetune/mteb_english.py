@@ -46,9 +46,7 @@ def library() -> Any:
     try:
         import mteb
     except ImportError as error:
-        raise UserError(
-            f"MTEB needs the library mteb ({error}): pip install 'sentence-clear[mteb]'"
-        ) from None
+        raise UserError(f"MTEB needs a library ({error}): pip install 'sentence-clear[mteb]'") from None
     return mteb
 
 
@@ -129,10 +127,8 @@ def load(task: AbsTask) -> None:
         task.load_data()
     except Exception as error:  # of datasets, of the hub, of the task: for the same few causes
         said = (str(error) or repr(error)).splitlines()[0]
-        raise UserError(
-            f"cannot load the data of MTEB's {name} ({place}): {said}. The library fetches them from the "
-            "hub: do so where there is network (HF_HOME names the cache), or leave the task out"
-        ) from error
+        what = f"cannot load the data of MTEB's {name} ({place})"
+        raise UserError(f"{what}: {said}. Fetch them where there is network, or leave it out") from error
 
 
 def evaluate(model: EmbeddingModel, tasks: Sequence[AbsTask], folder: Path) -> Evaluation:

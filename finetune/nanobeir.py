@@ -299,9 +299,7 @@ def main(model: Model, *, query_prompt: str = "", document_prompt: str = "", fla
     """
     there = available(flags.eval_data)
     if not there:
-        raise UserError(
-            f"{find(flags.eval_data, FOLDER)} holds no set; each is a folder there, as NanoMSMARCO"
-        )
+        raise UserError(f"{find(flags.eval_data, FOLDER)} holds no set: a folder such as NanoMSMARCO")
     names = [known_name(name, there, "set") for name in flags.tasks] or there
     # before the model: a damaged file should not cost the loading
     loaded, faults = {}, []

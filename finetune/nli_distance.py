@@ -207,10 +207,8 @@ def triplets_file(data: str | Path | None) -> Path:
     for path in _triplets_files(folder.parent):
         if path.is_file():
             return path
-    raise UserError(
-        f"{folder} has no nli_for_simcse.csv; `python -m finetune.data fetch NLI/SimCSE {data_root(data)}` "
-        "gets it"
-    )
+    command = f"python -m finetune.data fetch NLI/SimCSE {data_root(data)}"
+    raise UserError(f"{folder} has no nli_for_simcse.csv; `{command}` gets it")
 
 
 def read_triplets(path: Path) -> list[tuple[str, str, str]]:

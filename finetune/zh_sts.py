@@ -39,10 +39,8 @@ def read(path: Path) -> Pairs:
             if len(cells) != 4 or not math.isfinite(float(cells[3])):
                 raise ValueError
         except ValueError:
-            raise UserError(
-                f"{path}, line {number}: expected number||sentence||sentence||score, found {line[:80]!r}; "
-                "the file is damaged"
-            ) from None
+            expected = "expected number||sentence||sentence||score"
+            raise UserError(f"{path}, line {number}: {expected}, found {line[:80]!r}") from None
         first.append(cells[1].strip())
         second.append(cells[2].strip())
         gold.append(float(cells[3]))

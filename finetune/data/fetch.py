@@ -108,9 +108,8 @@ def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
     # offline, no such set, split or file: all of these
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         reason = (str(error) or repr(error)).splitlines()[0]
-        raise UserError(
-            f"cannot load the split {split!r} of {source}: {reason}. Without network, give --source FOLDER"
-        ) from error
+        what = f"cannot load the split {split!r} of {source}"
+        raise UserError(f"{what}: {reason}. Without network, give --source FOLDER") from error
     absent = [column for column in hub_set.columns if column not in rows.column_names]
     if absent:
         there = ", ".join(rows.column_names)

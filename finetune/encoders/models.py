@@ -108,10 +108,8 @@ class EmbeddingModel:
         """Raise UserError for a prompt that is not the model's, if its mean leaves prompts out."""
         pools = self._interface is None or self._interface.include_prompt
         if prompt and not pools and prompt not in self.prompts.values():
-            raise UserError(
-                f"{self.name} leaves prompts out of its mean, and {prompt!r} is none of its own: give one of "
-                f"{', '.join(map(repr, filter(None, self.prompts.values()))) or 'none'}"
-            )
+            own = ", ".join(map(repr, filter(None, self.prompts.values()))) or "none"
+            raise UserError(f"{self.name} leaves prompts out of its mean: give one of {own}, not {prompt!r}")
 
     def without_prompt(self, sentences: Sequence[str]) -> np.ndarray:
         """Return `encode` of sentences as they are."""
@@ -285,10 +283,7 @@ def open_model(
     before = model.identity
     if kind_of(model.location) == "sentence-transformers":
         if pooling:
-            raise UserError(
-                f"--pooling {pooling}: {model.name} brings its own pooling; leave the flag out, or give the "
-                "Hugging Face folder of its transformer"
-            )
+            raise UserError(f"--pooling {pooling}: {model.name} brings its own pooling; leave the flag out")
         chosen = OWN_MODULES
     else:
         chosen = pooling_of(model, pooling, quiet)

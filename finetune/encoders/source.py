@@ -122,9 +122,7 @@ def kind_of(location: str) -> str:
         if (folder / mark).is_file():
             return kind
     if folder.exists():
-        raise UserError(
-            f"{location}: no model there; a model folder has a config.json (Hugging Face) or modules.json"
-        )
+        raise UserError(f"{location}: no model there; a model folder has a config.json or modules.json")
     try:
         require_source(location)
     except CannotLoad as error:

@@ -32,9 +32,7 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
 
     path = folder / "results.json"
     if not path.is_file():
-        raise UserError(
-            f"{path} is not there: it is the table of a sweep, which `python -m pretrain.sweep` makes"
-        )
+        raise UserError(f"{path} is not there: it is the table of a sweep, made by `clearly sweep`")
     content = json.loads(path.read_text())
     figures: dict[str, Any] = content.get("figures", {})
     if unknown := [name for name in only if name not in figures]:

@@ -92,9 +92,7 @@ def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]
             for part in ("train", "val", "test")
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: not CLINC150's json of train, val and test lists of [text, intent]: {error!r}"
-        ) from error
+        raise UserError(f"{path}: not CLINC150's json: {error!r}") from error
     return _checked(path, parts["train"] + parts["val"]), _checked(path, parts["test"])
 
 

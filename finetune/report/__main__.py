@@ -28,9 +28,7 @@ def report(*sources: str, out: Path = Path("report"), title: str = "Sentence enc
         title: the report's heading.
     """
     if not sources:
-        raise UserError(
-            "name runs or results: python -m finetune.report RUN_OR_RESULTS_FOLDER ... [--out report]"
-        )
+        raise UserError("name runs or folders of results: clearly report RUN_OR_FOLDER ...")
     require_writable(out)
     systems = group(collect(sources))
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")

@@ -60,10 +60,7 @@ def collect(sources: Sequence[str]) -> list[Subject]:
     for source in sources:
         subjects = list(_open(source))
         if not subjects:
-            raise UserError(
-                f"{source}: no run and no results there. A run has config.yaml; results are the JSON files "
-                "that evaluations write to RUN/report or results/NAME"
-            )
+            raise UserError(f"{source}: no run (config.yaml) and no results (JSON of an evaluation) there")
         for subject in subjects:
             found.setdefault(subject.path.resolve(), subject)
     return [subject for subject in found.values() if not _joined(subject, found)]

@@ -143,9 +143,9 @@ def read_lines(text: str) -> list[str]:
     """
     _refuse_prepared(text)
     if os.path.isdir(text) or not is_file_of_lines(Path(text)):
+        kinds = "folders, text, jsonl, csv and parquet files, and data sets of the hub"
         raise UserError(
-            f"--text {text} is no file of sentences, one a line: add --split, which reads text, jsonl, csv "
-            "and parquet files, folders and data sets of the hub, and splits their texts into sentences"
+            f"--text {text} is no file of sentences, one a line: add --split, which reads {kinds}"
         )
     return read_sentences(Path(text), "text")
 
@@ -187,8 +187,7 @@ def read_split(text: str) -> list[str]:
 def _refuse_prepared(folder: str) -> None:
     if os.path.isfile(os.path.join(folder, MANIFEST)):
         raise UserError(
-            f"--text {folder} is prepared data, which holds tokens and no text: name the files that it was "
-            "prepared from, with --split"
+            f"--text {folder} is prepared data, which holds no text: name its sources, with --split"
         )
 
 

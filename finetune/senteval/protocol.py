@@ -140,9 +140,7 @@ def _split(folds: StratifiedKFold, labels: np.ndarray) -> list[tuple[np.ndarray,
     counts = np.bincount(labels)
     smallest = int(counts[counts > 0].min())
     if smallest < folds.n_splits:
-        raise UserError(
-            f"{folds.n_splits} folds need as many examples of every class; the rarest class has {smallest}"
-        )
+        raise UserError(f"{folds.n_splits} folds need as many examples per class; the rarest has {smallest}")
     return list(folds.split(np.zeros(len(labels)), labels))
 
 

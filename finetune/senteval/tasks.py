@@ -68,10 +68,8 @@ def load(name: str, data: str | Path | None = None) -> Examples:
     """
     task = TASKS[check_name(name)]
     if absent := missing(name, data):
-        raise UserError(
-            f"{name}: {absent[0]} is not there (SentEval/{task.files[0]} of the data folder); `python -m "
-            "finetune.data check DIR` says what is missing and where to get it"
-        )
+        hint = "`python -m finetune.data check DIR` says where to get it"
+        raise UserError(f"{name}: {absent[0]} is not there; {hint}")
     return task.read(*files(task.name, data_root(data)))
 
 

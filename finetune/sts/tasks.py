@@ -94,10 +94,7 @@ class StsFiles:
                 where = (
                     f"{missing[0]} is not there" if self.data else "--eval-data and CLEAR_DATA name no folder"
                 )
-                raise UserError(
-                    f"{task}: {where}; the data folder must hold SentEval's downstream files as SentEval/STS "
-                    "and SentEval/SICK (SentEval's get_transfer_data.bash makes them)"
-                )
+                raise UserError(f"{task}: {where}; the data folder must hold SentEval/STS and SentEval/SICK")
             assert self.data is not None
             read = _read_year if task in YEAR_SUBSETS else _read_tables
             self._loaded[task] = read(task, files(task, self.data))
@@ -179,10 +176,8 @@ def _read_tables(task: str, files: Sequence[Path]) -> list[Pairs]:
 def _columns(file: Path, number: int, row: str, columns: Sequence[int]) -> tuple[str, ...]:
     cells = row.split("\t")  # quotes are part of the text: the csv module would eat them, and rows with them
     if len(cells) <= max(columns):
-        raise UserError(
-            f"{file}, line {number + 1}: {len(cells)} tab-separated columns, need {max(columns) + 1}; the "
-            "file is damaged or not SentEval's"
-        )
+        counts = f"{len(cells)} tab-separated columns, need {max(columns) + 1}"
+        raise UserError(f"{file}, line {number + 1}: {counts}; the file is damaged or not SentEval's")
     return tuple(cells[column] for column in columns)
 
 

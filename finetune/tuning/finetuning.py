@@ -216,10 +216,8 @@ class FineTuning:
 
     def _evaluate(self, loss: float) -> None:
         if not math.isfinite(loss):
-            raise UserError(
-                f"the loss is not finite by update {self.step} (seed {self.seed}): lower --lr, or "
-                "--precision fp32"
-            )
+            at = f"by update {self.step} (seed {self.seed})"
+            raise UserError(f"the loss is not finite {at}: lower --lr, or --precision fp32")
         value, scores, answers = self.evaluate(self.logits)
         epoch = self.step / self.steps_per_epoch
         entry = {"epoch": epoch, "step": self.step, "loss": loss, "value": float(value)}

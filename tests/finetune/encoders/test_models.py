@@ -163,7 +163,7 @@ def test_queries_and_documents_have_the_prompts_of_sentence_transformers(
             vectors = library.encode(SENTENCES, prompt="dogs ")
             np.testing.assert_allclose(ours.encode(SENTENCES, "dogs "), vectors, atol=2e-5)
         else:
-            with pytest.raises(UserError, match="leaves prompts out of its mean, and 'dogs ' is none of"):
+            with pytest.raises(UserError, match="leaves prompts out of its mean"):
                 ours.encode(SENTENCES, "dogs ")
 
 

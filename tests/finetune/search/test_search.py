@@ -126,9 +126,9 @@ def test_what_is_compressed_is_read_and_damage_is_named(tmp_path, ending, pack):
         (["rows.zip"], "--text rows.zip is no file of sentences, one a line: add --split"),
         (
             ["prepared", "--split"],
-            "--text prepared is prepared data, which holds tokens and no text: name the",
+            "--text prepared is prepared data, which holds no text: name",
         ),
-        (["prepared"], "--text prepared is prepared data, which holds tokens and no text: name the"),
+        (["prepared"], "--text prepared is prepared data, which holds no text: name"),
         (["nowhere.txt", "--split"], "--text nowhere.txt: source nowhere.txt: no such file, folder or glob"),
         (["nowhere.txt"], "--text nowhere.txt: there is no such file"),
         (["https://x.org/a.txt"], "--text https://x.org/a.txt: there is no such file"),
