@@ -171,7 +171,7 @@ PICTURE_BOXES = {
     "finetune.answers": "encoders",
     "finetune.encoders": "encoders",
     "finetune.files": "encoders",
-    "finetune.hub": "encoders",
+    "finetune.flags": "encoders",
     "finetune.sets": "encoders",
     "finetune.tuning": "encoders",
     "pretrain.adapt": "tools",

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.hub import reach_hub
+from finetune.encoders.source import reach_hub
 from finetune.senteval.preprocessing import treebank
 from finetune.tuning.tasks import NLI, TASKS, ZERO_ONE, GlueTask
 from pretrain.common.errors import UserError

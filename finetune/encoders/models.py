@@ -175,11 +175,6 @@ class EmbeddingModel:
         return self.encode(sentences, self.document_prompt)
 
     @property
-    def folder(self) -> Path | None:
-        """Where its weights and tokenizer lie; None for functions and hub names."""
-        return self.source.folder if self.source else None
-
-    @property
     def run(self) -> Path | None:
         """The run folder that it comes from, if any: reports go to its report/."""
         return self.source.run if self.source else None

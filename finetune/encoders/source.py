@@ -140,6 +140,16 @@ def not_on_hub(name: str, reason: str) -> UserError:
     )
 
 
+def reach_hub(source: str, otherwise: str) -> None:
+    """Raise UserError if the hub does not answer, before a library tries for half a minute.
+
+    source: what is to be loaded; otherwise: what to do without network.
+    """
+    if fault := hub_fault():
+        offline = "HF_HUB_OFFLINE=1 takes what the hub's cache on this machine holds"
+        raise UserError(f"cannot load {source}: {fault}. Without network, {otherwise}; {offline}")
+
+
 def _cached(name: str) -> Path | None:
     """Return the folder of a hub model's files in the hub's cache on this machine; None: it holds none."""
     paths = (_file(name, file, local_files_only=True) for file in ("modules.json", "config.json"))

@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+from pydantic import Field
+
 from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model, pooling_of
@@ -33,7 +35,8 @@ from finetune.evaluate.suites import (
     with_tasks,
 )
 from finetune.files import data_root
-from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
+from finetune.flags import Model
+from finetune.frozen import FrozenFlags
 from finetune.results import figure_text, folder_for, table
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -46,28 +49,32 @@ _CONTINUES = "finished work is kept, and the same command continues from there"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+class SuiteFlags(FrozenFlags):
+    """Flags of the units, as their commands have them."""
+
+    tasks: cli.Names = Field(
+        (),
+        description="some of the suite's tasks, by commas, as RTE or a set of your own in DIR/NanoBEIR; "
+        "default: all",
+    )
+
+
 def main(
     model: Model,
     *,
     suite: str = "quick",
-    tasks: cli.Names = (),
     budget: str = "",
     jobs: cli.Count = 1,
-    eval_data: EvalData = "",
-    pooling: Pooling = "",
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
     vectors: str = "",
     vectors_gb: cli.Count = 20,
     again: bool = False,
+    flags: SuiteFlags,
 ) -> int:
     """Evaluate an encoder by a suite of evaluations; what is done already is kept, and not done again.
 
     Args:
         suite: quick, sts, senteval, clustering, intents, nanobeir, cola_probe, nli_distance, zh_sts,
             geometry, glue, anli, mteb-eng, or all (of them but quick and zh_sts, which is Chinese).
-        tasks: names of the suite's tasks, by commas, as RTE or a set of your own in DIR/NanoBEIR: only the
-            units that do them. Without it, all.
         budget: time to keep to, as 90s, 10m or 1h30m: units are done in the suite's order; what still runs
             when it is over is ended, and taken up again next time, after the others. Without it, all are
             done.
@@ -80,11 +87,12 @@ def main(
     # as a command from its very start: what it imports takes seconds of the budget
     started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
     units, deadline = suite_named(suite), started + seconds_of(budget)
-    root = data_root(eval_data) if any(unit.reads_folder for unit in units) else Path.cwd()
-    units = with_tasks(with_own_sets(units, root), tasks, suite)
+    precision = flags.precision
+    root = data_root(flags.eval_data) if any(unit.reads_folder for unit in units) else Path.cwd()
+    units = with_tasks(with_own_sets(units, root), flags.tasks, suite)
     vectors_folder = _vectors_folder(vectors)
-    source, pooled = _resolve(model, pooling, precision)
-    folder = folder_for(source, out)
+    source, pooled = _resolve(model, flags.pooling, precision)
+    folder = folder_for(source, flags.out)
     record = Record(folder, source.identity, {"pooling": pooled, "precision": precision})
     repeats = again or names_function(model)  # nothing says when a function has changed
     done_units = [] if repeats else [unit for unit in units if record.figures(unit, root) is not None]

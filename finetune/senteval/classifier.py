@@ -187,7 +187,7 @@ class _Cohort:
             self.random.permutation(burned)
         width = inputs.shape[1] - (not isinstance(inputs, PairFeatures))
         groups, values = l2.shape
-        self.weights = _initial(width, classes, groups, values, settings.seed).to(device)
+        self.weights = initial_weights(width, classes, settings.seed).repeat(groups, 1, values).to(device)
         self.weights.grad = torch.zeros_like(self.weights)
         self.optimizer = settings.make_optimizer(self.weights)
         self.best_accuracy = np.full(l2.shape, -1.0)
@@ -281,15 +281,12 @@ class _Cohort:
         self.weights.grad = torch.zeros_like(self.weights)
 
 
-def _initial(size: int, classes: int, groups: int, values: int, seed: int) -> Tensor:
-    """Return torch's initial weights of nn.Linear under the seed, bias as a last row of inputs.
-
-    They are the same for every fit.
-    """
+def initial_weights(width: int, classes: int, seed: int) -> Tensor:
+    """Return the weights [d + 1, C] of a new nn.Linear(d, C) under the seed, the bias as a last row."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layer = nn.Linear(size, classes)
-    return torch.cat([layer.weight.detach().T, layer.bias.detach()[None]]).repeat(groups, 1, values)
+        layer = nn.Linear(width, classes)
+    return torch.cat([layer.weight.detach().T, layer.bias.detach()[None]])
 
 
 def _logits(inputs: Tensor, weights: Tensor, classes: int) -> Tensor:

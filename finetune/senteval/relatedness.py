@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
+
+from finetune.senteval.classifier import initial_weights
 
 SCORES = 5
 BATCH, EPOCHS_BETWEEN, MAX_EPOCH, TENACITY = 64, 50, 1000, 3
@@ -61,10 +63,7 @@ def relatedness(
     train, dev, test = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     inputs = torch.cat([features.float(), features.new_ones(len(features), 1)], 1)
     targets = torch.from_numpy(two_point_targets(scores)).to(features.device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layer = nn.Linear(features.shape[1], SCORES)
-    weights = torch.cat([layer.weight.detach().T, layer.bias.detach()[None]]).contiguous().to(features.device)
+    weights = initial_weights(features.shape[1], SCORES, seed).to(features.device)
     weights.grad = torch.zeros_like(weights)
     optimizer = torch.optim.Adam([weights], fused=True)
     random = np.random.RandomState(seed)

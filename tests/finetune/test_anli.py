@@ -135,7 +135,7 @@ def test_a_round_keeps_its_weight_where_other_sets_are_missing(source, tmp_path,
 def test_another_recipe_is_asked_for_and_said(source, tmp_path):
     data = write_anli(tmp_path / "data", training=("snli",))
     words = {"epochs": "1", "lr": "1e-3", "batch_size": "8", "max_train": "6"}
-    call(anli.main, str(source.model.folder), eval_data=data, out=str(tmp_path / "out"), **words)
+    call(anli.main, str(source.model.source.folder), eval_data=data, out=str(tmp_path / "out"), **words)
     result = json.loads(next((tmp_path / "out").glob("anli*.json")).read_text())
     said = "\n".join(result["notes"])
     for words in (
@@ -155,7 +155,7 @@ def test_a_default_place_that_cannot_be_written_is_refused_before_training(sourc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(anli, "evaluate", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(UserError, match=r"without --out, results go to results/.*/results is not a folder"):
-        call(anli.main, source.model.folder, eval_data=data)
+        call(anli.main, source.model.source.folder, eval_data=data)
 
 
 @needs_data("ANLI")

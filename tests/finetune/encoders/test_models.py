@@ -54,7 +54,7 @@ def run_folder(hugging_face, tmp_path_factory):
 def test_hugging_face_folder(hugging_face, pooling, capsys):
     model = open_model(hugging_face, pooling)
     assert (model.pooling, model.trained_pooling, model.run) == (pooling, None, None)
-    assert model.folder == hugging_face
+    assert model.source.folder == hugging_face
     np.testing.assert_allclose(model.encode(SENTENCES), padded(hugging_face, pooling), atol=2e-5)
     assert model.remark is None
     assert (
@@ -133,7 +133,7 @@ def test_run_folder_and_export(run_folder, capsys):
     assert f"{run_folder} stands for {run_folder / 'export'} (" in capsys.readouterr().err
     for model in (from_run, from_export):
         assert (model.pooling, model.trained_pooling, model.remark) == ("cls", "cls", None)
-        assert (model.run, model.folder) == (run_folder, run_folder / "export")
+        assert (model.run, model.source.folder) == (run_folder, run_folder / "export")
     np.testing.assert_array_equal(from_run.encode(SENTENCES), from_export.encode(SENTENCES))
     own = SentenceTransformer(str(run_folder / "export"), device="cpu").encode(SENTENCES)
     np.testing.assert_allclose(from_run.encode(SENTENCES), own, atol=2e-5)
@@ -209,7 +209,7 @@ def test_a_sentence_transformers_folder_has_its_own_vectors(
     torch.manual_seed(3)
     folder = save_guest(hugging_face, tmp_path / "st", pooling, *(make() for make in after), **settings)
     reference, model = SentenceTransformer(str(folder), device="cpu"), open_model(folder)
-    assert (model.pooling, model.trained_pooling, model.folder) == ("own modules", None, folder)
+    assert (model.pooling, model.trained_pooling, model.source.folder) == ("own modules", None, folder)
     expected = reference.encode(SENTENCES)
     rounding = {"atol": 1e-6 * np.linalg.norm(expected, axis=1).max()}
     np.testing.assert_allclose(model.encode(SENTENCES), expected, **rounding)
@@ -280,7 +280,7 @@ def test_functions(tmp_path, monkeypatch):
         *(2 * (text,) for text in ("encoder_of_mine.py:embed", "encoder_of_mine:embed")),
     ):
         model = open_model(source)
-        assert (model.name, model.pooling, model.folder, model.run, model.remark) == (
+        assert (model.name, model.pooling, model.source.folder, model.run, model.remark) == (
             name,
             "function",
             None,
