@@ -101,25 +101,21 @@ def our_rows(
     views: Sequence[SystemRow],
     columns: Sequence[Sequence[Source]],
     digits: Sequence[int] | None = None,
-    average: int | None = None,
-    used: set[tuple[str, str]] | None = None,
 ) -> list[Row]:
     """Return the views that have a figure for the table, a cell for each column; notes go to the table.
 
     Args:
-        columns: where each column's figure comes from, in order of preference.
+        columns: where each column's figure comes from, in order of preference; none: it is the mean of the
+            other columns.
         digits: after the point, a column; 2 without it.
-        average: the column that is the mean of the others.
-        used: gets the tasks (evaluation, task) that figures came from.
     """
     rows = []
     for view in views:
         members = []
         for member in view.system.members:
-            figures = [_find(member, view.pooling, sources, used) for sources in columns]
-            if average is not None:
-                figures[average] = _mean([figure for n, figure in enumerate(figures) if n != average])
-            members.append(figures)
+            figures = [_find(member, view.pooling, sources) for sources in columns]
+            mean = _mean([figure for figure, sources in zip(figures, columns) if sources])
+            members.append([figure if sources else mean for figure, sources in zip(figures, columns)])
         cells = [
             _cell(table, view, of_members, digits[n] if digits else 2)
             for n, of_members in enumerate(zip(*members, strict=True))
@@ -132,7 +128,7 @@ def our_rows(
 def _mean(figures: Sequence[MemberFigure | None]) -> MemberFigure | None:
     """Return the mean of figures that were rounded first, as the papers do; None if one is absent."""
     present = [figure for figure in figures if figure is not None]
-    if len(present) < len(figures):
+    if len(present) < len(figures) or not present:
         return None
     weak = next((one.evaluation for one in present if not one.evaluation.complete), None)
     mean = statistics.fmean(round(figure.value, 2) for figure in present)
@@ -147,12 +143,7 @@ def evaluations_of(row: SystemRow) -> Iterator[Evaluation]:
                 yield evaluation
 
 
-def _find(
-    member: Subject,
-    pooling: str,
-    sources: Sequence[Source],
-    used: set[tuple[str, str]] | None = None,
-) -> MemberFigure | None:
+def _find(member: Subject, pooling: str, sources: Sequence[Source]) -> MemberFigure | None:
     """Return the first source's figure that the member has."""
     for name, task, score in sources:
         evaluation = member.evaluations.get((name, pooling))
@@ -162,8 +153,6 @@ def _find(
         headline = not score or score == result.metric
         value = result.value if headline else result.scores.get(score)
         if value is not None:
-            if used is not None:
-                used.add((name, task))
             return MemberFigure(float(value), result.std if headline else None, evaluation)
     return None
 

@@ -41,11 +41,11 @@ def write_page(
     from finetune.report.figures import draw_curves, geometry_rows
 
     rows = rows_of(systems)
-    papers, used = paper_tables(rows)
+    papers = paper_tables(rows)
     configuration = config_table(systems)
     tables: dict[str, list[Table]] = {
         "Differences": list(differences),
-        "Results": [*(table for table in papers if table.ours), *other_tables(rows, used)],
+        "Results": [*(table for table in papers if table.ours), *other_tables(rows)],
         "Learning curves": [],
         "Geometry": geometry_tables(rows),
         "Configuration": [configuration] if configuration else [],

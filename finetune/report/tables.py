@@ -99,39 +99,32 @@ def rows_of(systems: Sequence[System]) -> list[SystemRow]:
     return rows
 
 
-def paper_tables(rows: Sequence[SystemRow]) -> tuple[list[Table], set[tuple[str, str]]]:
-    """Return every paper's table with our rows that have a figure for it, and the tasks used.
-
-    The tasks are pairs (evaluation, task)."""
-    used: set[tuple[str, str]] = set()
-    return [_paper_table(table, sources, rows, used) for table, sources in PUBLISHED], used
-
-
-def _paper_table(
-    published: Table, sources: Sources, rows: Sequence[SystemRow], used: set[tuple[str, str]]
-) -> Table:
-    table = replace(published, blocks=[], notes=[])
-    average = next((place for place, one in enumerate(sources) if not one), None)
-    ours = our_rows(table, rows, sources, average=average, used=used)
-    if ours:
-        table.blocks.append(Block("ours", ours))
-        mark_best(ours, [HIGHER] * len(sources))
-        add_evaluation_notes(table, rows, {name for one in sources for name, _, _ in one})
-    table.blocks += published.blocks
-    return table
+def paper_tables(rows: Sequence[SystemRow]) -> list[Table]:
+    """Return every paper's table with our rows that have a figure for it."""
+    tables = []
+    for published, sources in PUBLISHED:
+        table = replace(published, blocks=[], notes=[])
+        if ours := our_rows(table, rows, sources):
+            table.blocks.append(Block("ours", ours))
+            mark_best(ours, [HIGHER] * len(sources))
+            add_evaluation_notes(table, rows, {name for one in sources for name, _, _ in one})
+        table.blocks += published.blocks
+        tables.append(table)
+    return tables
 
 
-def other_tables(rows: Sequence[SystemRow], used: set[tuple[str, str]]) -> list[Table]:
+def other_tables(rows: Sequence[SystemRow]) -> list[Table]:
     """Return a table an evaluation for the tasks that no paper's table has.
 
     Geometry has tables of its own.
     """
+    of_papers = {(name, task) for _, sources in PUBLISHED for one in sources for name, task, _ in one}
     tasks: dict[str, dict[tuple[str, str], None]] = {}
     for evaluation in (one for row in rows for one in evaluations_of(row) if one.evaluation != "geometry"):
         name = evaluation.evaluation
         for task, result in evaluation.tasks.items():
             # the papers' tables average themselves
-            if (name, task) not in used and not task.startswith("average of "):
+            if (name, task) not in of_papers and not task.startswith("average of "):
                 tasks.setdefault(name, {})[task, result.metric] = None
     tables = []
     for name, columns in tasks.items():

@@ -55,5 +55,5 @@ def rows_of(*sources):
 def tables_of(*sources):
     systems = group(collect([str(source) for source in sources]))
     rows = report_tables.rows_of(systems)
-    papers, used = report_tables.paper_tables(rows)
-    return {table.key: table for table in [*papers, *report_tables.other_tables(rows, used)]}, systems
+    tables = [*report_tables.paper_tables(rows), *report_tables.other_tables(rows)]
+    return {table.key: table for table in tables}, systems
