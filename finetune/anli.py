@@ -136,11 +136,7 @@ class Sets:
 
 
 def load_sets(data: str = "", max_train: int = 0) -> Sets:
-    """Read every training set that is there, and the three rounds' dev and test sets.
-
-    Raises:
-        UserError: no training set at all, a round's dev or test missing, or a damaged file.
-    """
+    """Read every training set that is there, and the three rounds' dev and test sets."""
     root, notes = data_root(data), []
     evaluated = {}
     for split in ("dev", "test"):
@@ -173,9 +169,6 @@ def read_jsonl(path: Path, keys: tuple[str, str, str]) -> Examples:
     """Return premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2) of a jsonl file.
 
     Rows without an agreed label ("-") are left out, as everywhere.
-
-    Raises:
-        UserError: a row that is not JSON, lacks a key or has an unknown label.
     """
     rows = [(number, texts) for number, texts in json_rows(path, *keys) if texts[2] != "-"]
     for number, (_, _, label) in rows:

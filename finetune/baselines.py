@@ -87,11 +87,7 @@ def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> 
 
 
 def _write(model: Any, out: Path) -> None:
-    """Save a sentence-transformers model as a folder, whole or not at all.
-
-    Raises:
-        UserError: the folder holds something else, or cannot be written.
-    """
+    """Save a sentence-transformers model as a folder, whole or not at all."""
     if out.exists() and not (out.is_dir() and ((out / "modules.json").is_file() or not any(out.iterdir()))):
         raise UserError(f"--out {out} exists and is no sentence-transformers folder; name another")
     hidden = out.with_name(f".{out.name}.tmp")
@@ -118,9 +114,6 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
 
     Returns:
         W float64[d, k], b float64[k].
-
-    Raises:
-        UserError: fewer dimensions vary than are to be kept.
     """
     from finetune.geometry.measures import SPECTRUM_FLOOR
 

@@ -58,10 +58,6 @@ def read(path: Path) -> LabelledTexts:
     """Read a csv file with the columns text and label.
 
     By the csv rules: quotes, commas and line ends inside a text are text.
-
-    Raises:
-        UserError: a column missing, a row with more or fewer cells, a row without label, fewer than two
-            classes.
     """
     rows = csv_columns(path, "text", "label")
     for number, (_, label) in enumerate(rows, start=1):

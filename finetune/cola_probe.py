@@ -35,11 +35,7 @@ def files(task: str, root: Path) -> list[Path]:
 
 
 def read(part: str, data: str | Path | None = None) -> Examples:
-    """Read the sentences of "train" or "dev", as GLUE's own reader.
-
-    Raises:
-        UserError: the file is not there or damaged, or has labels of one kind only.
-    """
+    """Read the sentences of "train" or "dev", as GLUE's own reader."""
     path = find(data, "GLUE", "CoLA", f"{part}.tsv")
     rows = read_split(TASKS["CoLA"], part, data or "")
     assert rows is not None and rows.targets is not None

@@ -22,11 +22,7 @@ Example = TypeVar("Example")
 
 
 def data_root(data: str | Path | None = None) -> Path:
-    """Return the data folder: `data`, or else the environment's CLEAR_DATA.
-
-    Raises:
-        UserError: neither is given, or it is no folder.
-    """
+    """Return the data folder: `data`, or else the environment's CLEAR_DATA."""
     named = str(data) if data else os.environ.get("CLEAR_DATA", "")
     if not named:
         raise UserError("no evaluation data: give --eval-data DIR, or set CLEAR_DATA")
@@ -37,11 +33,7 @@ def data_root(data: str | Path | None = None) -> Path:
 
 
 def find(data: str | Path | None, *parts: str) -> Path:
-    """Return the file or folder `parts` below the data folder, as `locate`.
-
-    Raises:
-        UserError: it is not there; the message says where it was sought and how to see what is.
-    """
+    """Return the file or folder `parts` below the data folder, as `locate`."""
     root = data_root(data)
     path = locate(root, "/".join(parts))
     if not path.exists():
@@ -84,9 +76,6 @@ def known_name(
     """Return `name` as `known` writes it; two names are the same where `plain` makes them so.
 
     aliases: plain name -> known one.
-
-    Raises:
-        UserError: no such `kind` of thing; the message names the nearest (where one is like it), and all.
     """
     written = {plain(one): one for one in known}
     found = written | dict(aliases or {})
@@ -128,10 +117,6 @@ def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
     """Return the cells of these columns, row by row.
 
     By the csv rules: quotes, commas and line ends inside a text are text.
-
-    Raises:
-        UserError: no csv file in UTF-8, a column missing or there twice, or a row with more or fewer cells
-            than the first line names.
     """
     csv.field_size_limit(_CELL_CHARACTERS)
     try:
@@ -153,11 +138,7 @@ def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
 
 
 def json_rows(path: Path, *keys: str) -> list[tuple[int, tuple[str, ...]]]:
-    """Return (line number, texts of `keys`) of every object of a jsonl file; blank lines are left out.
-
-    Raises:
-        UserError: a line that is no such object.
-    """
+    """Return (line number, texts of `keys`) of every object of a jsonl file; blank lines are left out."""
     rows = []
     for number, row in json_objects(path):
         texts = tuple(text for key in keys if isinstance(text := row.get(key), str))
@@ -168,11 +149,7 @@ def json_rows(path: Path, *keys: str) -> list[tuple[int, tuple[str, ...]]]:
 
 
 def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of a jsonl file; blank lines are left out.
-
-    Raises:
-        UserError: a line that is no JSON object.
-    """
+    """Yield (line number, object) of a jsonl file; blank lines are left out."""
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             try:
@@ -188,9 +165,6 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Read lines without their line ends.
 
     Only \\n ends a line: str.splitlines would also cut at a form feed or U+2028.
-
-    Raises:
-        UserError: the file is not text in that encoding.
     """
     with open_text(path, encoding) as file:
         number = 0
@@ -210,11 +184,7 @@ def is_file_of_lines(path: Path) -> bool:
 
 
 def read_sentences(path: Path, flag: str) -> list[str]:
-    """Read the different sentences of a text file, one a line (compressed too), for the flag that named it.
-
-    Raises:
-        UserError: no such file, no text, or fewer than 10 sentences.
-    """
+    """Read the different sentences of the text file that a flag names, one a line (compressed too)."""
     found = list(dict.fromkeys(_text_lines(path, flag)))
     if len(found) < 10:
         raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one a line")
@@ -222,11 +192,7 @@ def read_sentences(path: Path, flag: str) -> list[str]:
 
 
 def read_queries(path: Path) -> list[str]:
-    """Read the queries of the text file that --queries names, one a line (compressed too).
-
-    Raises:
-        UserError: no such file, no text, or no query.
-    """
+    """Read the queries of the text file that --queries names, one a line (compressed too)."""
     found = _text_lines(path, "queries")
     if not found:
         raise UserError(f"--queries {path} holds no query; give one a line")

@@ -56,11 +56,7 @@ class Frozen:
     """Most tokens of a text; None: as many as the model takes."""
 
     def task_named(self, name: str) -> str:
-        """Return the task's name as it is declared; case does not matter.
-
-        Raises:
-            UserError: no such task; the message names the nearest.
-        """
+        """Return the task's name as it is declared; case does not matter."""
         return known_name(name, (*self.tasks, *self.others), "task", aliases=self.aliases)
 
     def evaluate(self, model: EmbeddingModel, loaded: Mapping[str, Any]) -> Evaluation:

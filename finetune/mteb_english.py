@@ -38,11 +38,7 @@ OWNER = "clear"
 
 
 def library() -> Any:
-    """Return the module mteb.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Return the module mteb."""
     try:
         import mteb
     except ImportError as error:
@@ -51,11 +47,7 @@ def library() -> Any:
 
 
 def choose(names: Sequence[str]) -> list[AbsTask]:
-    """Return the benchmark's tasks of these names; all of them without names.
-
-    Raises:
-        UserError: the benchmark has no such task; the message names the nearest.
-    """
+    """Return the benchmark's tasks of these names; all of them without names."""
     tasks = {task.metadata.name: task for task in library().get_benchmark(BENCHMARK).tasks}
     chosen = [known_name(name, tasks, f"task of {BENCHMARK}") for name in names] or list(tasks)
     return [tasks[name] for name in dict.fromkeys(chosen)]
@@ -112,11 +104,7 @@ def adapter(model: EmbeddingModel) -> Any:
 
 
 def load(task: AbsTask) -> None:
-    """Have a task load its data.
-
-    Raises:
-        UserError: they cannot be downloaded, or read.
-    """
+    """Have a task load its data."""
     if task.data_loaded:
         return
     name, place = task.metadata.name, str(task.metadata.dataset.get("path", ""))
@@ -135,9 +123,6 @@ def evaluate(model: EmbeddingModel, tasks: Sequence[AbsTask], folder: Path) -> E
     """Evaluate tasks, whose files go to `folder` in the library's own format.
 
     What the folder has of the same weights, pooling and precision is taken, not computed again.
-
-    Raises:
-        UserError: a task's data cannot be loaded.
     """
     mteb = library()
     cache, encoder = mteb.ResultCache(folder), adapter(model)

@@ -70,11 +70,7 @@ class Retrieval:
 
 
 def read(folder: Path) -> Retrieval:
-    """Read a set; queries keep the order of the files.
-
-    Raises:
-        UserError: a part that is missing, damaged or without its columns; no query with a relevant document.
-    """
+    """Read a set; queries keep the order of the files."""
     documents = dict(sorted(_texts(folder, "corpus").items()))
     queries = _texts(folder, "queries")
     rows = {name: row for row, name in enumerate(documents)}

@@ -80,11 +80,7 @@ def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None)
 
 
 def load(name: str, data: str | Path | None = None) -> Comparisons:
-    """Read the comparisons of a task of TASKS.
-
-    Raises:
-        UserError: a file missing or damaged, or no premise with both kinds.
-    """
+    """Read the comparisons of a task of TASKS."""
     found = {"ANLI": _anli, "SNLI": _snli, "MNLI": _mnli, "triplets": _triplets}[name](data)
     if not found.contradicts.any():
         raise UserError(f"{name}: no premise has an entailed and a contradicting hypothesis")
@@ -198,11 +194,7 @@ def _triplets_files(root: Path) -> list[Path]:
 
 
 def triplets_file(data: str | Path | None) -> Path:
-    """Return the file of triplets: SimCSE's, or else the smaller one from SNLI.
-
-    Raises:
-        UserError: neither is there.
-    """
+    """Return the file of triplets: SimCSE's, or else the smaller one from SNLI."""
     folder = find(data, "NLI")
     for path in _triplets_files(folder.parent):
         if path.is_file():
@@ -212,11 +204,7 @@ def triplets_file(data: str | Path | None) -> Path:
 
 
 def read_triplets(path: Path) -> list[tuple[str, str, str]]:
-    """Read (premise, entailed, contradicting) of SimCSE's csv format: columns sent0, sent1, hard_neg.
-
-    Raises:
-        UserError: a column or a sentence missing, or no rows.
-    """
+    """Read (premise, entailed, contradicting) of SimCSE's csv format: columns sent0, sent1, hard_neg."""
     rows = [(row[0], row[1], row[2]) for row in csv_columns(path, "sent0", "sent1", "hard_neg")]
     for number, row in enumerate(rows, start=1):
         if not all(row):

@@ -277,9 +277,6 @@ def run_and_write(
     """Evaluate a model, print the table, write the file, and say where it is; return the exit status.
 
     finish: see `write`.
-
-    Raises:
-        UserError: as `folder_for`, before the evaluation; as `write`.
     """
     folder = folder_for(model, out)
     started = time.perf_counter()

@@ -27,11 +27,7 @@ TASKS = {"STS-B-zh": ("cnsd-sts-test.txt", 1361), "STS-B-zh-dev": ("cnsd-sts-dev
 
 
 def read(path: Path) -> Pairs:
-    """Read lines of four fields separated by "||": number, sentence, sentence, score.
-
-    Raises:
-        UserError: a line with other fields, a score that is no number, or fewer than two pairs.
-    """
+    """Read lines of four fields separated by "||": number, sentence, sentence, score."""
     first, second, gold = [], [], []
     for number, line in enumerate(lines(path), start=1):
         cells = line.split("||")

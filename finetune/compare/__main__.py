@@ -85,11 +85,7 @@ def compare(
 
 
 def _subjects(models: tuple[str, ...]) -> dict[str, Subject]:
-    """Return label -> what is known of each model: of a run its recipe, curves and results.
-
-    Raises:
-        UserError: a name stands for several runs, or for no model.
-    """
+    """Return label -> what is known of each model: of a run its recipe, curves and results."""
     subjects = []
     for model in models:
         try:

@@ -67,9 +67,6 @@ def choose(names: str) -> list[DataSet]:
     """Return the sets of a comma-separated list; all when it is empty.
 
     A name is GROUP, GROUP/NAME, or NAME where one set alone has it. Case does not matter.
-
-    Raises:
-        UserError: no such set; the message names the nearest, and all.
     """
     short = [one.name.split("/")[-1].lower() for one in CATALOGUE]
     aliases = {key: one.name for key, one in zip(short, CATALOGUE) if short.count(key) == 1}

@@ -62,9 +62,6 @@ def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> lis
     Args:
         name: as in HUB. source: a hub name or local folder to read instead of the set's own. replace: also
             write the files that are there.
-
-    Raises:
-        UserError: the set is not on the hub, the source cannot be read, or lacks a split or column.
     """
     if name not in HUB:
         raise UserError(f"{name} is not on the hub in a form that can be written; there are {', '.join(HUB)}")

@@ -26,11 +26,7 @@ with."""
 
 
 def parse_poolings(names: str) -> list[str]:
-    """Return the poolings of a list by commas, "all" for every one but `pooler`, which stands alone.
-
-    Raises:
-        UserError: an unknown pooling, or none at all.
-    """
+    """Return the poolings of a list by commas, "all" for every one but `pooler`, which stands alone."""
     if names == "all":
         return list(POOLINGS)
     given = [name.strip() for name in names.split(",") if name.strip()]
@@ -172,9 +168,6 @@ def load_pooler(source: str | Path) -> ProjectionHead:
     In BERT's checkpoints next-sentence prediction trained it; in those of SimCSE it is the head of the
     contrastive loss, which its supervised models keep (`princeton-nlp/sup-simcse-bert-base-uncased`;
     SimCSE's `--pooler cls`).
-
-    Raises:
-        UserError: the checkpoint has no weights of one, or its pooler computes something else.
     """
     try:
         model, report = pretrained_model(AutoModel, source, dtype=torch.float32, output_loading_info=True)

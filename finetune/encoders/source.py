@@ -50,11 +50,7 @@ class ModelSource:
 
     @cached_property
     def modules(self) -> Modules | None:
-        """What its modules.json says of it; None: it has none.
-
-        Raises:
-            UserError: its files are damaged.
-        """
+        """What its modules.json says of it; None: it has none."""
         from pretrain.export.sentence_transformers import read_modules  # imports torch
 
         return read_modules(self.location)

@@ -153,9 +153,6 @@ def seconds_of(budget: str) -> float:
 
     >>> seconds_of("10m"), seconds_of("1h30m"), seconds_of("1.5h")
     (600.0, 5400.0, 5400.0)
-
-    Raises:
-        UserError: no such duration.
     """
     if not budget:
         return float("inf")
@@ -180,11 +177,7 @@ def _is_kept(unit: Unit, outcome: Outcome, record: Record, root: Path) -> bool:
 
 
 def _resolve(model: str, pooling: str, precision: str) -> tuple[ModelSource, str]:
-    """Return what a model's name stands for, and the pooling of its vectors.
-
-    Raises:
-        UserError: nothing there to load; a pooling or precision that the model cannot have.
-    """
+    """Return what a model's name stands for, and the pooling of its vectors."""
     if names_function(model):
         opened = open_model(model, pooling, precision=precision)
         return ModelSource(opened.name, opened.name), opened.pooling

@@ -150,11 +150,7 @@ SUITES["all"] = tuple(
 
 
 def suite_named(name: str) -> tuple[Unit, ...]:
-    """Return the units of a suite; `all` has MTEB's where its library is installed.
-
-    Raises:
-        UserError: no such suite (the message names the nearest), or no library.
-    """
+    """Return the units of a suite; `all` has MTEB's where its library is installed."""
     suite = known_name(name, (*SUITES, MTEB), "suite")
     units = SUITES.get(suite, ())
     if suite != MTEB and not (suite == "all" and find_spec("mteb")):
@@ -176,9 +172,6 @@ def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple
     """Return units of these tasks alone, in their order; all, where no task is named.
 
     A command that takes no tasks does all of its own.
-
-    Raises:
-        UserError: the suite has no such task (the message names the nearest).
     """
     if not tasks:
         return tuple(units)

@@ -52,11 +52,7 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
 
 
 def _drawn(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[bytes, str]:
-    """Return the picture as PNG, and the text in Markdown of a figure that has numbers of its own.
-
-    Raises:
-        NotThere: what it shows has not been evaluated.
-    """
+    """Return the picture as PNG, and the text in Markdown of a figure that has numbers of its own."""
     from finetune.figures import cases, tables
     from finetune.figures.drawing import to_png
 

@@ -34,11 +34,7 @@ def rows_with(content: Content, *keys: str) -> list[dict[str, Any]]:
 
 
 def columns_of(content: Content, figure: dict[str, Any]) -> list[str]:
-    """Return the figure's columns: those it names, or the file's own, that some row has.
-
-    Raises:
-        NotThere: no row has any.
-    """
+    """Return the figure's columns: those it names, or the file's own, that some row has."""
     wanted = figure["columns"] or content["own_columns"]
     found = [title for title in wanted if any(title in row.get("mean", {}) for row in content["rows"])]
     if not found:
@@ -51,9 +47,6 @@ def lines(content: Content, figure: dict[str, Any]) -> Figure:
 
     With `panels`, what is to the right are columns, and each row is a line. A row without a place to the
     right is a level line.
-
-    Raises:
-        NotThere: no row has figures.
     """
     key = figure["x"]
     if figure["panels"]:
@@ -106,9 +99,6 @@ def dots(content: Content, figure: dict[str, Any]) -> Figure:
     """Draw a panel a column and a line of dots for each `by`, in a colour for each `split`.
 
     Bars are the deviation over seeds; an open dot cannot be told from the baseline.
-
-    Raises:
-        NotThere: no row has figures.
     """
     columns, by, split = columns_of(content, figure), figure["by"], figure["split"]
     rows = rows_with(content, by, split)
@@ -132,9 +122,6 @@ def differences(content: Content, figure: dict[str, Any]) -> Figure:
     """Draw a panel a column, and in it every row's difference to the baseline with its interval.
 
     Grey: the interval holds 0.
-
-    Raises:
-        NotThere: no row has a difference.
     """
     rows = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
     panels: dict[str, list[Dot]] = {}
@@ -154,9 +141,6 @@ def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]
 
     With `split`, a column is one for each of its values, but for columns of the model that runs start from.
     Without `by` it is over the rows. Printed in grey, or with ~: p >= 0.05.
-
-    Raises:
-        NotThere: fewer than three of what is compared, or fewer than two columns, are complete.
     """
     by, split = figure["by"], figure["split"]
     table: dict[str, dict[str, float]] = {}
@@ -204,9 +188,6 @@ def nli(content: Content, figure: dict[str, Any]) -> Figure:
     """Draw premises' distances to hypotheses, a line a model: of the first seed's run of every row.
 
     They are of `finetune.geometry --measure nli`.
-
-    Raises:
-        NotThere: no row has been measured.
     """
     models = []
     for row in content["rows"]:

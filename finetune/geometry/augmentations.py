@@ -211,9 +211,6 @@ class AugmentedSentences:
         Both are summed over `MASK_ROUNDS` fixed maskings.
 
         Every chosen token is hidden behind [MASK]: none is left as it is or replaced. Returns float64[N, 2].
-
-        Raises:
-            UserError: the model has no trained masked-language head.
         """
         if self.encoder is None or self.why_no_perplexity:
             raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")

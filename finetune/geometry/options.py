@@ -44,11 +44,7 @@ class Options(BaseModel, frozen=True):
 
     @property
     def augmentations(self) -> list[str]:
-        """The specifications that `aug` names.
-
-        Raises:
-            AugmentationError: there is no such augmentation.
-        """
+        """The specifications that `aug` names."""
         if self.aug == "all":
             from finetune.geometry.augmentations import every_specification
 

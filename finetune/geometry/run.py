@@ -215,9 +215,6 @@ def read_isomorphism(options: Options) -> dict[str, tuple[Triplets, str]]:
     """Return set -> (so many triplets, taken evenly; where they are from).
 
     The paper does not say how many it took.
-
-    Raises:
-        UserError: neither NLI nor ANLI is there.
     """
 
     def nli() -> tuple[Triplets, str]:

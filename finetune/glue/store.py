@@ -57,11 +57,7 @@ class RunStore:
         self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
 
     def result(self, run: Run) -> dict[str, Any] | None:
-        """Return the figures on file for a run; None: not computed yet.
-
-        Raises:
-            UserError: the file is damaged.
-        """
+        """Return the figures on file for a run; None: not computed yet."""
         return read_result(self._path(run, ".json"))
 
     def answers(self, task: str, runs: Sequence[Run]) -> Answers | None:

@@ -40,11 +40,7 @@ class Intents:
 
 
 def read(name: str, data: str | Path | None = None) -> Intents:
-    """Read a set of SETS.
-
-    Raises:
-        UserError: a file missing or damaged.
-    """
+    """Read a set of SETS."""
     if name == "BANKING77":
         pool, test = (read_csv(find(data, "intents", name, f"{part}.csv")) for part in ("train", "test"))
     elif name == "CLINC150":

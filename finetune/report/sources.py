@@ -52,9 +52,6 @@ def collect(sources: Sequence[str]) -> list[Subject]:
     A source is a run folder (config.yaml), a model folder of a run (its run is taken), a folder of result
     files, a model whose results lie in results/NAME, or a folder that holds several of these. Results of a
     run that is also a source are its.
-
-    Raises:
-        UserError: a source that is none of these, or a damaged result file.
     """
     found: dict[Path, Subject] = {}
     for source in sources:

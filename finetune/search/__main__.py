@@ -136,11 +136,7 @@ def _show(hits: list[Hit]) -> None:
 
 
 def read_lines(text: str) -> list[str]:
-    """Return the different sentences of a file with one a line.
-
-    Raises:
-        UserError: a folder, a file of another form, or as `read_sentences`.
-    """
+    """Return the different sentences of a file with one a line."""
     _refuse_prepared(text)
     if os.path.isdir(text) or not is_file_of_lines(Path(text)):
         kinds = "folders, text, jsonl, csv and parquet files, and data sets of the hub"
@@ -158,9 +154,6 @@ def read_split(text: str) -> list[str]:
     Args:
         text: sources of `clearly prepare`, as typed there: files, folders, globs and data sets of the hub, by
             commas, or a list of mappings in YAML.
-
-    Raises:
-        UserError: a source that is not there, or cannot be read; no sentence.
     """
     _refuse_prepared(text)
     faults, found = Faults(), dict[str, None]()

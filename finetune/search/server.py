@@ -49,8 +49,6 @@ def server_of(searchers: Sequence[Searcher], text: str, top: int, port: int) -> 
     """Return a server at 127.0.0.1:port whose page asks for a query and shows what each searcher finds.
 
     text: what the page calls the text that is searched.
-
-    Raises: as `listen`.
     """
     environment = Environment(loader=PackageLoader("finetune.search", ""), autoescape=True)
     template = environment.get_template("page.html.jinja")

@@ -133,9 +133,6 @@ def fit_all(
         bias included.
         burned: length of a permutation that SentEval draws before training (it splits off dev rows with it);
             0: none.
-
-    Raises:
-        UserError: a set without train or dev rows.
     """
     l2 = np.broadcast_to(np.asarray(l2, np.float64), (len(rows), np.shape(l2)[-1]))
     inputs = features if isinstance(features, PairFeatures) else _with_ones(features.float())

@@ -62,11 +62,7 @@ class TaskData:
 
 
 def read_tasks(tasks: Iterable[str], data: str = "") -> TaskData:
-    """Read the files of tasks of `finetune.sts.tasks.TASKS` and `finetune.senteval.tasks.TASKS`.
-
-    Raises:
-        UserError: one is missing or damaged.
-    """
+    """Read the files of tasks of `finetune.sts.tasks.TASKS` and `finetune.senteval.tasks.TASKS`."""
     read = TaskData(list(dict.fromkeys(tasks)), StsEvaluator(data or None), {})
     for task in read.tasks:
         if task in TASKS:
@@ -90,9 +86,6 @@ def evaluate(
         protocol: one of PROTOCOLS. setting: "test" or "dev", of the supervised tasks; "dev" reports the
             cross-validation or dev accuracy as the headline.
         seed: of the classifiers (SentEval: 1111).
-
-    Raises:
-        UserError: vectors that are not finite.
     """
     similarity = [task for task in data.tasks if task not in TASKS]
     sentences = dict.fromkeys(data.sts.sentences(similarity))
@@ -232,9 +225,6 @@ def choose_tasks(
 
     A task named by the user must have its data (the error is `load`'s); those of a group that have none are
     left out with a note.
-
-    Raises:
-        UserError: an unknown name, or nothing left.
     """
     groups = {
         "": DEV_TASKS if setting == "dev" else PROTOCOLS[protocol].tasks,

@@ -61,11 +61,7 @@ class Task:
 
 
 def load(name: str, data: str | Path | None = None) -> Examples:
-    """Read the examples of a task, sorted as the official code sorts them.
-
-    Raises:
-        UserError: unknown task (with the nearest name), a file missing, or a line that is no example of it.
-    """
+    """Read the examples of a task, sorted as the official code sorts them."""
     task = TASKS[check_name(name)]
     if absent := missing(name, data):
         hint = "`python -m finetune.data check DIR` says where to get it"
@@ -74,11 +70,7 @@ def load(name: str, data: str | Path | None = None) -> Examples:
 
 
 def check_name(name: str, others: Iterable[str] = ()) -> str:
-    """Return the task's name as TASKS (or `others`) has it; case, hyphens and underscores do not matter.
-
-    Raises:
-        UserError: no such task; the message names the nearest.
-    """
+    """Return the task's name as TASKS (or `others`) has it; case, hyphens and underscores do not matter."""
     return known_name(name, (*others, *TASKS), "SentEval task", _plain)
 
 
@@ -225,11 +217,7 @@ _sts_benchmark = _reader(
 
 
 def read_snli(first: Path, second: Path, labels: Path) -> Split:
-    """Read one split of SNLI, from its three files.
-
-    Raises:
-        UserError: they differ in lines, or a label is none of SNLI_CLASSES.
-    """
+    """Read one split of SNLI, from its three files."""
     columns = [list(lines(first, "latin-1")), list(lines(second, "latin-1")), list(lines(labels))]
     if len({len(column) for column in columns}) != 1:
         counts = ", ".join(f"{len(column):,}" for column in columns)

@@ -24,11 +24,7 @@ def write_tensors(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Read what `write_tensors` saved, on the CPU.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Read what `write_tensors` saved, on the CPU."""
     try:
         with zipfile.ZipFile(path) as file:  # torch itself does not look at the checksums that it writes
             if damaged := file.testzip():
@@ -44,11 +40,7 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """Read the result of a run (JSON); None where there is none yet.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Read the result of a run (JSON); None where there is none yet."""
     if not path.is_file():
         return None
     try:

@@ -127,11 +127,7 @@ def task_named(name: str) -> GlueTask:
 
 
 def load(name: str, data: str = "") -> TaskData:
-    """Read all splits of a task that are there, from DATA/GLUE or DATA.
-
-    Raises:
-        UserError: a file damaged, a label unknown, or no such data folder.
-    """
+    """Read all splits of a task that are there, from DATA/GLUE or DATA."""
     task = task_named(name)
     loaded = TaskData(task, {})
     for split, published in task.sizes.items():
@@ -158,11 +154,7 @@ def folder_of(task: GlueTask, data: str | Path = "") -> Path:
 
 
 def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | None:
-    """Read a split from DATA/GLUE; None: its file is not there.
-
-    Raises:
-        UserError: the file is damaged, or a label unknown.
-    """
+    """Read a split from DATA/GLUE; None: its file is not there."""
     name = split
     if task.name == "AX":
         name = {"dev": "diagnostic-full", "test": "diagnostic"}[split]
