@@ -26,9 +26,9 @@ from finetune.files import data_root, find, json_rows
 from finetune.flags import Encoder, EvalData, Out
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.sets import DataSet, parts
-from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
+from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
 from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, until_stopped
-from finetune.tuning.tasks import NLI, Examples, load
+from finetune.tuning.tasks import NLI, LabelledExamples, load
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
@@ -89,7 +89,7 @@ TRAINING = (
 )
 
 
-class Options(TrainingOptions, frozen=True):
+class AnliOptions(TrainingOptions, frozen=True):
     """Nie et al.'s settings, as flags; others mark the result incomplete."""
 
     epochs: cli.Count = RECIPE.epochs
@@ -100,7 +100,7 @@ class Options(TrainingOptions, frozen=True):
         return replace(RECIPE, epochs=self.epochs, lr=lr, batch_size=batch_size)
 
 
-def main(model: Encoder, *, eval_data: EvalData = "", out: Out = "", options: Options) -> int:
+def main(model: Encoder, *, eval_data: EvalData = "", out: Out = "", options: AnliOptions) -> int:
     """Fine-tune an encoder on NLI as Nie et al. do, and evaluate it on ANLI; resumable.
 
     Training sets that are not there are left out, and the result is marked incomplete.
@@ -130,8 +130,8 @@ def main(model: Encoder, *, eval_data: EvalData = "", out: Out = "", options: Op
 class Sets:
     """Hold what is trained on (set name -> examples), what is evaluated ("R1 dev" -> examples), and notes."""
 
-    train: dict[str, Examples]
-    evaluation: dict[str, Examples]
+    train: dict[str, LabelledExamples]
+    evaluation: dict[str, LabelledExamples]
     notes: list[str]
 
 
@@ -145,7 +145,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
             if len(rows) != EVALUATION_SIZES[name]:
                 rows_here = f"{len(rows):,} rows here, {EVALUATION_SIZES[name]:,} as published"
                 notes.append(f"ANLI {name}: {split} has {rows_here}")
-    train: dict[str, Examples] = {}
+    train: dict[str, LabelledExamples] = {}
     missing = []
     for corpus in TRAINING:
         if (path := corpus.file(root)) is None:
@@ -165,7 +165,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
     return Sets(train, evaluated, notes)
 
 
-def read_jsonl(path: Path, keys: tuple[str, str, str]) -> Examples:
+def read_jsonl(path: Path, keys: tuple[str, str, str]) -> LabelledExamples:
     """Return premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2) of a jsonl file.
 
     Rows without an agreed label ("-") are left out, as everywhere.
@@ -178,7 +178,7 @@ def read_jsonl(path: Path, keys: tuple[str, str, str]) -> Examples:
     if not rows:
         raise UserError(f"{path} has no rows; fetch it again")
     premises, hypotheses, labels = zip(*(texts for _, texts in rows), strict=True)
-    return Examples(
+    return LabelledExamples(
         list(premises), list(hypotheses), np.array([_LABELS[label] for label in labels], np.int64)
     )
 
@@ -217,9 +217,9 @@ def epoch_rows(counts: list[int], weights: list[int], seed: int, epoch: int) -> 
 
 
 def evaluate(
-    source: Source,
+    source: PretrainedEncoder,
     sets: Sets,
-    options: Options,
+    options: AnliOptions,
     folder: Path,
     stop_code: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
@@ -234,7 +234,7 @@ def evaluate(
 
     recipe, precision = options.recipe, choose_precision(options.precision)
 
-    def encoded(rows: Examples) -> Encoded:
+    def encoded(rows: LabelledExamples) -> Encoded:
         return encode_examples(source, rows.first, rows.second, rows.targets, MAX_LENGTH)
 
     parts = [encoded(rows) for rows in sets.train.values()]

@@ -20,7 +20,7 @@ from finetune.files import find, locate
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
-from finetune.tuning.tasks import TASKS, Examples, read_split
+from finetune.tuning.tasks import TASKS, LabelledExamples, read_split
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -34,7 +34,7 @@ def files(task: str, root: Path) -> list[Path]:
     return [locate(root, f"GLUE/CoLA/{part}.tsv") for part in SIZES]
 
 
-def read(part: str, data: str | Path | None = None) -> Examples:
+def read(part: str, data: str | Path | None = None) -> LabelledExamples:
     """Read the sentences of "train" or "dev", as GLUE's own reader."""
     path = find(data, "GLUE", "CoLA", f"{part}.tsv")
     rows = read_split(TASKS["CoLA"], part, data or "")
@@ -68,7 +68,9 @@ def probe(
     return scores, predicted, not any(issubclass(one.category, ConvergenceWarning) for one in caught)
 
 
-def score(model: EmbeddingModel, name: str, parts: Mapping[str, Examples], evaluation: Evaluation) -> str:
+def score(
+    model: EmbeddingModel, name: str, parts: Mapping[str, LabelledExamples], evaluation: Evaluation
+) -> str:
     """Fit and score the probe of one model; `parts`: train and dev, as `read` read them."""
     for part, rows in parts.items():
         evaluation.expect_size(f"CoLA {part}", "sentences", len(rows), SIZES[part])

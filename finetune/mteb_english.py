@@ -77,7 +77,7 @@ def adapter(model: EmbeddingModel) -> Any:
     prompts = validated or {}
     by_type = {"query": model.encode_query, "document": model.encode_document}
 
-    class Encoder(AbsEncoder):
+    class MtebEncoder(AbsEncoder):
         """Encode by this project; similarities are cosines, as in sentence-transformers."""
 
         def __init__(self) -> None:
@@ -100,7 +100,7 @@ def adapter(model: EmbeddingModel) -> Any:
                 return model.encode(texts, prompts[name])
             return by_type.get(prompt_type, model.encode)(texts)
 
-    return Encoder()
+    return MtebEncoder()
 
 
 def load(task: AbsTask) -> None:

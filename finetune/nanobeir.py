@@ -57,7 +57,7 @@ _ROWS = 256  # queries that are compared with the corpus at a time
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class RetrievalSet:
     """D documents by their ids, Q queries, and for each the rows of its relevant documents with their gains.
 
     A row from D on is that of a document that is not in the corpus. missing: what is, in words.
@@ -69,7 +69,7 @@ class Retrieval:
     missing: str = ""
 
 
-def read(folder: Path) -> Retrieval:
+def read(folder: Path) -> RetrievalSet:
     """Read a set; queries keep the order of the files."""
     documents = dict(sorted(_texts(folder, "corpus").items()))
     queries = _texts(folder, "queries")
@@ -91,7 +91,7 @@ def read(folder: Path) -> Retrieval:
     missing = [
         f"{what} missing in {part}, or without text: {count:,}" for count, what, part in counts if count
     ]
-    return Retrieval(
+    return RetrievalSet(
         list(documents.values()),
         [queries[name] for name in asked],
         [relevant[name] for name in asked],
@@ -233,7 +233,7 @@ def _discounted(gains: Sequence[float]) -> float:
 
 def evaluate(
     model: EmbeddingModel,
-    loaded: Mapping[str, Retrieval],
+    loaded: Mapping[str, RetrievalSet],
     query_prompt: str = "",
     document_prompt: str = "",
 ) -> Evaluation:
@@ -245,7 +245,7 @@ def evaluate(
     protocol = "cosine, exact search, figures of the first 10 and 100 documents"
     protocol += "".join(f"; {what} begin with {prompt!r}" for what, prompt in prompts.items() if prompt)
 
-    def add(model: EmbeddingModel, name: str, data: Retrieval, evaluation: Evaluation) -> str:
+    def add(model: EmbeddingModel, name: str, data: RetrievalSet, evaluation: Evaluation) -> str:
         documents = model.encode(data.documents, prompts["documents"])
         queries = model.encode(data.queries, prompts["queries"])
         each = [
@@ -263,11 +263,11 @@ def evaluate(
     return Frozen("nanobeir", protocol, (), _read_set, add).evaluate(model, loaded)
 
 
-def _read_set(name: str, data: str) -> Retrieval:
+def _read_set(name: str, data: str) -> RetrievalSet:
     return read(find(data, FOLDER) / name)
 
 
-def _answers(data: Retrieval, each: Sequence[Mapping[str, float]]) -> Answers:
+def _answers(data: RetrievalSet, each: Sequence[Mapping[str, float]]) -> Answers:
     """Return the headline of every query."""
     figures = np.array([one[HEADLINE] for one in each], np.float32)
     relevant = [json.dumps(sorted(one.items())) for one in data.relevant]

@@ -11,7 +11,7 @@ from finetune.answers import Answers
 from finetune.compare.resampling import resampled
 from finetune.encoders.models import EmbeddingModel
 from finetune.nanobeir import THIRTEEN
-from finetune.report.cells import Block, Cell, Row, Table
+from finetune.report.cells import Block, Cell, Table, TableRow
 from finetune.report.sources import Subject
 from finetune.results import Evaluation, TaskResult, figure_text
 from finetune.senteval.tasks import TRANSFER
@@ -260,7 +260,7 @@ def _table(name: str, of_tasks: Mapping[str, OfTask], protocols: Mapping[str, st
                 cells.append(Cell(text=one.text if one else ""))
             else:
                 cells.append(Cell(text="–", notes=[table.note(f"{model}: {one.reason}")]))
-        rows.append(Row(f"{task} ({of_models[first].metric})", cells))
+        rows.append(TableRow(f"{task} ({of_models[first].metric})", cells))
     table.blocks.append(Block("", rows))
     for model in others:
         if protocols[model] != protocols[first]:

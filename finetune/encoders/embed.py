@@ -101,7 +101,7 @@ def embed_rows(
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedModel:
     """An `Encoder` (`finetune.encoders.models`) that runs packed."""
 
     encoder: SentenceEncoder

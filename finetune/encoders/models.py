@@ -24,7 +24,7 @@ from augment.core.own_code import load
 from augment.core.pretrained import pretrained, require_weights
 from finetune.encoders.distinct import EmbedFunction, distinct
 from finetune.encoders.kept_vectors import KeptVectors
-from finetune.encoders.padded import Padded, open_padded, open_sentence_transformer, token_counts
+from finetune.encoders.padded import PaddedModel, open_padded, open_sentence_transformer, token_counts
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, resolve
 from pretrain.common.errors import UserError
 
@@ -38,7 +38,7 @@ KEPT_VECTORS = "CLEAR_VECTORS"
 
 
 class Encoder(Protocol):
-    """What makes vectors: a `Function`, or a model that runs `Packed` or `Padded`."""
+    """What makes vectors: a `Function`, or a model that runs `PackedModel` or `PaddedModel`."""
 
     @property
     def longest(self) -> int | None:
@@ -352,18 +352,18 @@ def _open_encoder(
     source: ModelSource, pooling: str, token_budget: int, batch_size: int, max_length: int | None, quiet: bool
 ) -> Encoder:
     """Open a masked language model, an export of ours, or by OWN_MODULES a sentence-transformers model."""
-    from finetune.encoders.embed import Packed
+    from finetune.encoders.embed import PackedModel
 
     own = pooling == OWN_MODULES
     why = _unknown_modules(source) if own else ""
     if not why and _runs_packed(source.location):
-        return Packed.open(source, pooling, token_budget, max_length)
+        return PackedModel.open(source, pooling, token_budget, max_length)
     if own and not quiet:
         why = f"packing does not know its {why or 'type of transformer'}"
         print(f"note: {source.name} runs padded, which takes longer: {why}", file=sys.stderr)
     if own:
-        return Padded(lambda _: open_sentence_transformer(source, max_length), pooling, batch_size)
-    return Padded(lambda other: open_padded(source, other, max_length), pooling, batch_size)
+        return PaddedModel(lambda _: open_sentence_transformer(source, max_length), pooling, batch_size)
+    return PaddedModel(lambda other: open_padded(source, other, max_length), pooling, batch_size)
 
 
 def _unknown_modules(source: ModelSource) -> str:

@@ -17,7 +17,7 @@ SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
 """`model_kwargs` of sentence-transformers: no code of the model's, and no pickled weights."""
 
 
-class Padded:
+class PaddedModel:
     """A model of sentence-transformers as an `Encoder`, or one for each pooling of a transformer.
 
     Args:

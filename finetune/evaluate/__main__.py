@@ -22,12 +22,12 @@ from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model, pooling_of
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, not_on_hub, resolve
-from finetune.evaluate.results import Record
-from finetune.evaluate.running import SECONDS_TO_END, Outcome, run_units
+from finetune.evaluate.results import EvaluationRecord
+from finetune.evaluate.running import SECONDS_TO_END, ProcessResult, run_units
 from finetune.evaluate.suites import (
     FINE_TUNED,
     NOT_THERE,
-    Unit,
+    EvaluationJob,
     reasons_to_skip,
     skipped_lines,
     suite_named,
@@ -93,7 +93,7 @@ def main(
     vectors_folder = _vectors_folder(vectors)
     source, pooled = _resolve(model, flags.pooling, precision)
     folder = folder_for(source, flags.out)
-    record = Record(folder, source.identity, {"pooling": pooled, "precision": precision})
+    record = EvaluationRecord(folder, source.identity, {"pooling": pooled, "precision": precision})
     repeats = again or names_function(model)  # nothing says when a function has changed
     done_units = [] if repeats else [unit for unit in units if record.figures(unit, root) is not None]
     skip_reasons = reasons_to_skip([unit for unit in units if unit not in done_units], root, source)
@@ -109,7 +109,7 @@ def main(
     if budget and pending:
         print(f"what still runs after {budget} is ended, within {SECONDS_TO_END:.0f} s")
 
-    def words_of(unit: Unit) -> list[str]:
+    def words_of(unit: EvaluationJob) -> list[str]:
         """Return a unit's command behind `python -m`."""
         words = [f"finetune.{unit.evaluation}", model, *unit.words, "--out", str(folder)]
         words += ["--eval-data", str(root)] if unit.reads_folder else []
@@ -120,7 +120,9 @@ def main(
     environment = {name: value for name, value in os.environ.items() if name != KEPT_VECTORS}
     environment |= {KEPT_VECTORS: str(vectors_folder)} if vectors_folder else {}
     shutdown = Shutdown(folder, watch_file=False)
-    started_units, failed_units, stopped_units = list[Unit](), list[Unit](), list[Unit]()
+    started_units: list[EvaluationJob] = []
+    failed_units: list[EvaluationJob] = []
+    stopped_units: list[EvaluationJob] = []
     for unit, outcome in run_units(pending, words_of, folder / "eval", environment, jobs, deadline, shutdown):
         if outcome is None:
             started_units.append(unit)
@@ -163,7 +165,7 @@ def seconds_of(budget: str) -> float:
     return seconds
 
 
-def _is_kept(unit: Unit, outcome: Outcome, record: Record, root: Path) -> bool:
+def _is_kept(unit: EvaluationJob, outcome: ProcessResult, record: EvaluationRecord, root: Path) -> bool:
     """Keep the figures of a unit that has ended, and print them; return False, and say why, for a failure."""
     figures = None if outcome.code else record.written(unit)
     if figures is None:

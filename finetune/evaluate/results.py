@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.evaluate.suites import FINE_TUNED, Unit
+from finetune.evaluate.suites import FINE_TUNED, EvaluationJob
 from finetune.results import Evaluation, read
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
@@ -16,7 +16,7 @@ FILE = "eval.json"
 
 
 @dataclass
-class Record:
+class EvaluationRecord:
     """The units that were done for a model in one folder of results.
 
     Args:
@@ -46,14 +46,14 @@ class Record:
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
-    def figures(self, unit: Unit, root: Path) -> Evaluation | None:
+    def figures(self, unit: EvaluationJob, root: Path) -> Evaluation | None:
         """Return the figures of a unit; None: it is not done, or was of other weights, settings or data."""
         entry = self.units.get(unit.name)
         if not isinstance(entry, dict) or entry.get("of") != self._of(unit, root):
             return None
         return self.written(unit)
 
-    def written(self, unit: Unit) -> Evaluation | None:
+    def written(self, unit: EvaluationJob) -> Evaluation | None:
         """Return the newest figures of a unit that are of these weights; None: there are none."""
         found = sorted(
             self.folder.glob(f"{unit.evaluation}-*.json"), key=lambda path: -path.stat().st_mtime_ns
@@ -68,7 +68,7 @@ class Record:
                 return evaluation
         return None
 
-    def add(self, unit: Unit, root: Path, seconds: float, evaluation: Evaluation) -> None:
+    def add(self, unit: EvaluationJob, root: Path, seconds: float, evaluation: Evaluation) -> None:
         """Note that a unit is done, beside what other processes have noted."""
         figures = {
             name: {key: getattr(evaluation.tasks[name], key) for key in ("metric", "value", "std")}
@@ -77,7 +77,7 @@ class Record:
         entry = {"of": self._of(unit, root), "seconds": round(seconds, 1), "tasks": figures}
         self._write({unit.name: entry}, {unit.name: None})
 
-    def add_ended(self, unit: Unit, seconds: float) -> None:
+    def add_ended(self, unit: EvaluationJob, seconds: float) -> None:
         """Note that a budget has ended a unit after so many seconds."""
         self._write({}, {unit.name: round(seconds, 1)})
 
@@ -88,16 +88,16 @@ class Record:
             content = {"identity": self.identity, **self.settings, "units": {**self.units, **units}}
             replace_durably(self.folder / FILE, to_json({**content, "ended": left}))
 
-    def _of(self, unit: Unit, root: Path) -> dict[str, Any]:
+    def _of(self, unit: EvaluationJob, root: Path) -> dict[str, Any]:
         """Return all that a unit's figures depend on, as JSON gives it back."""
         stamps = [[str(path), *_stamp(path)] for path in unit.files(root)]
         own = {} if unit.evaluation in FINE_TUNED else {**self.settings, "precision": self._precision(unit)}
         return {"identity": self.identity, "words": unit.words, "data": stamps, **own}
 
-    def _precision(self, unit: Unit) -> str:
+    def _precision(self, unit: EvaluationJob) -> str:
         return self.settings["precision"] if unit.takes_precision else "fp32"
 
-    def _pooled_so(self, unit: Unit, evaluation: Evaluation) -> bool:
+    def _pooled_so(self, unit: EvaluationJob, evaluation: Evaluation) -> bool:
         if unit.evaluation in FINE_TUNED:
             return True
         precision = self._precision(unit)

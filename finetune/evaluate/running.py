@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from finetune.evaluate.suites import Unit
+from finetune.evaluate.suites import EvaluationJob
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.files import make_folder
 from pretrain.common.processes import end_session, failure_line, python_path, start_logged
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessResult:
     """How a unit's process has ended."""
 
     code: int
@@ -36,14 +36,14 @@ class Outcome:
 
 
 def run_units(
-    units: Sequence[Unit],
-    words_of: Callable[[Unit], list[str]],
+    units: Sequence[EvaluationJob],
+    words_of: Callable[[EvaluationJob], list[str]],
     logs: Path,
     environment: dict[str, str],
     jobs: int,
     deadline: float,
     shutdown: Shutdown,
-) -> Iterator[tuple[Unit, Outcome | None]]:
+) -> Iterator[tuple[EvaluationJob, ProcessResult | None]]:
     """Run units in their order, `jobs` at a time; yield each at its start, with None, and at its end.
 
     Where there are GPUs, each process sees one of them; without one, each has its share of the cores. After a
@@ -57,11 +57,11 @@ def run_units(
     """
     make_folder(logs)
     gpus, slots = _gpus(), SimpleQueue[int]()
-    events = SimpleQueue[tuple[Unit, Outcome | None] | None]()
+    events = SimpleQueue[tuple[EvaluationJob, ProcessResult | None] | None]()
     for slot in range(jobs):
         slots.put(slot)
 
-    def work(unit: Unit) -> None:
+    def work(unit: EvaluationJob) -> None:
         slot = slots.get()
         try:
             if not shutdown.requested() and time.monotonic() < deadline:
@@ -89,13 +89,13 @@ def run_units(
 
 
 def _run(
-    unit: Unit,
+    unit: EvaluationJob,
     words: Sequence[str],
     log: Path,
     environment: dict[str, str],
     deadline: float,
     shutdown: Shutdown,
-) -> Outcome:
+) -> ProcessResult:
     """Run a unit to its end, or to that of its time, and print its last line now and then."""
     started = printed = time.monotonic()
     environment = environment | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"}
@@ -115,7 +115,7 @@ def _run(
                 said = line
                 print(f"  {unit.name}: {line}", flush=True)
     at_deadline = over and process.returncode != 0 and not shutdown.requested()
-    return Outcome(process.returncode, time.monotonic() - started, failure_line(log), at_deadline)
+    return ProcessResult(process.returncode, time.monotonic() - started, failure_line(log), at_deadline)
 
 
 def _share(jobs: int, slot: int, gpus: Sequence[str]) -> dict[str, str]:

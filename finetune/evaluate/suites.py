@@ -61,7 +61,7 @@ _FILES: dict[str, Callable[[str, Path], Sequence[Path]]] = {
 
 
 @dataclass(frozen=True)
-class Unit:
+class EvaluationJob:
     """A command with its tasks."""
 
     evaluation: str
@@ -118,16 +118,16 @@ class Unit:
         return f"{absent[0]}{NOT_THERE}" if absent else ""
 
 
-def _units(evaluation: str, tasks: Sequence[str]) -> tuple[Unit, ...]:
-    return tuple(Unit(evaluation, (task,)) for task in tasks)
+def _units(evaluation: str, tasks: Sequence[str]) -> tuple[EvaluationJob, ...]:
+    return tuple(EvaluationJob(evaluation, (task,)) for task in tasks)
 
 
-STS = Unit("sts", sts.SEVEN_TASKS, "STS12-16, STS-B, SICK-R")
-SUITES: dict[str, tuple[Unit, ...]] = {
+STS = EvaluationJob("sts", sts.SEVEN_TASKS, "STS12-16, STS-B, SICK-R")
+SUITES: dict[str, tuple[EvaluationJob, ...]] = {
     "quick": (
-        Unit("sts", ("STS-B-dev", "SICK-R-dev", "STS-B", "SICK-R"), "STS-B, SICK-R"),
-        Unit("senteval", ("TREC",)),
-        Unit("intents", ("SNIPS",)),
+        EvaluationJob("sts", ("STS-B-dev", "SICK-R-dev", "STS-B", "SICK-R"), "STS-B, SICK-R"),
+        EvaluationJob("senteval", ("TREC",)),
+        EvaluationJob("intents", ("SNIPS",)),
     ),
     "sts": (STS,),
     "senteval": (STS, *_units("senteval", ("TREC", "MRPC", "CR", "MPQA", "MR", "SUBJ", "SST2"))),
@@ -136,10 +136,10 @@ SUITES: dict[str, tuple[Unit, ...]] = {
     "nanobeir": _units("nanobeir", nanobeir.THIRTEEN),
     "cola_probe": _units("cola_probe", ("CoLA",)),
     "nli_distance": _units("nli_distance", ("SNLI", "MNLI", "ANLI", "triplets")),
-    "zh_sts": (Unit("zh_sts", tuple(zh_sts.TASKS)),),
+    "zh_sts": (EvaluationJob("zh_sts", tuple(zh_sts.TASKS)),),
     "geometry": _units("geometry", tuple(_GEOMETRY)),
     "glue": _units("glue", ("CoLA", "STS-B", "RTE", "MRPC", "SST-2", "QNLI", "QQP", "MNLI")),
-    "anli": (Unit("anli", anli.ROUNDS),),
+    "anli": (EvaluationJob("anli", anli.ROUNDS),),
 }
 MTEB = "mteb-eng"
 """A suite, too; its units are the library's tasks."""
@@ -149,7 +149,7 @@ SUITES["all"] = tuple(
 """English: figures of Chinese say nothing of a model whose tokenizer does not know it."""
 
 
-def suite_named(name: str) -> tuple[Unit, ...]:
+def suite_named(name: str) -> tuple[EvaluationJob, ...]:
     """Return the units of a suite; `all` has MTEB's where its library is installed."""
     suite = known_name(name, (*SUITES, MTEB), "suite")
     units = SUITES.get(suite, ())
@@ -159,7 +159,7 @@ def suite_named(name: str) -> tuple[Unit, ...]:
     return (*units, *_units("mteb_english", [task.metadata.name for task in shortest_first]))
 
 
-def with_own_sets(units: Sequence[Unit], root: Path) -> tuple[Unit, ...]:
+def with_own_sets(units: Sequence[EvaluationJob], root: Path) -> tuple[EvaluationJob, ...]:
     """Return units and, behind those of NanoBEIR's thirteen, one for each other set beside these."""
     ends = [number for number, unit in enumerate(units, 1) if unit.evaluation == "nanobeir"]
     if not ends or not (root / nanobeir.FOLDER).is_dir():
@@ -168,7 +168,7 @@ def with_own_sets(units: Sequence[Unit], root: Path) -> tuple[Unit, ...]:
     return (*units[: ends[-1]], *own, *units[ends[-1] :])
 
 
-def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple[Unit, ...]:
+def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:
     """Return units of these tasks alone, in their order; all, where no task is named.
 
     A command that takes no tasks does all of its own.
@@ -186,7 +186,9 @@ def with_tasks(units: Sequence[Unit], tasks: Sequence[str], suite: str) -> tuple
     return tuple(chosen)
 
 
-def reasons_to_skip(units: Sequence[Unit], root: Path, source: ModelSource) -> dict[Unit, str]:
+def reasons_to_skip(
+    units: Sequence[EvaluationJob], root: Path, source: ModelSource
+) -> dict[EvaluationJob, str]:
     """Return those of the units that cannot be done, with the reason: no data, or no such model."""
     is_encoder = not names_function(source.location) and kind_of(source.location) != "sentence-transformers"
     trains = "it trains the weights, and takes a run, an export or a Hugging Face folder"
@@ -197,12 +199,12 @@ def reasons_to_skip(units: Sequence[Unit], root: Path, source: ModelSource) -> d
     return {unit: reason for unit, reason in reasons.items() if reason}
 
 
-def skipped_lines(reasons: dict[Unit, str]) -> list[str]:
+def skipped_lines(reasons: dict[EvaluationJob, str]) -> list[str]:
     """Return a line for each evaluation with units that are left out, with the first one's reason.
 
     Units whose data are not there at all have a line apart from others.
     """
-    groups: dict[tuple[str, bool], list[Unit]] = {}
+    groups: dict[tuple[str, bool], list[EvaluationJob]] = {}
     for unit, reason in reasons.items():
         groups.setdefault((unit.evaluation, reason.endswith(NOT_THERE)), []).append(unit)
     lines = []

@@ -28,7 +28,7 @@ _NAME = 31
 
 
 @dataclass(frozen=True)
-class Words:
+class WordWeights:
     """A sentence's words and the share of the attention that each gets: float64[W], 1 in sum."""
 
     words: list[str]
@@ -58,7 +58,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return 100 * (rankdata(values) - 0.5) / len(values)
 
 
-def words_of(model: EmbeddingModel, sentences: list[str]) -> list[Words]:
+def words_of(model: EmbeddingModel, sentences: list[str]) -> list[WordWeights]:
     """Return the attention that each word of the sentences gets.
 
     Raises:
@@ -84,7 +84,7 @@ def words_of(model: EmbeddingModel, sentences: list[str]) -> list[Words]:
         numbers = [encoded.word_ids(0)[token] for token in tokens]
         weights = np.bincount(numbers, of_tokens[tokens])
         spans = [encoded.word_to_chars(0, word) for word in range(len(weights))]
-        found.append(Words([sentence[start:end] for start, end in spans], weights / weights.sum()))
+        found.append(WordWeights([sentence[start:end] for start, end in spans], weights / weights.sum()))
     return found
 
 
@@ -106,7 +106,7 @@ def cases(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[F
     distinct = list(dict.fromkeys([*pairs.first, *pairs.second]))
     index = {sentence: number for number, sentence in enumerate(distinct)}
     shown = [side for number in numbers for side in (pairs.first[number], pairs.second[number])]
-    of_models: list[tuple[str, np.ndarray, list[Words]]] = []
+    of_models: list[tuple[str, np.ndarray, list[WordWeights]]] = []
     for name, run in runs:
         model = open_model(run["model"], run["pooling"])
         (similarities,) = task_cosines([pairs], model.encode(distinct), index)
@@ -126,7 +126,7 @@ def cases(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[F
     return _heat_map(shown, of_models), "\n".join(text) + "\n"
 
 
-def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[Words]]]) -> Figure:
+def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[WordWeights]]]) -> Figure:
     count = len(sentences) * len(of_models)
     figure, (axis,) = new_panels(1)
     figure.set_size_inches(_WIDTH, 0.26 * count + 0.3)

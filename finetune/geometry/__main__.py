@@ -16,7 +16,7 @@ from pathlib import Path
 from finetune.encoders.models import open_model
 from finetune.files import known_name
 from finetune.flags import Pooling
-from finetune.geometry.options import Options
+from finetune.geometry.options import GeometryOptions
 from finetune.results import folder_for, folder_name, table, write
 from pretrain.common import cli
 
@@ -25,7 +25,7 @@ MEASURES = (*USUAL, "isomorphism")
 
 
 def geometry(
-    *models: str, measure: cli.Names = (), pooling: Pooling = "", out: str = "", options: Options
+    *models: str, measure: cli.Names = (), pooling: Pooling = "", out: str = "", options: GeometryOptions
 ) -> None:
     """Measure the geometry of encoders' sentence vectors.
 

@@ -56,7 +56,7 @@ _WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[-'’][^\W{_HAN}]+)*")
 
 
 @dataclass(frozen=True)
-class View:
+class AugmentedView:
     """One augmentation of N sentences.
 
     rows: Ragged of N, their tokens. changed: bool[N], where the tokens are others, or, of an augmentation of
@@ -131,7 +131,7 @@ class AugmentedSentences:
         """Of the originals: float32[N, d]."""
         return self.embed(self.originals, self.sentences)
 
-    def view(self, specification: str) -> View:
+    def view(self, specification: str) -> AugmentedView:
         """Augment the sentences, with the keys of training with this seed in epoch 0; embed what changes.
 
         Raises:
@@ -149,7 +149,7 @@ class AugmentedSentences:
         rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
         return self._view(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
 
-    def view_of_texts(self, name: str, texts: dict[int, str]) -> View:
+    def view_of_texts(self, name: str, texts: dict[int, str]) -> AugmentedView:
         """Return a view in which some sentences have new texts: sentence number -> text.
 
         One that differs in white space and forms of quotes alone is not changed.
@@ -165,8 +165,8 @@ class AugmentedSentences:
             rows, changed[which] = Ragged.concatenate([rows, made]).take(order), True
         return self._view(name, rows, changed, texts)
 
-    def _view(self, name: str, rows: Ragged, changed: np.ndarray, texts: dict[int, str]) -> View:
-        view = View(name, rows, changed, texts, self.vectors.copy())
+    def _view(self, name: str, rows: Ragged, changed: np.ndarray, texts: dict[int, str]) -> AugmentedView:
+        view = AugmentedView(name, rows, changed, texts, self.vectors.copy())
         which = np.flatnonzero(changed)
         if len(which):
             written = [] if self.encoder is not None else [self.text_of(view, n) for n in which.tolist()]
@@ -177,11 +177,11 @@ class AugmentedSentences:
         """Return a row of tokens as text, without [CLS] and [SEP]."""
         return self.tokenizer.decode(row[1:-1].tolist()).strip()
 
-    def text_of(self, view: View, number: int) -> str:
+    def text_of(self, view: AugmentedView, number: int) -> str:
         """Return a sentence as an augmentation wrote it: its text, or else its tokens decoded."""
         return view.texts[number] if number in view.texts else self.text(view.rows[number])
 
-    def pair(self, view: View, number: int) -> tuple[str, str]:
+    def pair(self, view: AugmentedView, number: int) -> tuple[str, str]:
         """Return a sentence before and after, without special tokens where tokens were changed."""
         if number in view.texts:
             return self.sentences[number], view.texts[number]
@@ -260,7 +260,7 @@ def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
     return found
 
 
-def compare(sentences: AugmentedSentences, view: View) -> dict[str, float]:
+def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, float]:
     """Compare one augmentation with the originals, over the sentences that it changes.
 
     changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); jaccard, of their words;
@@ -289,7 +289,9 @@ def compare(sentences: AugmentedSentences, view: View) -> dict[str, float]:
     return figures
 
 
-def views(sentences: AugmentedSentences, specifications: Sequence[str], required: bool) -> Iterator[View]:
+def views(
+    sentences: AugmentedSentences, specifications: Sequence[str], required: bool
+) -> Iterator[AugmentedView]:
     """Yield all views; one that this tokenizer or machine cannot have is an error if `required`, else a note.
 
     Raises:
@@ -305,7 +307,7 @@ def views(sentences: AugmentedSentences, specifications: Sequence[str], required
             sentences.notes.append(f"without {specification}: {error}")
 
 
-def samples(sentences: AugmentedSentences, made: Sequence[View]) -> str:
+def samples(sentences: AugmentedSentences, made: Sequence[AugmentedView]) -> str:
     """Return the first sentences that each augmentation changes, before and after, as Markdown."""
     parts = []
     for view in made:

@@ -7,7 +7,7 @@ from finetune.flags import EvalData
 from pretrain.common import cli
 
 
-class Options(BaseModel, frozen=True):
+class GeometryOptions(BaseModel, frozen=True):
     """What is measured, and on which data."""
 
     eval_data: EvalData = ""

@@ -18,13 +18,13 @@ from finetune.files import csv_columns, data_root, find, read_sentences, spaced
 from finetune.geometry import measures, plots
 from finetune.geometry.augmentations import (
     AugmentedSentences,
-    View,
+    AugmentedView,
     compare,
     default_specifications,
     samples,
     views,
 )
-from finetune.geometry.options import Options
+from finetune.geometry.options import GeometryOptions
 from finetune.intents import sets as intents
 from finetune.results import Evaluation, TaskResult
 from finetune.sts.tasks import StsFiles
@@ -53,7 +53,9 @@ PROTOCOL = (
 Triplets = list[tuple[str, str, str]]
 
 
-def read_inputs(options: Options, wanted: Sequence[str], required: bool) -> tuple[dict[str, Any], list[str]]:
+def read_inputs(
+    options: GeometryOptions, wanted: Sequence[str], required: bool
+) -> tuple[dict[str, Any], list[str]]:
     """Read (data by measure, notes on what is missing).
 
     Before any model: a damaged file should not cost the loading.
@@ -74,7 +76,7 @@ def read_inputs(options: Options, wanted: Sequence[str], required: bool) -> tupl
 
 
 def measure_model(
-    model: EmbeddingModel, inputs: Mapping[str, Any], options: Options, folder: Path
+    model: EmbeddingModel, inputs: Mapping[str, Any], options: GeometryOptions, folder: Path
 ) -> Evaluation:
     """Take all measures that `inputs` has data for; write figures below `folder`."""
     started = time.perf_counter()
@@ -96,7 +98,7 @@ def measure_model(
 # -- alignment, uniformity, isotropy -----------------------------------
 
 
-def read_sts(options: Options) -> list:
+def read_sts(options: GeometryOptions) -> list:
     files = StsFiles(data_root(options.eval_data))
     return [*files.load("STS-B"), *files.load("STS-B-dev")]
 
@@ -128,7 +130,7 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
 # -- neighbourhoods ----------------------------------------------------
 
 
-def read_neighbourhoods(options: Options) -> dict[str, tuple[list[str], list[str]]]:
+def read_neighbourhoods(options: GeometryOptions) -> dict[str, tuple[list[str], list[str]]]:
     names = [name.upper() if name.upper() in intents.SETS else name for name in options.neighbours]
     return {name: _read_labelled(name, options.eval_data) for name in names}
 
@@ -177,7 +179,7 @@ def measure_neighbourhoods(
 # -- premises, entailments, contradictions -----------------------------
 
 
-def read_nli(options: Options) -> tuple[Triplets, str]:
+def read_nli(options: GeometryOptions) -> tuple[Triplets, str]:
     """Read (premise, entailed, contradicting), at most `NLI_SAMPLE` of them, and the file's name."""
     file = nli_distance.triplets_file(options.eval_data)
     rows = nli_distance.read_triplets(file)
@@ -211,7 +213,7 @@ def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: E
     )
 
 
-def read_isomorphism(options: Options) -> dict[str, tuple[Triplets, str]]:
+def read_isomorphism(options: GeometryOptions) -> dict[str, tuple[Triplets, str]]:
     """Return set -> (so many triplets, taken evenly; where they are from).
 
     The paper does not say how many it took.
@@ -255,7 +257,7 @@ def measure_isomorphism(
 # -- augmentations -----------------------------------------------------
 
 
-def read_augmentation(options: Options) -> tuple[list[str], str, list | None]:
+def read_augmentation(options: GeometryOptions) -> tuple[list[str], str, list | None]:
     """Return sentences, where they are from, and their parses where an augmentation reads them."""
     if options.text_file:
         source = Path(options.text_file).name
@@ -273,7 +275,7 @@ def read_augmentation(options: Options) -> tuple[list[str], str, list | None]:
 def measure_augmentations(
     model: EmbeddingModel,
     data: tuple[list[str], str, list | None],
-    options: Options,
+    options: GeometryOptions,
     evaluation: Evaluation,
     where: Path,
 ) -> None:
@@ -306,7 +308,7 @@ def measure_augmentations(
         evaluation.tasks["projection"] = project(augmented, made, options.seed)
 
 
-def project(augmented: AugmentedSentences, made: Sequence[View], seed: int) -> TaskResult:
+def project(augmented: AugmentedSentences, made: Sequence[AugmentedView], seed: int) -> TaskResult:
     """Project a sample of originals and all their views by PCA and t-SNE (scikit-learn).
 
     The headline is PCA's share of variance (%).
@@ -333,7 +335,9 @@ def project(augmented: AugmentedSentences, made: Sequence[View], seed: int) -> T
     return TaskResult("pca_variance", share, {"pca_variance": share}, details=details)
 
 
-MEASURES: dict[str, tuple[Callable[[Options], Any], Callable[[EmbeddingModel, Any, Evaluation], None]]] = {
+MEASURES: dict[
+    str, tuple[Callable[[GeometryOptions], Any], Callable[[EmbeddingModel, Any, Evaluation], None]]
+] = {
     "sts": (read_sts, measure_sts),
     "neighbourhood": (read_neighbourhoods, measure_neighbourhoods),
     "nli": (read_nli, measure_nli),

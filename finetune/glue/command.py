@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel, Field
 
 from finetune.flags import Encoder, EvalData, Out
-from finetune.glue.runs import EPOCHS, MAX_LENGTH, SEEDS, Options, Run, choose
+from finetune.glue.runs import EPOCHS, MAX_LENGTH, SEEDS, GlueOptions, GlueRun, choose
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.tuning.labelled import open_source
 from finetune.tuning.recipe import Interrupted, until_stopped
-from finetune.tuning.tasks import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
+from finetune.tuning.tasks import TABLE_1, TASKS, GlueData, load, prediction_lines, task_named
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
@@ -39,7 +39,7 @@ from pretrain.common.shutdown import EXIT_CODES, Shutdown
 if TYPE_CHECKING:
     from finetune.glue.store import RunStore
 
-Beside = Callable[[Sequence[Run]], AbstractContextManager[object]]
+Beside = Callable[[Sequence[GlueRun]], AbstractContextManager[object]]
 """Unfinished runs -> a context in which other processes compute them, too."""
 
 
@@ -57,19 +57,21 @@ class GlueFlags(BaseModel):
     )
 
 
-def glue(model: Encoder, *, flags: GlueFlags, options: Options) -> int:
+def glue(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
     """Fine-tune an encoder on GLUE by RoBERTa's recipe; once stopped, the same command continues."""
     return _report(_open(model, flags, options), compute=True)
 
 
-def plan(model: Encoder, *, flags: GlueFlags, options: Options) -> int:
+def plan(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
     """List the runs: number, task, seed, rate, batch, "done" or "to do", and the run it starts from."""
     work = _open(model, flags, options)
     _print_plan(work.store, work.runs)
     return 0
 
 
-def train(model: Encoder, *, run_numbers: tuple[int, ...] = (), flags: GlueFlags, options: Options) -> int:
+def train(
+    model: Encoder, *, run_numbers: tuple[int, ...] = (), flags: GlueFlags, options: GlueOptions
+) -> int:
     """Do runs and report nothing.
 
     Args:
@@ -83,21 +85,21 @@ def train(model: Encoder, *, run_numbers: tuple[int, ...] = (), flags: GlueFlags
     return until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs, work.beside))
 
 
-def gather(model: Encoder, *, flags: GlueFlags, options: Options) -> int:
+def gather(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
     """Report on the runs that are done; do none."""
     return _report(_open(model, flags, options), compute=False)
 
 
-class _Work(NamedTuple):
+class _GlueEvaluation(NamedTuple):
     store: RunStore
-    runs: list[Run]
+    runs: list[GlueRun]
     tasks: list[str]
     notes: list[str]
     folder: Path
     beside: Beside
 
 
-def _open(model: str, flags: GlueFlags, options: Options) -> _Work:
+def _open(model: str, flags: GlueFlags, options: GlueOptions) -> _GlueEvaluation:
     """Read the data and the model, and find what is done; every mistake is found here."""
     from finetune.glue.side_by_side import choose_processes, others_beside
     from finetune.glue.store import RunStore
@@ -113,16 +115,16 @@ def _open(model: str, flags: GlueFlags, options: Options) -> _Work:
     store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
     runs = options.runs(list(found))
 
-    def beside(chosen: Sequence[Run]) -> AbstractContextManager[None]:
+    def beside(chosen: Sequence[GlueRun]) -> AbstractContextManager[None]:
         left = [runs.index(run) for run in store.unfinished(runs) if run in chosen]
         parameters = sum(part.numel() for part in source.encoder.parameters())
         processes = choose_processes(len(left), parameters)
         return others_beside(processes, _help, os.getpid(), model, flags, options, left)
 
-    return _Work(store, runs, list(found), notes, folder, beside)
+    return _GlueEvaluation(store, runs, list(found), notes, folder, beside)
 
 
-def _help(parent: int, model: str, flags: GlueFlags, options: Options, numbers: Sequence[int]) -> None:
+def _help(parent: int, model: str, flags: GlueFlags, options: GlueOptions, numbers: Sequence[int]) -> None:
     """Do runs of these numbers in a process of its own, as long as the parent lives."""
     die_with(parent)
     work = _open(model, flags, options)
@@ -130,7 +132,7 @@ def _help(parent: int, model: str, flags: GlueFlags, options: Options, numbers: 
         _take(work.store, work.runs, [work.runs[number] for number in numbers])
 
 
-def _report(work: _Work, compute: bool) -> int:
+def _report(work: _GlueEvaluation, compute: bool) -> int:
     """Do the runs that are left, if asked, then summarise all."""
 
     def summarised() -> None:
@@ -147,10 +149,10 @@ def _report(work: _Work, compute: bool) -> int:
     return until_stopped(summarised)
 
 
-def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, TaskData], list[str]]:
+def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, GlueData], list[str]]:
     """Return the tasks' data, and notes on tasks left out: not named, and not there."""
     named = [task_named(name).name for name in names]
-    found: dict[str, TaskData] = {}
+    found: dict[str, GlueData] = {}
     notes: list[str] = []
     for name in dict.fromkeys(named or TASKS):
         task = load(name, _fetched(name) if data == "hub" else data)
@@ -183,7 +185,7 @@ def _fetched(name: str) -> str:
     return str(root)
 
 
-def _print_plan(store: RunStore, runs: list[Run]) -> None:
+def _print_plan(store: RunStore, runs: list[GlueRun]) -> None:
     left = set(store.unfinished(runs))
     for number, entry in enumerate(runs):
         start = store.options.start(entry)
@@ -191,14 +193,16 @@ def _print_plan(store: RunStore, runs: list[Run]) -> None:
         print(f"{number}\t{entry.task}\t{entry.seed}\t{entry.lr:g}\t{entry.batch_size}\t{state}\t{after}")
 
 
-def _compute(store: RunStore, runs: list[Run], chosen: list[Run], beside: Beside = nullcontext) -> None:
+def _compute(
+    store: RunStore, runs: list[GlueRun], chosen: list[GlueRun], beside: Beside = nullcontext
+) -> None:
     """Compute those of `chosen` that are unfinished, with other processes beside this one."""
     with beside(chosen):
         _take(store, runs, chosen)
     _take(store, runs, chosen, claimed_too=True)  # what a process has left behind that failed: it fails here
 
 
-def _take(store: RunStore, runs: list[Run], chosen: Sequence[Run], claimed_too: bool = False) -> None:
+def _take(store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun], claimed_too: bool = False) -> None:
     """Compute those of `chosen` that are unfinished when it is their turn.
 
     claimed_too: also those that another process computes, which is an error then; else they are left out.
@@ -217,7 +221,7 @@ def _take(store: RunStore, runs: list[Run], chosen: Sequence[Run], claimed_too: 
                 raise
 
 
-def compute_all(store: RunStore, runs: list[Run], beside: Beside = nullcontext) -> None:
+def compute_all(store: RunStore, runs: list[GlueRun], beside: Beside = nullcontext) -> None:
     """Compute all figures, then what else is asked: predictions are those of the run with the best figure."""
     _compute(store, runs, [entry for entry in runs if store.result(entry) is None], beside)
     while left := store.unfinished(runs):
@@ -228,8 +232,8 @@ def compute_all(store: RunStore, runs: list[Run], beside: Beside = nullcontext) 
 
 
 def summarise(
-    store: RunStore, runs: list[Run], tasks: list[str], notes: list[str]
-) -> tuple[Evaluation, dict[str, Run]]:
+    store: RunStore, runs: list[GlueRun], tasks: list[str], notes: list[str]
+) -> tuple[Evaluation, dict[str, GlueRun]]:
     """Return the evaluation from the runs that are there, and each task's best run at the chosen setting."""
     options = store.options
     protocol = "RoBERTa's grid" if options.sweep else "RoBERTa's recipe"
@@ -240,7 +244,7 @@ def summarise(
     for note in notes:
         result.incomplete(note)
     _say_what_differs(result, options)
-    chosen: dict[str, Run] = {}
+    chosen: dict[str, GlueRun] = {}
     for task in [name for name in TASKS if name in tasks and name != "AX"]:
         for note in store.data[task].notes:
             result.incomplete(note)
@@ -277,7 +281,7 @@ def add_average(result: Evaluation) -> None:
         result.add("average of 8", "mean", {"mean": mean})
 
 
-def _say_what_differs(result: Evaluation, options: Options) -> None:
+def _say_what_differs(result: Evaluation, options: GlueOptions) -> None:
     if options.seeds < SEEDS:
         result.incomplete(f"median of {options.seeds} seeds; published figures are of {SEEDS}")
     if options.epochs != EPOCHS:
@@ -289,7 +293,9 @@ def _say_what_differs(result: Evaluation, options: Options) -> None:
         result.incomplete(f"{' and '.join(own)} in place of the recipe's")
 
 
-def _task_result(task: str, done: Mapping[Run, dict[str, Any]], store: RunStore) -> tuple[TaskResult, Run]:
+def _task_result(
+    task: str, done: Mapping[GlueRun, dict[str, Any]], store: RunStore
+) -> tuple[TaskResult, GlueRun]:
     medians, reported, winner = choose(done)
     of_seeds = {entry: done[entry] for entry in reported}
     setting = winner.lr, winner.batch_size
@@ -309,7 +315,7 @@ def _task_result(task: str, done: Mapping[Run, dict[str, Any]], store: RunStore)
     return found, winner
 
 
-def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> None:
+def _add_diagnostic(result: Evaluation, store: RunStore, mnli: GlueRun | None) -> None:
     """Add AX's figure: that of the runs of MNLI at the chosen setting, where the labels are at hand."""
     if mnli is None:
         return
@@ -332,7 +338,9 @@ def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> No
     result.add("AX", "matthews", {"matthews": median}, sample_std(values))
 
 
-def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, result: Evaluation) -> None:
+def write_predictions(
+    store: RunStore, chosen: Mapping[str, GlueRun], folder: Path, result: Evaluation
+) -> None:
     """Write the leaderboard's files of the chosen runs; what is missing becomes a note of `result`."""
     make_folder(folder)
     for task, entry in chosen.items():

@@ -36,7 +36,7 @@ MNLI_STARTS = ("RTE", "MRPC", "STS-B")
 
 
 @dataclass(frozen=True)
-class Run:
+class GlueRun:
     """One fine-tuning: a task, a seed, and the hyper-parameters that a sweep varies."""
 
     task: str
@@ -50,7 +50,7 @@ class Run:
         return f"{self.task} seed {self.seed}, lr {self.lr:g}, batch {self.batch_size}"
 
 
-class Options(TrainingOptions, frozen=True):
+class GlueOptions(TrainingOptions, frozen=True):
     """What all runs of an evaluation have in common, as flags."""
 
     seeds: cli.Count = Field(
@@ -73,7 +73,7 @@ class Options(TrainingOptions, frozen=True):
     )
     epochs: cli.Count = Field(EPOCHS, description="fewer, for a quick trial; the result is marked incomplete")
 
-    def runs(self, tasks: Sequence[str]) -> list[Run]:
+    def runs(self, tasks: Sequence[str]) -> list[GlueRun]:
         """Return all runs, by task (MNLI first if others start from it), then setting, then seed."""
         ordered = sorted(tasks, key=lambda task: not (self.mnli_init and task == "MNLI"))
         runs = []
@@ -81,18 +81,20 @@ class Options(TrainingOptions, frozen=True):
             if task == "AX":
                 continue
             settings = [(*pair, GRID_WARMUP) for pair in GRID] if self.sweep else [self._recipe(task)]
-            runs += [Run(task, seed, *setting) for setting in settings for seed in range(1, self.seeds + 1)]
+            runs += [
+                GlueRun(task, seed, *setting) for setting in settings for seed in range(1, self.seeds + 1)
+            ]
         return runs
 
-    def mnli_run(self, seed: int) -> Run:
+    def mnli_run(self, seed: int) -> GlueRun:
         """Return the run of MNLI whose model is kept.
 
         In a sweep it is one of the grid's, that of the recipe's rate and batch.
         """
         lr, batch, warmup = self._recipe("MNLI")
-        return Run("MNLI", seed, lr, batch, GRID_WARMUP if self.sweep else warmup)
+        return GlueRun("MNLI", seed, lr, batch, GRID_WARMUP if self.sweep else warmup)
 
-    def start(self, run: Run) -> Run | None:
+    def start(self, run: GlueRun) -> GlueRun | None:
         """Return the run of MNLI, of the same seed, whose model a run starts from; None: the source's."""
         return self.mnli_run(run.seed) if self.mnli_init and run.task in MNLI_STARTS else None
 
@@ -101,14 +103,16 @@ class Options(TrainingOptions, frozen=True):
         return self.lr or lr, self.batch_size or batch, warmup
 
 
-def choose(done: Mapping[Run, dict[str, Any]]) -> tuple[dict[tuple[float, int], float], list[Run], Run]:
+def choose(
+    done: Mapping[GlueRun, dict[str, Any]],
+) -> tuple[dict[tuple[float, int], float], list[GlueRun], GlueRun]:
     """Choose what a task reports, from its runs that are done and their results.
 
     Returns:
         (median over the seeds by (lr, batch), the runs of the setting with the best median, the best of these
         runs).
     """
-    by_setting: dict[tuple[float, int], list[Run]] = {}
+    by_setting: dict[tuple[float, int], list[GlueRun]] = {}
     for entry in done:
         by_setting.setdefault((entry.lr, entry.batch_size), []).append(entry)
     medians = {

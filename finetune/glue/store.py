@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from finetune.answers import Answers, examples_digest, from_text
-from finetune.glue.runs import MAX_LENGTH, Options, Run, choose
+from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, choose
 from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, choose_precision, logits_of
 from finetune.tuning.finetuning import Execution, FineTuning
-from finetune.tuning.labelled import Encoded, Source, encode_examples
+from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
 from finetune.tuning.metrics import scores_of
 from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.run_files import read_result, read_tensors, settings_digest, write_tensors
-from finetune.tuning.tasks import TASKS, Examples, TaskData
+from finetune.tuning.tasks import TASKS, GlueData, LabelledExamples
 from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
 
@@ -35,8 +35,8 @@ class RunStore:
     A result's file name ends in a digest of everything that it depends on (model, data, hyper-parameters):
     nothing that was computed under other circumstances is taken for it, and whatever is there need not be
     computed again. Beside it lie, where they were asked for, test predictions and AX's scores, each with a
-    digest of the rows that it answers; and the models of `Options.mnli_run`, so that AX, predictions or other
-    tasks' starts can be asked for later without repeating MNLI.
+    digest of the rows that it answers; and the models of `GlueOptions.mnli_run`, so that AX, predictions or
+    other tasks' starts can be asked for later without repeating MNLI.
 
     Args:
         stop_code: see FineTuning.
@@ -44,9 +44,9 @@ class RunStore:
 
     def __init__(
         self,
-        source: Source,
-        data: dict[str, TaskData],
-        options: Options,
+        source: PretrainedEncoder,
+        data: dict[str, GlueData],
+        options: GlueOptions,
         folder: Path,
         stop_code: Callable[[], int] = lambda: 0,
     ):
@@ -56,11 +56,11 @@ class RunStore:
         self._digests: dict[tuple[str, str], str] = {}
         self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
 
-    def result(self, run: Run) -> dict[str, Any] | None:
+    def result(self, run: GlueRun) -> dict[str, Any] | None:
         """Return the figures on file for a run; None: not computed yet."""
         return read_result(self._path(run, ".json"))
 
-    def answers(self, task: str, runs: Sequence[Run]) -> Answers | None:
+    def answers(self, task: str, runs: Sequence[GlueRun]) -> Answers | None:
         """Return what runs answered to a task's dev sets; None: one is of a version that did not keep it."""
         texts = [(self.result(run) or {}).get("answers") for run in runs]
         dev = [split for split in TASKS[task].dev_splits() if split in self.data[task].splits]
@@ -73,7 +73,7 @@ class RunStore:
         sizes = tuple(map(len, rows)) if len(rows) > 1 else ()
         return Answers.of(given, gold, TASKS[task].metrics, data, over="median", parts=sizes)
 
-    def predictions(self, run: Run) -> dict[str, np.ndarray] | None:
+    def predictions(self, run: GlueRun) -> dict[str, np.ndarray] | None:
         """Return test logits float32[N, C] by "TASK/split"; None: not on file, or of other test rows."""
         wanted = self._test_sets(run.task)
         path = self._path(run, ".predictions")
@@ -84,12 +84,12 @@ class RunStore:
             return None
         return {name: found[name]["logits"].numpy() for name in wanted}
 
-    def diagnostic(self, run: Run) -> dict[str, float] | None:
+    def diagnostic(self, run: GlueRun) -> dict[str, float] | None:
         """Return a run of MNLI's scores on AX; None: not on file, or of other rows than are there now."""
         found = read_result(self._path(run, ".ax.json"))
         return found["scores"] if found is not None and found["rows"] == self._digest("AX", "dev") else None
 
-    def unfinished(self, runs: Sequence[Run]) -> list[Run]:
+    def unfinished(self, runs: Sequence[GlueRun]) -> list[GlueRun]:
         """Return those of `runs` that still have to be computed for what the options ask for.
 
         runs: all that an evaluation has.
@@ -115,7 +115,7 @@ class RunStore:
         return [run for run in runs if run in left]
 
     @contextmanager
-    def claimed(self, run: Run, wait: float = 0.0) -> Iterator[None]:
+    def claimed(self, run: GlueRun, wait: float = 0.0) -> Iterator[None]:
         """Hold a run, so that no other process computes it.
 
         wait: seconds to wait for a process that holds it.
@@ -127,7 +127,7 @@ class RunStore:
         with folder_lock(self.folder, wait, self._path(run, "").name):
             yield
 
-    def compute(self, run: Run, heading: str) -> None:
+    def compute(self, run: GlueRun, heading: str) -> None:
         """Fine-tune, or continue where a killed process was, and write the results.
 
         A run whose figures and model are on file only answers what is asked beside the figures.
@@ -162,7 +162,7 @@ class RunStore:
         remove_file(self._path(run, ".checkpoint"))
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
 
-    def _train(self, run: Run) -> tuple[Classifier, dict[str, Any]]:
+    def _train(self, run: GlueRun) -> tuple[Classifier, dict[str, Any]]:
         """Return (the model at its best epoch if anything is asked of it, the run's figures to write)."""
         sets, options = self._sets(run.task), self.options
         dev = [split for split in TASKS[run.task].dev_splits() if split in sets]
@@ -197,7 +197,7 @@ class RunStore:
             "cut": {split: encoded.cut for split, encoded in sets.items() if encoded.cut},
         }
 
-    def _kept_model(self, run: Run) -> Classifier | None:
+    def _kept_model(self, run: GlueRun) -> Classifier | None:
         """Return the model of a run whose figures are on file, if it was kept."""
         path = self._path(run, ".weights")
         if self.result(run) is None or not path.is_file():
@@ -206,7 +206,7 @@ class RunStore:
         model.load_state_dict(read_tensors(path))
         return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
-    def _new_model(self, run: Run) -> Classifier:
+    def _new_model(self, run: GlueRun) -> Classifier:
         """Return the source's encoder under a head that is drawn from the run's seed."""
         outputs = len(TASKS[run.task].labels) or REGRESSION
         return build_classifier(self.source, outputs, Recipe.dropout, run.seed)
@@ -218,11 +218,11 @@ class RunStore:
         """Return whether a task's model has AX to answer, with labels."""
         return task == "MNLI" and "AX" in self.data and "dev" in self.data["AX"].splits
 
-    def _limited(self, data: TaskData) -> TaskData:
+    def _limited(self, data: GlueData) -> GlueData:
         train, most = data.splits.get("train"), self.options.max_train
         if not most or train is None or len(train) <= most:
             return data
-        return TaskData(data.task, data.splits | {"train": train.sample(most)}, data.notes)
+        return GlueData(data.task, data.splits | {"train": train.sample(most)}, data.notes)
 
     def _sets(self, task: str) -> dict[str, Encoded]:
         """Return training and dev sets, tokenised; they are kept until another task is asked for."""
@@ -232,19 +232,19 @@ class RunStore:
             self._encoded = task, encoded
         return self._encoded[1]
 
-    def _test_sets(self, task: str) -> dict[str, Examples]:
+    def _test_sets(self, task: str) -> dict[str, LabelledExamples]:
         names = [task, "AX"] if task == "MNLI" and "AX" in self.data else [task]
         splits = [
             (name, split) for name in names for split in self.data[name].splits if split.startswith("test")
         ]
         return {f"{name}/{split}": self.data[name].splits[split] for name, split in splits}
 
-    def _encode(self, task: str, rows: Examples) -> Encoded:
+    def _encode(self, task: str, rows: LabelledExamples) -> Encoded:
         # fairseq trains STS-B on scores of 0 to 1 (examples/roberta/preprocess_GLUE_tasks.sh).
         targets = rows.targets / 5 if rows.targets is not None and not TASKS[task].labels else rows.targets
         return encode_examples(self.source, rows.first, rows.second, targets, MAX_LENGTH)
 
-    def _initial(self, run: Run) -> dict[str, Tensor] | None:
+    def _initial(self, run: GlueRun) -> dict[str, Tensor] | None:
         """Return the state of the encoder that a run starts from; None: the source's."""
         start = self.options.start(run)
         if start is None:
@@ -263,7 +263,7 @@ class RunStore:
             if name.startswith("encoder.")
         }
 
-    def _settings(self, run: Run) -> dict[str, Any]:
+    def _settings(self, run: GlueRun) -> dict[str, Any]:
         options = self.options
         splits = sorted(split for split in self.data[run.task].splits if not split.startswith("test"))
         settings = asdict(run) | {
@@ -278,7 +278,7 @@ class RunStore:
             settings["start"] = self._settings(start)
         return settings
 
-    def _path(self, run: Run, ending: str) -> Path:
+    def _path(self, run: GlueRun, ending: str) -> Path:
         digest = settings_digest(self._settings(run))
         return self.folder / f"{run.task}-lr{run.lr:g}-batch{run.batch_size}-seed{run.seed}-{digest}{ending}"
 
@@ -289,7 +289,7 @@ class RunStore:
             self._digests[task, split] = examples_digest(rows.first, rows.second, rows.targets)
         return self._digests[task, split]
 
-    def _write(self, run: Run, ending: str, content: dict[str, Any]) -> None:
+    def _write(self, run: GlueRun, ending: str, content: dict[str, Any]) -> None:
         make_folder(self.folder)
         replace_durably(self._path(run, ending), to_json(content))
 

@@ -8,7 +8,7 @@ from finetune.report.sources import Subject, System
 from finetune.results import Evaluation, sample_std
 
 HIGHER, LOWER = "↑", "↓"
-Source = tuple[str, str, str]
+FigureSource = tuple[str, str, str]
 """Where a figure comes from: (evaluation, task, score); score "" means the task's headline."""
 
 
@@ -42,7 +42,7 @@ class Cell:
 
 
 @dataclass
-class Row:
+class TableRow:
     label: str
     cells: list[Cell]
 
@@ -52,7 +52,7 @@ class Block:
     """Rows under a heading; `reference`: published figures, not ours."""
 
     heading: str
-    rows: list[Row]
+    rows: list[TableRow]
     reference: bool = False
 
 
@@ -68,7 +68,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def ours(self) -> list[Row]:
+    def ours(self) -> list[TableRow]:
         return [row for block in self.blocks if not block.reference for row in block.rows]
 
     def note(self, text: str) -> int:
@@ -99,9 +99,9 @@ class MemberFigure:
 def our_rows(
     table: Table,
     views: Sequence[SystemRow],
-    columns: Sequence[Sequence[Source]],
+    columns: Sequence[Sequence[FigureSource]],
     digits: Sequence[int] | None = None,
-) -> list[Row]:
+) -> list[TableRow]:
     """Return the views that have a figure for the table, a cell for each column; notes go to the table.
 
     Args:
@@ -121,7 +121,7 @@ def our_rows(
             for n, of_members in enumerate(zip(*members, strict=True))
         ]
         if any(cell.value is not None for cell in cells):
-            rows.append(Row(view.label, cells))
+            rows.append(TableRow(view.label, cells))
     return rows
 
 
@@ -143,7 +143,7 @@ def evaluations_of(row: SystemRow) -> Iterator[Evaluation]:
                 yield evaluation
 
 
-def _find(member: Subject, pooling: str, sources: Sequence[Source]) -> MemberFigure | None:
+def _find(member: Subject, pooling: str, sources: Sequence[FigureSource]) -> MemberFigure | None:
     """Return the first source's figure that the member has."""
     for name, task, score in sources:
         evaluation = member.evaluations.get((name, pooling))
@@ -180,7 +180,7 @@ def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], di
     return cell
 
 
-def mark_best(rows: Sequence[Row], better: Sequence[str]) -> None:
+def mark_best(rows: Sequence[TableRow], better: Sequence[str]) -> None:
     """Mark the best of ours in every column, ties as printed included, unless all tie."""
     for place, direction in enumerate(better):
         cells = [row.cells[place] for row in rows]

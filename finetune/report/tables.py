@@ -12,10 +12,10 @@ from finetune.report.cells import (
     LOWER,
     Block,
     Cell,
-    Row,
-    Source,
+    FigureSource,
     SystemRow,
     Table,
+    TableRow,
     add_evaluation_notes,
     evaluations_of,
     mark_best,
@@ -46,7 +46,7 @@ AUGMENTATION = (
 )
 
 
-Sources = list[list[Source]]
+Sources = list[list[FigureSource]]
 """Where our figure of each column comes from, in order of preference; none: the mean of other columns."""
 
 
@@ -56,19 +56,19 @@ def _published(entry: dict[str, Any]) -> tuple[Table, Sources]:
         Block(source, [_published_row(line, entry["digits"]) for line in text.splitlines()], reference=True)
         for source, text in entry["figures"].items()
     ]
-    sources = [[_source(text) for text in texts] for texts in entry["columns"].values()]
+    sources = [[_figure_source(text) for text in texts] for texts in entry["columns"].values()]
     return Table(entry["key"], entry["title"], entry["protocol"], list(entry["columns"]), blocks), sources
 
 
-def _source(text: str) -> Source:
+def _figure_source(text: str) -> FigureSource:
     evaluation, task, *score = text.split()
     return evaluation, task, "".join(score)
 
 
-def _published_row(line: str, digits: int) -> Row:
+def _published_row(line: str, digits: int) -> TableRow:
     name, cells = line.split("|")
     parts = [cell.partition("±") for cell in cells.split()]
-    return Row(
+    return TableRow(
         name.strip(),
         [
             Cell(None if figure == "-" else float(figure), float(spread) if spread else None, 0, digits)
@@ -174,7 +174,7 @@ def _augmentation_table(number: int, row: SystemRow) -> Table | None:
     )
     digits = [digits for _, _, digits in AUGMENTATION]
     lines = [
-        Row(name.removeprefix("augmentation/"), one.cells)
+        TableRow(name.removeprefix("augmentation/"), one.cells)
         for name in names
         for one in our_rows(table, [row], [[("geometry", name, s)] for _, s, _ in AUGMENTATION], digits)
     ]
@@ -191,7 +191,7 @@ def cost_table(systems: Sequence[System]) -> Table:
     for system in systems:
         for member in system.members:
             lines.append(
-                Row(
+                TableRow(
                     system.label if len(system.members) == 1 else member.name,
                     [Cell(text=t) for t in _cost(member)],
                 )
@@ -239,7 +239,7 @@ def config_table(systems: Sequence[System]) -> Table | None:
     if len(runs) < 2 or not differing:
         return None
     lines = [
-        Row(key, [Cell(text="" if v is None else str(v)) for v in values])
+        TableRow(key, [Cell(text="" if v is None else str(v)) for v in values])
         for key, values in differing.items()
     ]
     caption = "keys whose values differ; name, folder and seed left out"

@@ -16,7 +16,7 @@ from finetune.results import Evaluation, TaskResult
 from finetune.senteval.classifier import PairFeatures
 from finetune.senteval.protocol import SETTINGS, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
-from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Examples, Split, check_name, load, missing
+from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Split, TaskSplits, check_name, load, missing
 from finetune.sts.scores import StsEvaluator
 from finetune.sts.tasks import OFFICIAL_PAIRS, SEVEN_TASKS
 from finetune.sts.tasks import TASKS as STS_TASKS
@@ -53,17 +53,17 @@ DEV_TASKS = ("STS-B-dev", "SICK-R-dev", *TRANSFER)
 
 
 @dataclass(frozen=True)
-class TaskData:
+class SentEvalData:
     """The data of some tasks, in their order: those of similarity in `sts`, the others in `examples`."""
 
     tasks: list[str]
     sts: StsEvaluator
-    examples: dict[str, Examples]
+    examples: dict[str, TaskSplits]
 
 
-def read_tasks(tasks: Iterable[str], data: str = "") -> TaskData:
+def read_tasks(tasks: Iterable[str], data: str = "") -> SentEvalData:
     """Read the files of tasks of `finetune.sts.tasks.TASKS` and `finetune.senteval.tasks.TASKS`."""
-    read = TaskData(list(dict.fromkeys(tasks)), StsEvaluator(data or None), {})
+    read = SentEvalData(list(dict.fromkeys(tasks)), StsEvaluator(data or None), {})
     for task in read.tasks:
         if task in TASKS:
             read.examples[task] = load(task, data or None)
@@ -74,7 +74,7 @@ def read_tasks(tasks: Iterable[str], data: str = "") -> TaskData:
 
 def evaluate(
     model: EmbeddingModel,
-    data: TaskData,
+    data: SentEvalData,
     protocol: str = "simcse",
     setting: str = "test",
     seed: int = 1111,
@@ -170,7 +170,7 @@ class _Supervised:
     protocol: str
     on_dev: bool
 
-    def evaluate(self, name: str, examples: Examples) -> TaskResult:
+    def evaluate(self, name: str, examples: TaskSplits) -> TaskResult:
         scheme, setting, extra = TASKS[name].scheme, self.setting, dict[str, float]()
         parts = [examples.splits[part] for part in ("all", "train", "dev", "test") if part in examples.splits]
         labels, sizes = np.concatenate([part.labels for part in parts]), tuple(map(len, parts))

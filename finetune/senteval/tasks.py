@@ -39,7 +39,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Examples:
+class TaskSplits:
     """A task's splits ("all", or "train", "test" and perhaps "dev") and its number of classes."""
 
     splits: dict[str, Split]
@@ -47,7 +47,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Task:
+class SentEvalTask:
     """A task: where its files are, how many examples they hold as published, how it is evaluated."""
 
     name: str
@@ -57,10 +57,10 @@ class Task:
     """Below SentEval's data folder (downstream/ left out, probing/ kept)."""
     sizes: dict[str, int]
     """Examples per split as published."""
-    read: Callable[..., Examples]
+    read: Callable[..., TaskSplits]
 
 
-def load(name: str, data: str | Path | None = None) -> Examples:
+def load(name: str, data: str | Path | None = None) -> TaskSplits:
     """Read the examples of a task, sorted as the official code sorts them."""
     task = TASKS[check_name(name)]
     if absent := missing(name, data):
@@ -123,12 +123,12 @@ def _bad(path: Path, number: int, expected: str) -> UserError:
     return UserError(f"{path}, line {number}: expected {expected}; the file is damaged or not SentEval's")
 
 
-def _binary(positive: Path, negative: Path) -> Examples:
+def _binary(positive: Path, negative: Path) -> TaskSplits:
     """Read one sentence a line, one file a class; the class that the official code calls positive first."""
     examples = [
         (line, label) for path, label in ((positive, 1), (negative, 0)) for line in lines(path, "latin-1")
     ]
-    return Examples({"all": _sorted_singles(examples)}, 2)
+    return TaskSplits({"all": _sorted_singles(examples)}, 2)
 
 
 def _reader(
@@ -138,7 +138,7 @@ def _reader(
     pairs: bool = False,
     header: bool = False,
     encoding: str = "utf-8",
-) -> Callable[..., Examples]:
+) -> Callable[..., TaskSplits]:
     """Return a reader of train, perhaps dev, and test, a file each, one example a line.
 
     Args:
@@ -158,9 +158,9 @@ def _reader(
                 raise _bad(path, number, expected) from None
         return _sorted_pairs(examples) if pairs else _sorted_singles(examples)
 
-    def read(*paths: Path) -> Examples:
+    def read(*paths: Path) -> TaskSplits:
         names = ("train", "dev", "test") if len(paths) == 3 else ("train", "test")
-        return Examples(dict(zip(names, map(read_split, paths), strict=True)), classes)
+        return TaskSplits(dict(zip(names, map(read_split, paths), strict=True)), classes)
 
     return read
 
@@ -188,7 +188,7 @@ def _sst5_example(line: str) -> tuple[str, int]:
     return text, list("01234").index(label)
 
 
-def _sick(column: int, convert: Callable[[str], float]) -> Callable[..., Examples]:
+def _sick(column: int, convert: Callable[[str], float]) -> Callable[..., TaskSplits]:
     def example(line: str) -> tuple[str, str, float]:
         cells = line.split("\t")
         return cells[1], cells[2], convert(cells[column])
@@ -233,13 +233,13 @@ def read_snli(first: Path, second: Path, labels: Path) -> Split:
     )
 
 
-def _snli(*paths: Path) -> Examples:
-    return Examples(
+def _snli(*paths: Path) -> TaskSplits:
+    return TaskSplits(
         {part: read_snli(*paths[3 * n : 3 * n + 3]) for n, part in enumerate(("train", "dev", "test"))}, 3
     )
 
 
-def _probing(path: Path) -> Examples:
+def _probing(path: Path) -> TaskSplits:
     """Read `tr|va|te`, label, sentence between tabs; classes in the order of their sorted names."""
     found: dict[str, list[tuple[str, str]]] = {"tr": [], "va": [], "te": []}
     for number, line in enumerate(lines(path), 1):
@@ -261,7 +261,7 @@ def _probing(path: Path) -> Examples:
         name: _sorted_singles((text, number_of[label]) for text, label in found[part])
         for name, part in (("train", "tr"), ("dev", "va"), ("test", "te"))
     }
-    return Examples(splits, len(classes))
+    return TaskSplits(splits, len(classes))
 
 
 # -- the table
@@ -295,24 +295,24 @@ def _sizes(train: int, dev: int, test: int) -> dict[str, int]:
 
 
 _TASKS = (
-    Task("MR", "nested", ("MR/rt-polarity.pos", "MR/rt-polarity.neg"), {"all": 10662}, _binary),
-    Task("CR", "nested", ("CR/custrev.pos", "CR/custrev.neg"), {"all": 3775}, _binary),
-    Task("SUBJ", "nested", ("SUBJ/subj.objective", "SUBJ/subj.subjective"), {"all": 10000}, _binary),
-    Task("MPQA", "nested", ("MPQA/mpqa.pos", "MPQA/mpqa.neg"), {"all": 10606}, _binary),
-    Task("SST2", "split", _SST2, _sizes(67349, 872, 1821), _sst2),
-    Task("TREC", "cross_validated", _TREC, {"train": 5452, "test": 500}, _trec),
-    Task("MRPC", "cross_validated", _MRPC, {"train": 4076, "test": 1725}, _mrpc),
-    Task("SST5", "split", _SST5, _sizes(8544, 1101, 2210), _sst5),
-    Task("SICK-E", "split", _SICK, _sizes(4500, 500, 4927), _sick(4, lambda word: ENTAILMENT[word])),
-    Task("SNLI", "snli", _SNLI, _sizes(549367, 9842, 9824), _snli),
-    Task("SICK-R-supervised", "relatedness", _SICK, _sizes(4500, 500, 4927), _sick(3, float)),
-    Task("STS-B-supervised", "relatedness", _STSB, _sizes(5749, 1500, 1379), _sts_benchmark),
+    SentEvalTask("MR", "nested", ("MR/rt-polarity.pos", "MR/rt-polarity.neg"), {"all": 10662}, _binary),
+    SentEvalTask("CR", "nested", ("CR/custrev.pos", "CR/custrev.neg"), {"all": 3775}, _binary),
+    SentEvalTask("SUBJ", "nested", ("SUBJ/subj.objective", "SUBJ/subj.subjective"), {"all": 10000}, _binary),
+    SentEvalTask("MPQA", "nested", ("MPQA/mpqa.pos", "MPQA/mpqa.neg"), {"all": 10606}, _binary),
+    SentEvalTask("SST2", "split", _SST2, _sizes(67349, 872, 1821), _sst2),
+    SentEvalTask("TREC", "cross_validated", _TREC, {"train": 5452, "test": 500}, _trec),
+    SentEvalTask("MRPC", "cross_validated", _MRPC, {"train": 4076, "test": 1725}, _mrpc),
+    SentEvalTask("SST5", "split", _SST5, _sizes(8544, 1101, 2210), _sst5),
+    SentEvalTask("SICK-E", "split", _SICK, _sizes(4500, 500, 4927), _sick(4, lambda word: ENTAILMENT[word])),
+    SentEvalTask("SNLI", "snli", _SNLI, _sizes(549367, 9842, 9824), _snli),
+    SentEvalTask("SICK-R-supervised", "relatedness", _SICK, _sizes(4500, 500, 4927), _sick(3, float)),
+    SentEvalTask("STS-B-supervised", "relatedness", _STSB, _sizes(5749, 1500, 1379), _sts_benchmark),
     *(
-        Task(name, "split", (f"probing/{file}.txt",), _sizes(100000, 10000, 10000), _probing)
+        SentEvalTask(name, "split", (f"probing/{file}.txt",), _sizes(100000, 10000, 10000), _probing)
         for name, file in _PROBING.items()
     ),
 )
-TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
+TASKS: dict[str, SentEvalTask] = {task.name: task for task in _TASKS}
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 """The seven whose mean papers print."""
 PROBING = tuple(_PROBING)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from transformers import AutoModelForMaskedLM
 
-from finetune.tuning.labelled import Encoded, Source
+from finetune.tuning.labelled import Encoded, PretrainedEncoder
 from pretrain.data.microbatches import count_micro_batches, cut, pack
 from pretrain.model.architectures import set_dropout
 from pretrain.model.encoder import SentenceEncoder
@@ -47,7 +47,7 @@ class Classifier(nn.Module):
             return self.output(self.dropout(hidden))
 
 
-def build_classifier(source: Source, outputs: int, dropout: float, seed: int) -> Classifier:
+def build_classifier(source: PretrainedEncoder, outputs: int, dropout: float, seed: int) -> Classifier:
     """Return a copy of the source's encoder, with this dropout, under a head drawn from `seed`.
 
     The masked-language head is part of the copy, but takes no gradient.

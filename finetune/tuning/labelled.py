@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Source:
+class PretrainedEncoder:
     """Hold what is fine-tuned: an encoder as it was loaded, and its tokenizer.
 
     The encoder is float32, on the CPU, and never changed.
@@ -59,7 +59,7 @@ class Encoded:
         return self.targets
 
 
-def open_source(model: str | Path) -> Source:
+def open_source(model: str | Path) -> PretrainedEncoder:
     """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning.
 
     Raises:
@@ -79,7 +79,7 @@ def open_source(model: str | Path) -> Source:
 
     embed = partial(embed_sentences, encoder, tokenizer, pooling="cls")
     opened = EmbeddingModel(source.name, "cls", Function(embed), source)
-    return Source(opened, encoder, tokenizer, _fingerprint(encoder, tokenizer))
+    return PretrainedEncoder(opened, encoder, tokenizer, _fingerprint(encoder, tokenizer))
 
 
 def _fingerprint(encoder: SentenceEncoder, tokenizer: Any) -> str:
@@ -96,7 +96,7 @@ def _fingerprint(encoder: SentenceEncoder, tokenizer: Any) -> str:
 
 
 def encode_examples(
-    source: Source,
+    source: PretrainedEncoder,
     first: Sequence[str],
     second: Sequence[str] | None,
     targets: np.ndarray | None,

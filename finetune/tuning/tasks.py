@@ -90,7 +90,7 @@ TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
 
 
 @dataclass(frozen=True)
-class Examples:
+class LabelledExamples:
     """Hold N rows of a split: texts, for pairs the second ones, and targets if known.
 
     targets: int64[N] classes, float32[N] scores 0-5.
@@ -103,20 +103,20 @@ class Examples:
     def __len__(self) -> int:
         return len(self.first)
 
-    def sample(self, count: int) -> "Examples":
+    def sample(self, count: int) -> "LabelledExamples":
         """Return `count` of the rows, always the same ones, in their order."""
         rows = np.sort(np.random.default_rng(0).permutation(len(self))[:count])
         second = None if self.second is None else [self.second[n] for n in rows]
         targets = None if self.targets is None else self.targets[rows]
-        return Examples([self.first[n] for n in rows], second, targets)
+        return LabelledExamples([self.first[n] for n in rows], second, targets)
 
 
 @dataclass
-class TaskData:
+class GlueData:
     """A task's splits as found, and what is to be said about them."""
 
     task: GlueTask
-    splits: dict[str, Examples]
+    splits: dict[str, LabelledExamples]
     notes: list[str] = field(default_factory=list)
     """Training or dev rows missing or too many, beside what was published: figures are not comparable."""
 
@@ -126,10 +126,10 @@ def task_named(name: str) -> GlueTask:
     return TASKS[known_name(name, TASKS, "GLUE task")]
 
 
-def load(name: str, data: str = "") -> TaskData:
+def load(name: str, data: str = "") -> GlueData:
     """Read all splits of a task that are there, from DATA/GLUE or DATA."""
     task = task_named(name)
-    loaded = TaskData(task, {})
+    loaded = GlueData(task, {})
     for split, published in task.sizes.items():
         rows = read_split(task, split, data)
         if rows is not None:
@@ -153,7 +153,7 @@ def folder_of(task: GlueTask, data: str | Path = "") -> Path:
     return locate(data_root(data), f"GLUE/{'diagnostic' if task.name == 'AX' else task.name}")
 
 
-def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | None:
+def read_split(task: GlueTask, split: str, data: str | Path = "") -> LabelledExamples | None:
     """Read a split from DATA/GLUE; None: its file is not there."""
     name = split
     if task.name == "AX":
@@ -199,7 +199,7 @@ def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | 
     if not texts[0]:
         raise UserError(f"{path} has no rows; fetch it again")
     kind = np.int64 if task.labels else np.float32
-    return Examples(
+    return LabelledExamples(
         texts[0], texts[1] if second is not None else None, np.asarray(targets, kind) if labelled else None
     )
 

@@ -29,7 +29,7 @@ import transformers
 from finetune.glue.runs import FAIRSEQ, MAX_LENGTH
 from finetune.tuning.classifier import build_classifier
 from finetune.tuning.finetuning import Execution, FineTuning
-from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
+from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.tasks import load
 from pretrain.data.tokenizer import train_tokenizer
@@ -92,7 +92,7 @@ def main() -> None:
     )
 
 
-def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: str) -> Turn:
+def packed(source: PretrainedEncoder, examples: Encoded, lr: float, batch: int, precision: str) -> Turn:
     """The project's steps."""
     recipe = Recipe(lr, batch, epochs=1000)
     training = FineTuning(
@@ -119,7 +119,9 @@ def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: 
     return turn
 
 
-def trainer(options: argparse.Namespace, examples: Encoded, source: Source, lr: float, batch: int) -> Turn:
+def trainer(
+    options: argparse.Namespace, examples: Encoded, source: PretrainedEncoder, lr: float, batch: int
+) -> Turn:
     """`transformers.Trainer` on the library's classifier of the same folder, padding each batch to its
     longest row."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=2)

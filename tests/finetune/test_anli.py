@@ -96,7 +96,7 @@ def test_damaged_rows_are_one_message(tmp_path):
 
 def test_figures_and_a_stopped_run(source, tmp_path):
     sets = anli.load_sets(write_anli(tmp_path / "data"))
-    options = anli.Options(lr=1e-3, batch_size=16, seeds=2)
+    options = anli.AnliOptions(lr=1e-3, batch_size=16, seeds=2)
     straight = anli.evaluate(source, sets, options, tmp_path / "straight")
     assert list(straight.tasks) == ["R1", "R2", "R3", "all"]
     assert not straight.complete
@@ -128,7 +128,7 @@ def test_figures_and_a_stopped_run(source, tmp_path):
 )
 def test_a_round_keeps_its_weight_where_other_sets_are_missing(source, tmp_path, capsys, present, examples):
     sets = anli.load_sets(write_anli(tmp_path / "data", present))
-    anli.evaluate(source, sets, anli.Options(lr=1e-3, batch_size=64, epochs=1), tmp_path / "out")
+    anli.evaluate(source, sets, anli.AnliOptions(lr=1e-3, batch_size=64, epochs=1), tmp_path / "out")
     assert f"seed 1: {examples:,} examples per epoch" in capsys.readouterr().err
 
 

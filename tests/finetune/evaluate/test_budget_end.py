@@ -12,7 +12,7 @@ from sts_layout import write_layout
 from suite_command import evaluate
 
 from finetune.evaluate import running
-from finetune.evaluate.suites import Unit
+from finetune.evaluate.suites import EvaluationJob
 from pretrain.common.shutdown import EXIT_BUDGET, Shutdown
 
 SLEEPS = "import time; time.sleep(300)"
@@ -48,7 +48,7 @@ def processes_with(word: str) -> list[int]:
 
 def run_until(seconds, codes, jobs, tmp_path, shutdown):
     """Run a unit for each code; return how each ended, and its seconds; None of those that were not begun."""
-    units = [Unit("test", (str(number),)) for number in range(len(codes))]
+    units = [EvaluationJob("test", (str(number),)) for number in range(len(codes))]
     words = {unit: ["timeit", "-n1", "-r1", code] for unit, code in zip(units, codes, strict=True)}
     runs = running.run_units(
         units,

@@ -20,8 +20,8 @@ from suite_command import evaluate
 
 from finetune.evaluate import suites
 from finetune.evaluate.__main__ import seconds_of
-from finetune.evaluate.results import Record
-from finetune.evaluate.suites import SUITES, Unit
+from finetune.evaluate.results import EvaluationRecord
+from finetune.evaluate.suites import SUITES, EvaluationJob
 from finetune.intents.__main__ import main as intents
 from finetune.results import Evaluation, read, write
 from finetune.sts.__main__ import main as sts
@@ -89,23 +89,23 @@ def test_from_python_a_suite_returns_all_that_is_done(evaluated, data):
 
 
 def test_other_weights_settings_or_data_are_not_done(tmp_path):
-    data, unit = layout(tmp_path / "data"), Unit("intents", ("SNIPS",))
+    data, unit = layout(tmp_path / "data"), EvaluationJob("intents", ("SNIPS",))
     out, settings = tmp_path / "out", {"pooling": "mean", "precision": "fp32"}
     result = Evaluation("intents", "m", "mean", None, "p", source="these weights")
     for name in unit.expected:
         result.add(name, "accuracy", {"accuracy": 50.0})
     write(result, out)
-    record = Record(out, "these weights", settings)
+    record = EvaluationRecord(out, "these weights", settings)
     assert record.figures(unit, data) is None  # nothing says with which data
     record.add(unit, data, 1.0, result)
-    assert Record(out, "these weights", settings).figures(unit, data) == result
+    assert EvaluationRecord(out, "these weights", settings).figures(unit, data) == result
     for other in (
-        Record(out, "other weights", settings),
-        Record(out, "these weights", settings | {"pooling": "cls"}),
-        Record(out, "these weights", settings | {"precision": "bf16"}),
+        EvaluationRecord(out, "other weights", settings),
+        EvaluationRecord(out, "these weights", settings | {"pooling": "cls"}),
+        EvaluationRecord(out, "these weights", settings | {"precision": "bf16"}),
     ):
         assert other.figures(unit, data) is None
-    beside = Record(out, "these weights", settings)  # another process, which began earlier
+    beside = EvaluationRecord(out, "these weights", settings)  # another process, which began earlier
     record.add(replace(unit, label="again"), data, 1.0, result)
     beside.add(unit, data, 1.0, result)
     assert set(beside.units) == {"intents SNIPS", "intents again"}
@@ -118,7 +118,7 @@ def test_other_weights_settings_or_data_are_not_done(tmp_path):
     os.utime(data / "intents" / "SNIPS" / "test" / "label", (1, 1))
     assert record.figures(unit, data) is None
     (out / "eval.json").write_text("{")
-    assert Record(out, "these weights", settings).units == {}
+    assert EvaluationRecord(out, "these weights", settings).units == {}
 
 
 @pytest.mark.full

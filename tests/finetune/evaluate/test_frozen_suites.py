@@ -13,8 +13,8 @@ from sts_layout import write_layout
 from suite_command import evaluate
 
 from finetune import cola_probe, nli_distance, zh_sts
-from finetune.evaluate.results import Record
-from finetune.evaluate.suites import SUITES, Unit
+from finetune.evaluate.results import EvaluationRecord
+from finetune.evaluate.suites import SUITES, EvaluationJob
 from finetune.geometry.__main__ import MEASURES, geometry
 from finetune.results import Evaluation, read, write
 from pretrain.common.errors import UserError
@@ -125,18 +125,21 @@ def test_units_do_with_what_their_commands_do_with(data, tmp_path):
 
 
 def test_geometry_is_computed_in_float32_whatever_the_precision_of_others(data, tmp_path):
-    unit = Unit("geometry", ("nli",))
+    unit = EvaluationJob("geometry", ("nli",))
     assert unit.words == ["--measure", "nli"] and not unit.takes_precision
     result = Evaluation("geometry", "m", "mean", None, "p", source="these weights")
     result.add("nli", "share", {"share": 50.0})
     write(result, tmp_path)
-    record = Record(tmp_path, "these weights", {"pooling": "mean", "precision": "bf16"})
+    record = EvaluationRecord(tmp_path, "these weights", {"pooling": "mean", "precision": "bf16"})
     record.add(unit, data, 1.0, result)
     assert record.figures(unit, data) == result
-    in_float32 = Record(tmp_path, "these weights", {"pooling": "mean", "precision": "fp32"})
+    in_float32 = EvaluationRecord(tmp_path, "these weights", {"pooling": "mean", "precision": "fp32"})
     assert in_float32.figures(unit, data) == result
     assert (
-        Record(tmp_path, "these weights", {"pooling": "cls", "precision": "fp32"}).figures(unit, data) is None
+        EvaluationRecord(tmp_path, "these weights", {"pooling": "cls", "precision": "fp32"}).figures(
+            unit, data
+        )
+        is None
     )
 
 

@@ -207,7 +207,7 @@ def test_damaged_files_are_one_message(tmp_path):
 @needs_data("SentEval/STS/STSBenchmark", "NLI", "clustering")
 def test_real_files_are_read():
     wanted = ["sts", "nli", "neighbourhood"]
-    inputs, missing = run.read_inputs(run.Options(eval_data=str(DATA)), wanted, True)
+    inputs, missing = run.read_inputs(run.GeometryOptions(eval_data=str(DATA)), wanted, True)
     assert not missing
     if "sts" in inputs:
         assert [len(part) for part in inputs["sts"]] == [1379, 1500]

@@ -10,7 +10,7 @@ from model_folders import make_tokenizer, save_bert
 from finetune.geometry import __main__ as geometry
 from finetune.geometry import measures
 from finetune.geometry.measures import compare_clouds
-from finetune.geometry.options import Options
+from finetune.geometry.options import GeometryOptions
 from finetune.geometry.run import read_isomorphism
 from finetune.results import read
 from pretrain.common.errors import UserError
@@ -55,7 +55,7 @@ def test_the_command_measures_both_sets_under_its_label(tmp_path):
     data = write_sets(tmp_path / "data")
     texts = [
         text
-        for triplets, _ in read_isomorphism(Options(eval_data=str(data), sentences=30)).values()
+        for triplets, _ in read_isomorphism(GeometryOptions(eval_data=str(data), sentences=30)).values()
         for triplet in triplets
         for text in triplet
     ]
@@ -74,10 +74,10 @@ def test_the_command_measures_both_sets_under_its_label(tmp_path):
 def test_one_set_is_enough_and_none_is_an_error(tmp_path):
     data = write_sets(tmp_path / "data")
     (data / "NLI" / "nli_triplets_from_snli.csv").unlink()
-    sets = read_isomorphism(Options(eval_data=str(data), sentences=30))
+    sets = read_isomorphism(GeometryOptions(eval_data=str(data), sentences=30))
     assert list(sets) == ["ANLI"] and len(sets["ANLI"][0]) == 30
     assert all(near.startswith("e") and far.startswith("c") for _, near, far in sets["ANLI"][0])
     for part in ("dev", "test"):
         (data / "ANLI" / "R1" / f"{part}.jsonl").unlink()
     with pytest.raises(UserError, match=r"nli_for_simcse\.csv"):
-        read_isomorphism(Options(eval_data=str(data), sentences=30))
+        read_isomorphism(GeometryOptions(eval_data=str(data), sentences=30))

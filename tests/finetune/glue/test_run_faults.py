@@ -8,7 +8,7 @@ import pytest
 from glue_files import write_glue, write_labelled_diagnostics
 from write_faults import Subject, require_all
 
-from finetune.glue.runs import Options
+from finetune.glue.runs import GlueOptions
 from finetune.glue.store import RunStore
 from finetune.tuning import finetuning, tasks
 from finetune.tuning.run_files import read_tensors
@@ -28,7 +28,7 @@ def checkpoints(monkeypatch):
 
 
 def require_whole(source, found, folder: Path, every: int) -> None:
-    options = Options(seeds=1, epochs=1, predict=True)
+    options = GlueOptions(seeds=1, epochs=1, predict=True)
     (run,) = options.runs(["MNLI"])
 
     def store(place: Path) -> RunStore:

@@ -10,7 +10,7 @@ from real_data import needs_data
 from sklearn.metrics import matthews_corrcoef
 
 from finetune.glue import command as glue
-from finetune.glue.runs import Options, choose
+from finetune.glue.runs import GlueOptions, choose
 from finetune.glue.store import RunStore
 from finetune.tuning import finetuning, tasks
 from finetune.tuning.classifier import build_classifier, logits_of
@@ -22,7 +22,7 @@ from finetune.tuning.run_files import read_tensors
 def test_labelled_diagnostics_are_scored(tmp_path, source):
     write_labelled_diagnostics(write_glue(tmp_path))
     found = {name: tasks.load(name, str(tmp_path)) for name in ("MNLI", "AX")}
-    store = RunStore(source, found, Options(seeds=1, epochs=1), tmp_path / "runs")
+    store = RunStore(source, found, GlueOptions(seeds=1, epochs=1), tmp_path / "runs")
     runs = store.options.runs(["MNLI", "AX"])
     store.compute(runs[0], "")
     result, _ = glue.summarise(store, runs, ["MNLI", "AX"], [])
@@ -44,7 +44,7 @@ def stop_at(limit):
 @pytest.mark.parametrize("task", ["RTE", "STS-B"])
 def test_a_stopped_run_goes_on_and_ends_as_one_that_never_was(source, data, tmp_path, monkeypatch, task):
     found = {task: tasks.load(task, str(data))}
-    options = Options(seeds=1, epochs=3, predict=True)
+    options = GlueOptions(seeds=1, epochs=3, predict=True)
     run = options.runs([task])[0]
     straight = RunStore(source, found, options, tmp_path / "straight")
     straight.compute(run, "")
@@ -77,25 +77,27 @@ def test_a_stopped_run_goes_on_and_ends_as_one_that_never_was(source, data, tmp_
 
 def test_seeds_differ_and_results_of_other_circumstances_are_not_taken(source, data, tmp_path):
     found = {"RTE": tasks.load("RTE", str(data))}
-    options = Options(seeds=2, epochs=1, lr=1e-3)
+    options = GlueOptions(seeds=2, epochs=1, lr=1e-3)
     store = RunStore(source, found, options, tmp_path)
     first, second = options.runs(["RTE"])
     store.compute(first, "")
     store.compute(second, "")
     assert store.result(first)["best"]["loss"] != store.result(second)["best"]["loss"]
     others = (
-        Options(epochs=2, lr=1e-3),
-        Options(epochs=1, lr=1e-3, max_train=20),
-        Options(epochs=1, lr=1e-3, precision="bf16"),
+        GlueOptions(epochs=2, lr=1e-3),
+        GlueOptions(epochs=1, lr=1e-3, max_train=20),
+        GlueOptions(epochs=1, lr=1e-3, precision="bf16"),
     )
     for other in others:
         assert RunStore(source, found, other, tmp_path).result(other.runs(["RTE"])[0]) is None
-    assert RunStore(source, found, Options(seeds=5, epochs=1, lr=1e-3), tmp_path).result(first) is not None
+    assert (
+        RunStore(source, found, GlueOptions(seeds=5, epochs=1, lr=1e-3), tmp_path).result(first) is not None
+    )
 
 
 def test_sweep_takes_the_setting_with_the_best_median(source, data, tmp_path, monkeypatch):
     found = {"CoLA": tasks.load("CoLA", str(data))}
-    options = Options(seeds=3, sweep=True)
+    options = GlueOptions(seeds=3, sweep=True)
     store = RunStore(source, found, options, tmp_path)
     runs = options.runs(["CoLA"])
     assert len(runs) == 18
@@ -120,11 +122,11 @@ def test_sweep_takes_the_setting_with_the_best_median(source, data, tmp_path, mo
 
 def test_mnli_initialisation_starts_from_the_same_seeds_model(source, data, tmp_path):
     found = {name: tasks.load(name, str(data)) for name in ("RTE", "MNLI", "CoLA")}
-    options = Options(seeds=1, epochs=1, lr=1e-3, mnli_init=True)
+    options = GlueOptions(seeds=1, epochs=1, lr=1e-3, mnli_init=True)
     store = RunStore(source, found, options, tmp_path)
     runs = options.runs(list(found))
     assert [run.task for run in runs] == ["MNLI", "RTE", "CoLA"]
-    plain = RunStore(source, found, Options(seeds=1, epochs=1, lr=1e-3), tmp_path)
+    plain = RunStore(source, found, GlueOptions(seeds=1, epochs=1, lr=1e-3), tmp_path)
     for entry in runs[1:]:
         store.compute(entry, "")  # MNLI's run comes with it
     assert len(list(tmp_path.glob("MNLI-*.weights"))) == 1
@@ -143,7 +145,7 @@ def trained(capsys):
 
 def test_a_sweep_starts_others_from_a_run_of_its_own_grid(source, data, tmp_path, capsys):
     found = {name: tasks.load(name, str(data)) for name in ("RTE", "MNLI")}
-    options = Options(seeds=1, epochs=1, sweep=True, mnli_init=True)
+    options = GlueOptions(seeds=1, epochs=1, sweep=True, mnli_init=True)
     runs = options.runs(list(found))
     starts = {options.start(run) for run in runs if run.task == "RTE"}
     assert starts == {options.mnli_run(1)} and starts < set(runs)
@@ -163,13 +165,13 @@ def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path
     common = {"seeds": 2, "epochs": 1, "lr": 1e-3}
 
     def store(of=without_ax, **asked):
-        return RunStore(source, of, Options(**common, **asked), tmp_path / "out")
+        return RunStore(source, of, GlueOptions(**common, **asked), tmp_path / "out")
 
     def file_of(run, ending):
         (path,) = (tmp_path / "out").glob(f"{run.task}-*seed{run.seed}-*{ending}")
         return path
 
-    runs = Options(**common).runs(["RTE", "MNLI"])
+    runs = GlueOptions(**common).runs(["RTE", "MNLI"])
     glue.compute_all(store(), runs)
     assert not store().unfinished(runs) and len(trained(capsys)) == 4
     _, _, best = choose({run: store().result(run) for run in runs if run.task == "RTE"})
@@ -209,7 +211,7 @@ def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path
 
 def test_predictions_of_other_test_rows_are_not_taken(source, tmp_path):
     found = {"RTE": tasks.load("RTE", str(write_glue(tmp_path / "data")))}
-    options = Options(seeds=1, epochs=1, predict=True)
+    options = GlueOptions(seeds=1, epochs=1, predict=True)
     store, (run,) = RunStore(source, found, options, tmp_path), options.runs(["RTE"])
     store.compute(run, "")
     assert not store.unfinished([run])
@@ -223,7 +225,9 @@ def test_a_checkpoint_without_the_best_model_does_not_serve_predictions(source, 
     """Saved by a command that did not ask for predictions, it does not know the model of an epoch that was
     the best."""
     found = {"RTE": tasks.load("RTE", str(data))}
-    without, with_them = (Options(seeds=1, epochs=3, lr=1e-3, predict=predict) for predict in (False, True))
+    without, with_them = (
+        GlueOptions(seeds=1, epochs=3, lr=1e-3, predict=predict) for predict in (False, True)
+    )
     (run,) = without.runs(["RTE"])
     straight = RunStore(source, found, with_them, tmp_path / "straight")
     straight.compute(run, "")
@@ -239,7 +243,7 @@ def test_a_checkpoint_without_the_best_model_does_not_serve_predictions(source, 
 def test_a_few_updates_on_real_rte_and_a_learnable_task(source, tmp_path):
     """SST-2's words decide its label: even a random encoder learns some of it in a few hundred updates."""
     found = {"SST-2": tasks.load("SST-2")}
-    options = Options(seeds=1, epochs=2, lr=2e-3, max_train=1500)
+    options = GlueOptions(seeds=1, epochs=2, lr=2e-3, max_train=1500)
     store = RunStore(source, found, options, tmp_path)
     run = options.runs(["SST-2"])[0]
     store.compute(run, "")

@@ -11,7 +11,7 @@ from commands import call
 
 from finetune.glue import command as glue
 from finetune.glue import side_by_side
-from finetune.glue.runs import Options
+from finetune.glue.runs import GlueOptions
 from finetune.glue.store import RunStore
 from finetune.tuning import tasks
 from finetune.tuning.recipe import Interrupted
@@ -66,7 +66,7 @@ def test_the_number_of_processes(two_cores, monkeypatch):
 
 
 def test_a_run_that_another_process_computes_is_left_out(source, data, tmp_path):
-    options = Options(seeds=2, epochs=1)
+    options = GlueOptions(seeds=2, epochs=1)
     store = RunStore(source, {"RTE": tasks.load("RTE", str(data))}, options, tmp_path)
     runs = options.runs(["RTE"])
     with store.claimed(runs[0]):
@@ -79,7 +79,7 @@ def test_a_run_that_another_process_computes_is_left_out(source, data, tmp_path)
 
 def test_a_stop_reaches_a_run_that_waits_for_the_one_it_starts_from(source, data, tmp_path, monkeypatch):
     monkeypatch.setattr("finetune.glue.store.SECONDS_BETWEEN_LOOKS", 0.1)
-    options = Options(seeds=1, epochs=1, mnli_init=True)
+    options = GlueOptions(seeds=1, epochs=1, mnli_init=True)
     found = {name: tasks.load(name, str(data)) for name in ("MNLI", "RTE")}
     codes = iter([0, 143])
     store = RunStore(source, found, options, tmp_path, lambda: next(codes))
