@@ -276,12 +276,7 @@ def open_model(
             return _function(_import_function(str(model)), str(model), pooling, precision)
         model = resolve(model)
     before = model.identity
-    if kind_of(model.location) == "sentence-transformers":
-        if pooling:
-            raise UserError(f"--pooling {pooling}: {model.name} brings its own pooling; leave the flag out")
-        chosen = OWN_MODULES
-    else:
-        chosen = pooling_of(model, pooling, quiet)
+    chosen = pooling_of(model, pooling, quiet)
     runs = _open_encoder(model, chosen, token_budget, batch_size, max_length, quiet)
     limit = None if runs.longest is None else max_length
     opened = EmbeddingModel(model.name, chosen, runs, model, limit, precision)
@@ -326,10 +321,14 @@ def _import_function(text: str) -> EmbedFunction:
 
 
 def pooling_of(source: ModelSource, pooling: str, quiet: bool) -> str:
-    """Return the pooling of a model without modules of its own, or of an export of ours."""
+    """Return how a model makes vectors; refuse a pooling that it cannot have."""
     from finetune.encoders.embed import POOLER
     from pretrain.model.pooling import check_pooling
 
+    if kind_of(source.location) == "sentence-transformers":
+        if pooling:
+            raise UserError(f"--pooling {pooling}: {source.name} brings its own pooling; leave the flag out")
+        return OWN_MODULES
     if not pooling and source.trained_pooling is None and not quiet:
         unknown = f"{source.name} does not say which pooling it was trained with"
         print(f"note: {unknown}: using mean; --pooling chooses", file=sys.stderr)

@@ -184,12 +184,7 @@ def _resolve(model: str, pooling: str, precision: str) -> tuple[ModelSource, str
         opened = open_model(model, pooling, precision=precision)
         return ModelSource(opened.name, opened.name), opened.pooling
     source = resolve(model)
-    kind = kind_of(source.location)
-    if kind == "sentence-transformers":
-        if pooling:
-            open_model(source, pooling)  # which refuses it, and says why
-        return source, OWN_MODULES
-    if kind == "hub":  # refused once, and not for each unit
+    if kind_of(source.location) == "hub":  # refused once, and not for each unit
         from transformers import AutoConfig
 
         try:

@@ -173,47 +173,40 @@ def _trec_example(line: str) -> tuple[str, int]:
     return question, TREC_CLASSES.index(label)
 
 
-def _mrpc_example(line: str) -> tuple[str, str, int]:
-    cells = line.split("\t")
-    return cells[3], cells[4], ("0", "1").index(cells[0])
-
-
-def _sst2_example(line: str) -> tuple[str, int]:
-    text, label = line.split("\t")
-    return text, list("01").index(label)
-
-
 def _sst5_example(line: str) -> tuple[str, int]:
     label, text = line.split(" ", 1)
     return text, list("01234").index(label)
 
 
-def _sick(column: int, convert: Callable[[str], float]) -> Callable[..., TaskSplits]:
-    def example(line: str) -> tuple[str, str, float]:
+def _table(
+    texts: tuple[int, ...],
+    label: int,
+    convert: Callable[[str], float],
+    expected: str,
+    classes: int,
+    header: bool = False,
+) -> Callable[..., TaskSplits]:
+    """Return a `_reader` of columns between tabs: those of the texts, and of the label."""
+
+    def example(line: str) -> tuple:
         cells = line.split("\t")
-        return cells[1], cells[2], convert(cells[column])
+        return (*(cells[column] for column in texts), convert(cells[label]))
 
-    expected = "pair_ID, two sentences, relatedness, entailment between tabs"
-    return _reader(example, expected, 3, pairs=True, header=True)
-
-
-def _sts_benchmark_example(line: str) -> tuple[str, str, float]:
-    cells = line.split("\t")
-    return cells[5], cells[6], float(cells[4])
+    return _reader(example, expected, classes, pairs=len(texts) == 2, header=header)
 
 
+def _sick(label: int, convert: Callable[[str], float]) -> Callable[..., TaskSplits]:
+    return _table((1, 2), label, convert, "pair_ID, two sentences, relatedness, entailment", 3, header=True)
+
+
+_binary_label = ("0", "1").index
 _trec = _reader(_trec_example, "CLASS:subclass question", len(TREC_CLASSES), encoding="latin-1")
-_mrpc = _reader(
-    _mrpc_example, "a label, two numbers and two sentences between tabs", 2, pairs=True, header=True
+_mrpc = _table(
+    (3, 4), 0, _binary_label, "a label, two numbers and two sentences between tabs", 2, header=True
 )
-_sst2 = _reader(_sst2_example, "a sentence, a tab and 0 or 1", 2)
+_sst2 = _table((0,), 1, _binary_label, "a sentence, a tab and 0 or 1", 2)
 _sst5 = _reader(_sst5_example, "a class from 0 to 4 and a sentence", 5)
-_sts_benchmark = _reader(
-    _sts_benchmark_example,
-    "seven columns between tabs: score fifth, sentences sixth and seventh",
-    5,
-    pairs=True,
-)
+_sts_benchmark = _table((5, 6), 4, float, "seven columns: score fifth, sentences sixth and seventh", 5)
 
 
 def read_snli(first: Path, second: Path, labels: Path) -> Split:
