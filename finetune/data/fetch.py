@@ -160,7 +160,7 @@ def _glue(task: GlueTask) -> HubSet:
     titles = [first] if second is None else [first, second]
     texts = dict(zip(titles, _GLUE_TEXTS.get(task.name, titles)))
     splits = {}
-    for split in task.sizes if task.name != "AX" else ("test",):
+    for split in task.sizes:
         columns = {"index": "idx", **texts} | ({} if split.startswith("test") else {label: "label"})
         file = f"GLUE/{task.name}/{split}.tsv" if task.name != "AX" else "GLUE/diagnostic/diagnostic.tsv"
         if task.headerless is not None and not split.startswith("test"):

@@ -264,8 +264,8 @@ def summarise(
                 longest = min(MAX_LENGTH, store.source.encoder.max_positions)
                 counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items())
                 result.notes.append(f"{task}: texts cut at {longest} tokens: {counts}")
-    if "AX" in tasks:
-        _add_diagnostic(result, store, chosen.get("MNLI"))
+    if "AX" in tasks and not options.predict:
+        result.notes.append("AX: the leaderboard has its labels; --predict writes AX.tsv for it")
     if "WNLI" in result.tasks:
         result.notes.append(
             "WNLI: plain pair classification; RoBERTa's figure is from ranking pronouns with further data"
@@ -313,29 +313,6 @@ def _task_result(
     answers = store.answers(task, list(reported))
     found = TaskResult(headline, medians[setting], scores, sample_std(values), details, answers)
     return found, winner
-
-
-def _add_diagnostic(result: Evaluation, store: RunStore, mnli: GlueRun | None) -> None:
-    """Add AX's figure: that of the runs of MNLI at the chosen setting, where the labels are at hand."""
-    if mnli is None:
-        return
-    if "dev" not in store.data["AX"].splits:
-        result.notes.append(
-            "AX: its labels (diagnostic-full.tsv) are not here; --predict writes AX.tsv for the leaderboard"
-        )
-        return
-    runs = [
-        entry
-        for entry in store.options.runs(["MNLI"])
-        if (entry.lr, entry.batch_size) == (mnli.lr, mnli.batch_size)
-    ]
-    values = [found["matthews"] for entry in runs if (found := store.diagnostic(entry)) is not None]
-    if len(values) < len(runs):
-        result.incomplete(f"AX: {len(values)} of {len(runs)} models of MNLI have answered it")
-    if not values:
-        return
-    median = statistics.median(values)
-    result.add("AX", "matthews", {"matthews": median}, sample_std(values))
 
 
 def write_predictions(

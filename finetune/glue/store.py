@@ -34,9 +34,9 @@ class RunStore:
 
     A result's file name ends in a digest of everything that it depends on (model, data, hyper-parameters):
     nothing that was computed under other circumstances is taken for it, and whatever is there need not be
-    computed again. Beside it lie, where they were asked for, test predictions and AX's scores, each with a
-    digest of the rows that it answers; and the models of `GlueOptions.mnli_run`, so that AX, predictions or
-    other tasks' starts can be asked for later without repeating MNLI.
+    computed again. Beside it lie, where they were asked for, test predictions, with a digest of the rows that
+    they answer; and the models of `GlueOptions.mnli_run`, so that predictions or other tasks' starts can be
+    asked for later without repeating MNLI.
 
     Args:
         stop_code: see FineTuning.
@@ -84,32 +84,23 @@ class RunStore:
             return None
         return {name: found[name]["logits"].numpy() for name in wanted}
 
-    def diagnostic(self, run: GlueRun) -> dict[str, float] | None:
-        """Return a run of MNLI's scores on AX; None: not on file, or of other rows than are there now."""
-        found = read_result(self._path(run, ".ax.json"))
-        return found["scores"] if found is not None and found["rows"] == self._digest("AX", "dev") else None
-
     def unfinished(self, runs: Sequence[GlueRun]) -> list[GlueRun]:
         """Return those of `runs` that still have to be computed for what the options ask for.
 
         runs: all that an evaluation has.
 
-        That is a run without figures; a task's best run without predictions, a reported run of MNLI without
-        AX's scores (each run of the task counts as that while some have no figures); and a run whose model
-        one of these starts from, without it.
+        That is a run without figures; a task's best run without predictions (each run of the task counts as
+        that while some have no figures); and a run whose model one of these starts from, without it.
         """
         found = {run: self.result(run) for run in runs}
         left = {run for run, result in found.items() if result is None}
         for task in dict.fromkeys(run.task for run in runs):
-            reported = predicted = [run for run in runs if run.task == task]
-            if left.isdisjoint(reported):
-                done = {run: result for run in reported if (result := found[run]) is not None}
-                _, reported, best = choose(done)
-                predicted = [best]
+            predicted = [run for run in runs if run.task == task]
+            if left.isdisjoint(predicted):
+                done = {run: result for run in predicted if (result := found[run]) is not None}
+                predicted = [choose(done)[2]]
             if self.options.predict:
                 left |= {run for run in predicted if self.predictions(run) is None}
-            if self._answers_diagnostic(task):
-                left |= {run for run in reported if self.diagnostic(run) is None}
         starts = {start for run in left if (start := self.options.start(run)) is not None}
         left |= {run for run in starts if not self._path(run, ".weights").is_file()}
         return [run for run in runs if run in left]
@@ -151,10 +142,6 @@ class RunStore:
                 digest = self._digest(*name.split("/"))
                 predictions[name] = {"rows": digest, "logits": torch.from_numpy(logits)}
             write_tensors(self._path(run, ".predictions"), predictions)
-        if self._answers_diagnostic(run.task):
-            rows = self._encode("AX", self.data["AX"].splits["dev"])
-            scores = scores_of(TASKS["AX"].metrics, self._logits(model, rows).argmax(1), rows.known_targets)
-            self._write(run, ".ax.json", {"rows": self._digest("AX", "dev"), "scores": scores})
         what = "answered"
         if content is not None:
             self._write(run, ".json", content)
@@ -183,7 +170,7 @@ class RunStore:
                 options.token_budget,
                 self._path(run, ".checkpoint"),
                 self.stop_code,
-                keep_weights=kept or options.predict or self._answers_diagnostic(run.task),
+                keep_weights=kept or options.predict,
             ),
         )
         outcome = training.run()
@@ -213,10 +200,6 @@ class RunStore:
 
     def _logits(self, model: Classifier, rows: Encoded) -> np.ndarray:
         return logits_of(model, rows, self.options.token_budget, self.options.precision)
-
-    def _answers_diagnostic(self, task: str) -> bool:
-        """Return whether a task's model has AX to answer, with labels."""
-        return task == "MNLI" and "AX" in self.data and "dev" in self.data["AX"].splits
 
     def _limited(self, data: GlueData) -> GlueData:
         train, most = data.splits.get("train"), self.options.max_train

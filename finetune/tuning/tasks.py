@@ -80,12 +80,11 @@ _TASKS = (
     GlueTask("CoLA", _SINGLE, ZERO_ONE, ("matthews",), _sizes(8551, 1043, 1063), headerless=(3, 1)),
     GlueTask("STS-B", (*_PAIR[:2], "score"), (), ("pearson", "spearman"), _sizes(5749, 1500, 1379)),
     GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",), _sizes(635, 71, 146)),
-    GlueTask("AX", _PAIR, NLI, ("matthews",), {"dev": 1104, "test": 1104}),
+    GlueTask("AX", _PAIR, NLI, (), {"test": 1104}),
 )
 TASKS: dict[str, GlueTask] = {task.name: task for task in _TASKS}
 """CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set
-of its own: the model of MNLI answers it. AX's "dev" is the labelled file diagnostic-full.tsv, its "test" the
-leaderboard's diagnostic.tsv."""
+of its own: the model of MNLI answers it, for the leaderboard (diagnostic.tsv)."""
 TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
 
 
@@ -134,7 +133,7 @@ def load(name: str, data: str = "") -> GlueData:
         rows = read_split(task, split, data)
         if rows is not None:
             loaded.splits[split] = rows
-        if split.startswith("test") or task.name == "AX":
+        if split.startswith("test"):
             continue
         if rows is None:
             loaded.notes.append(f"{task.name}: no {split} set here ({published:,} rows as published)")
@@ -155,15 +154,10 @@ def folder_of(task: GlueTask, data: str | Path = "") -> Path:
 
 def read_split(task: GlueTask, split: str, data: str | Path = "") -> LabelledExamples | None:
     """Read a split from DATA/GLUE; None: its file is not there."""
-    name = split
-    if task.name == "AX":
-        name = {"dev": "diagnostic-full", "test": "diagnostic"}[split]
-    path = folder_of(task, data) / f"{name}.tsv"
+    path = folder_of(task, data) / f"{'diagnostic' if task.name == 'AX' else split}.tsv"
     if not path.is_file():
         return None
     first, second, label = task.columns
-    if name == "diagnostic-full":
-        first, second, label = "Premise", "Hypothesis", "Label"
     labelled = not split.startswith("test")
     rows = lines(path)
     number = 0
@@ -219,7 +213,7 @@ def _target(task: GlueTask, label: str, where: str) -> float:
 
 
 def _data_set(task: GlueTask) -> DataSet:
-    """Return a task's set: every split but AX's labelled rows, which are not public."""
+    """Return a task's set."""
     splits = {split: split for split in task.sizes} if task.name != "AX" else {"test": "diagnostic"}
     folder = "diagnostic" if task.name == "AX" else task.name
 

@@ -2,7 +2,7 @@
 
 import random
 
-from finetuning_helpers import PAIRS, sentence
+from finetuning_helpers import sentence
 
 from finetune.tuning import tasks
 
@@ -75,11 +75,3 @@ def write_glue(root, train=40, dev=24, test=7):
         write(task, "test", "index\tsentence1\tsentence2", lambda n: f"{n}\t{s()}\t{s()}", test)
     write("diagnostic", "diagnostic", "index\tsentence1\tsentence2", lambda n: f"{n}\t{s()}\t{s()}", test)
     return root
-
-
-def write_labelled_diagnostics(root):
-    """AX with labels, beside the rest."""
-    rows = [f"x\ty\tz\tk\td\t{a}\t{b}\t{tasks.NLI[n % 3]}" for n, (a, b) in enumerate(PAIRS)]
-    columns = ["Lexical Semantics", "Predicate-Argument Structure", "Logic", "Knowledge", "Domain"]
-    columns += ["Premise", "Hypothesis", "Label"]
-    (root / "GLUE/diagnostic/diagnostic-full.tsv").write_text("\n".join(["\t".join(columns), *rows]) + "\n")

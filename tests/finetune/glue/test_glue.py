@@ -53,7 +53,6 @@ def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
         "lr 0.001 in place of",
         "RTE: dev has 24 rows here, 277",
         "WNLI:",
-        "AX: its labels",
         "QQP.tsv has 7 test rows here, 390,965",
     ):
         assert words in notes
