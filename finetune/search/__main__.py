@@ -143,6 +143,8 @@ def read_lines(text: str) -> list[str]:
         raise UserError(
             f"--text {text} is no file of sentences, one a line: add --split, which reads {kinds}"
         )
+    if not os.path.isfile(text):  # a list or a glob, perhaps, which may be longer than a path
+        raise UserError(f"--text {text}: there is no such file; --split reads several, and globs")
     return read_sentences(Path(text), "text")
 
 
