@@ -28,7 +28,7 @@ MEAN = "mean"
 class Answers:
     """What R runs (seeds, splits; mostly one) answered to the N examples of a task."""
 
-    given: np.ndarray
+    predicted: np.ndarray
     """[R, N]: int16 classes, or float32 numbers."""
     gold: np.ndarray
     """[N], of that kind."""
@@ -44,14 +44,14 @@ class Answers:
     @classmethod
     def of(
         cls,
-        given: np.ndarray | Sequence[np.ndarray],
+        predicted: np.ndarray | Sequence[np.ndarray],
         gold: np.ndarray,
         metric: str | tuple[str, ...],
         data: str,
         **how: Any,
     ) -> Answers:
         """Return answers [N] or [R, N] of any type, in the types that are kept; how: `over`, `parts`."""
-        both = np.atleast_2d(np.asarray(given)), np.asarray(gold)
+        both = np.atleast_2d(np.asarray(predicted)), np.asarray(gold)
         kind = np.float32 if any(one.dtype.kind == "f" for one in both) else np.int16
         metrics = (metric,) if isinstance(metric, str) else metric
         return cls(both[0].astype(kind), both[1].astype(kind), metrics, data, **how)
@@ -77,9 +77,9 @@ class Answers:
         return self
 
     def _digest(self) -> str:
-        content = [self.metrics, self.over, self.parts, self.data, self.given.shape]
+        content = [self.metrics, self.over, self.parts, self.data, self.predicted.shape]
         digest = hashlib.sha256(json.dumps(content).encode())
-        for array in (self.given, self.gold):
+        for array in (self.predicted, self.gold):
             digest.update(array.tobytes())
         return digest.hexdigest()
 
@@ -124,11 +124,11 @@ def answers_file(figures: Path) -> Path:
     return figures.with_suffix(".answers.npz")
 
 
-def packed(answers: Mapping[str, Answers]) -> bytes:
+def answers_to_npz(answers: Mapping[str, Answers]) -> bytes:
     """Return task -> answers as an npz file."""
     arrays: dict[str, np.ndarray] = {}
     for task, one in answers.items():
-        arrays |= {f"{task}/given": one.given, f"{task}/gold": one.gold}
+        arrays |= {f"{task}/given": one.predicted, f"{task}/gold": one.gold}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()

@@ -25,7 +25,7 @@ from augment.core.ragged import Ragged
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.encoders.padded import open_padded, open_sentence_transformer
 from finetune.encoders.source import OWN_MODULES, ModelSource, names_function, resolve
-from finetune.files import read_sentences, spaced
+from finetune.files import evenly_spaced, read_sentences
 from finetune.flags import Model, Pooling
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -166,7 +166,7 @@ def source_sentences(source: str, count: int) -> list[str]:
     A prepared folder gives its first ones, which are shuffled; a text file gives evenly spaced ones.
     """
     if not Path(source).is_dir():
-        return spaced(read_sentences(Path(source), "source"), count)
+        return evenly_spaced(read_sentences(Path(source), "source"), count)
     tokenizer, rows = _sequences(Path(source), count)
     return tokenizer.batch_decode([rows[n].tolist() for n in range(len(rows))], skip_special_tokens=True)
 

@@ -221,7 +221,7 @@ def _text_lines(path: Path, flag: str) -> list[str]:
     return [line for line in found if line]
 
 
-def spaced(examples: Sequence[Example], count: int) -> list[Example]:
+def evenly_spaced(examples: Sequence[Example], count: int) -> list[Example]:
     """Return at most `count` of the examples, evenly spaced."""
     rows = np.linspace(0, len(examples) - 1, min(count, len(examples))).round().astype(int)
     return [examples[row] for row in rows]

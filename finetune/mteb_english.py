@@ -65,7 +65,7 @@ def _counted(statistics: Mapping[str, Any]) -> int:
     return own + sum(_counted(part) for part in statistics.values() if isinstance(part, dict))
 
 
-def adapter(model: EmbeddingModel) -> Any:
+def mteb_encoder(model: EmbeddingModel) -> Any:
     """Return a model as the library takes one, which encodes by `model`; its revision is of these weights."""
     library()
     from mteb.models import ModelMeta
@@ -125,7 +125,7 @@ def evaluate(model: EmbeddingModel, tasks: Sequence[AbsTask], folder: Path) -> E
     What the folder has of the same weights, pooling and precision is taken, not computed again.
     """
     mteb = library()
-    cache, encoder = mteb.ResultCache(folder), adapter(model)
+    cache, encoder = mteb.ResultCache(folder), mteb_encoder(model)
     evaluation = Evaluation.of("mteb_english", model, f"{BENCHMARK} by mteb {mteb.__version__}")
     for number, task in enumerate(tasks, 1):
         clock = time.perf_counter()

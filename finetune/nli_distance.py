@@ -45,7 +45,7 @@ class Comparisons:
 
     premises: list[str]
     entailed: list[str]
-    others: list[str]
+    not_entailed: list[str]
     contradicts: np.ndarray
     remark: str | None = None
     """Why figures are not comparable with published ones, if they are not."""
@@ -88,11 +88,11 @@ def load(name: str, data: str | Path | None = None) -> Comparisons:
 
 
 def scores(
-    premises: np.ndarray, entailed: np.ndarray, others: np.ndarray, contradicts: np.ndarray
+    premises: np.ndarray, entailed: np.ndarray, not_entailed: np.ndarray, contradicts: np.ndarray
 ) -> dict[str, float]:
     """Return shares (%) and mean similarities of vectors float32[P, d]; a zero vector's cosines are 0."""
-    near, far = (cosines(premises, side) for side in (entailed, others))
-    dots = [np.einsum("pd,pd->p", premises.astype(np.float64), side) for side in (entailed, others)]
+    near, far = (cosines(premises, side) for side in (entailed, not_entailed))
+    dots = [np.einsum("pd,pd->p", premises.astype(np.float64), side) for side in (entailed, not_entailed)]
     return {
         "entailment_nearer": 100 * float((near > far)[contradicts].mean()),
         "as_coded": 100 * float((dots[0] > dots[1]).mean()),
@@ -102,10 +102,10 @@ def scores(
     }
 
 
-def cosines(premises: np.ndarray, others: np.ndarray) -> np.ndarray:
+def cosines(premises: np.ndarray, not_entailed: np.ndarray) -> np.ndarray:
     """Return the cosine of each premise float32[P, d] with its other text, float64[P]; 0 of a zero vector."""
-    dots = np.einsum("pd,pd->p", premises.astype(np.float64), others)
-    norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, others)]
+    dots = np.einsum("pd,pd->p", premises.astype(np.float64), not_entailed)
+    norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, not_entailed)]
     lengths = norms[0] * norms[1]
     return dots / np.where(lengths == 0, 1.0, lengths)
 
@@ -113,7 +113,7 @@ def cosines(premises: np.ndarray, others: np.ndarray) -> np.ndarray:
 def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Evaluation) -> str:
     """Compare the vectors of a task's texts."""
     count, decided = len(found.premises), int(found.contradicts.sum())
-    vectors = model.encode([*found.premises, *found.entailed, *found.others])
+    vectors = model.encode([*found.premises, *found.entailed, *found.not_entailed])
     sides = vectors[:count], vectors[count : 2 * count], vectors[2 * count :]
     result = scores(*sides, found.contradicts)
     details = {
@@ -122,7 +122,7 @@ def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Eval
         "premises": len(set(found.premises)),
     }
     nearer = (cosines(sides[0], sides[1]) > cosines(sides[0], sides[2]))[found.contradicts]
-    data = examples_digest([*found.premises, *found.entailed], found.others, found.contradicts)
+    data = examples_digest([*found.premises, *found.entailed], found.not_entailed, found.contradicts)
     answers = Answers.of(nearer, np.ones_like(nearer), "accuracy", data)
     evaluation.add(name, "entailment_nearer", result, answers=answers, **details)
     if found.remark:
@@ -171,10 +171,10 @@ def _size_remark(count: int, published: int) -> str | None:
 def _triplets(data: str | Path | None) -> Comparisons:
     file = triplets_file(data)
     rows = read_triplets(file)
-    premises, entailed, others = (list(column) for column in zip(*rows, strict=True))
+    columns = [list(column) for column in zip(*rows, strict=True)]
     remark = f"{len(rows):,} triplets of {file.name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
     comparable = len(rows) == SIMCSE_TRIPLETS
-    return Comparisons(premises, entailed, others, np.ones(len(rows), bool), None if comparable else remark)
+    return Comparisons(*columns, np.ones(len(rows), bool), None if comparable else remark)
 
 
 def files(name: str, root: Path) -> list[Path]:
@@ -185,8 +185,8 @@ def files(name: str, root: Path) -> list[Path]:
         return [root / "NLI" / "mnli_dev.jsonl"]
     if name == "triplets":
         return [next((path for path in _triplets_files(root) if path.is_file()), _triplets_files(root)[0])]
-    train, *others = (root / "ANLI" / "R1" / f"{part}.jsonl" for part in ("train", "dev", "test"))
-    return [train] if train.is_file() else others
+    train, *not_entailed = (root / "ANLI" / "R1" / f"{part}.jsonl" for part in ("train", "dev", "test"))
+    return [train] if train.is_file() else not_entailed
 
 
 def _triplets_files(root: Path) -> list[Path]:

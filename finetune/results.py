@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from finetune.answers import Answers, KeptAnswers, answers_file, packed
+from finetune.answers import Answers, KeptAnswers, answers_file, answers_to_npz
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
@@ -165,7 +165,7 @@ def write(
             finish(merged)
             answers = _answers(merged)
             if answers:  # first: figures say which answers they are of, and take no others
-                replace_durably(answers_file(path), packed(answers))
+                replace_durably(answers_file(path), answers_to_npz(answers))
             content = _plain(merged, answers) | {
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from finetune.answers import Answers
-from finetune.compare.resampling import resampled
+from finetune.compare.resampling import resampled_figures
 from finetune.encoders.models import EmbeddingModel
 from finetune.nanobeir import THIRTEEN
 from finetune.report.cells import Block, Cell, Table, TableRow
@@ -95,13 +95,13 @@ def example_differences(
     first, *others = evaluations
     found = {}
     for name, of_first in evaluations[first].items():
-        having = {first: of_first} | {
+        by_model = {first: of_first} | {
             model: evaluations[model][name] for model in others if name in evaluations[model]
         }
-        if len(having) > 1 and any(
-            _has_sample(task) for one in having.values() for task in one.tasks.values()
+        if len(by_model) > 1 and any(
+            _has_sample(task) for one in by_model.values() for task in one.tasks.values()
         ):
-            found[name] = _of_evaluation(name, having)
+            found[name] = _of_evaluation(name, by_model)
     return found
 
 
@@ -126,12 +126,12 @@ def _has_sample(task: TaskResult) -> bool:
     return task.answers is not None or "trials" in task.details
 
 
-def _of_evaluation(name: str, having: Mapping[str, Evaluation]) -> dict[str, OfTask]:
-    first = next(iter(having))
+def _of_evaluation(name: str, by_model: Mapping[str, Evaluation]) -> dict[str, OfTask]:
+    first = next(iter(by_model))
     drawn: dict[str, dict[str, np.ndarray]] = {}  # task -> model -> what each draw adds to its figure
     found: dict[str, OfTask] = {}
-    for task, result in having[first].tasks.items():
-        of_models = {model: one.tasks[task] for model, one in having.items() if task in one.tasks}
+    for task, result in by_model[first].tasks.items():
+        of_models = {model: one.tasks[task] for model, one in by_model.items() if task in one.tasks}
         if len(of_models) < 2:
             continue
         if task in AVERAGES:
@@ -141,7 +141,7 @@ def _of_evaluation(name: str, having: Mapping[str, Evaluation]) -> dict[str, OfT
             found[task] = _over_trials(of_models)
             continue
         else:
-            drawn[task], reasons = _drawn(f"{name} {task}", of_models)
+            drawn[task], reasons = _resampled_effects(f"{name} {task}", of_models)
         found[task] = {
             model: _compared(
                 one, result, drawn[task].get(model), drawn[task].get(first), reasons.get(model, "")
@@ -164,7 +164,9 @@ def _compared(
     return Compared(one.metric, one.value, interval(one.value - first.value, None, noise - of_first))
 
 
-def _drawn(name: str, of_models: Mapping[str, TaskResult]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def _resampled_effects(
+    name: str, of_models: Mapping[str, TaskResult]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return model -> what each draw adds to its figure, float64[B], and model -> why there is none."""
     first, *others = of_models
     answers: dict[str, Answers] = {}
@@ -179,14 +181,14 @@ def _drawn(name: str, of_models: Mapping[str, TaskResult]) -> tuple[dict[str, np
     if first not in answers:
         return {}, {model: reasons.get(model, f"of {first}: {reasons[first]}") for model in others}
     for model in others:
-        if model in answers and (why := _apart(answers[first], answers[model])):
+        if model in answers and (why := _why_not_paired(answers[first], answers[model])):
             reasons[model] = why
             del answers[model]
-    figures = resampled(name, list(answers.values()))
+    figures = resampled_figures(name, list(answers.values()))
     return {model: draws[:-1] - draws[-1] for model, draws in zip(answers, figures, strict=True)}, reasons
 
 
-def _apart(first: Answers, other: Answers) -> str:
+def _why_not_paired(first: Answers, other: Answers) -> str:
     """Return why answers cannot be paired; "" where they can."""
     if (first.data, len(first.gold)) != (other.data, len(other.gold)):
         sizes = (
@@ -201,8 +203,8 @@ def _apart(first: Answers, other: Answers) -> str:
 def _average(tasks: Sequence[str], drawn: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Return what draws of all tasks add to their mean, for the models that have all of them."""
     of_tasks = [drawn.get(task, {}) for task in tasks]
-    having = [model for model in of_tasks[0] if all(model in one for one in of_tasks)]
-    return {model: np.mean([one[model] for one in of_tasks], axis=0) for model in having}
+    by_model = [model for model in of_tasks[0] if all(model in one for one in of_tasks)]
+    return {model: np.mean([one[model] for one in of_tasks], axis=0) for model in by_model}
 
 
 def _over_trials(of_models: Mapping[str, TaskResult]) -> OfTask:

@@ -17,7 +17,7 @@ _ROUNDING = 1e-24
 """Squares of equal numbers less their mean, beside the squares of the numbers."""
 
 
-def resampled(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) -> np.ndarray:
+def resampled_figures(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) -> np.ndarray:
     """Return the figure x 100 of a task for M models on each draw: float64[M, B + 1].
 
     The last one is of the examples as they are. Sets that a figure is the mean of are drawn each by itself.
@@ -29,15 +29,15 @@ def resampled(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) 
     first = models[0]
     sizes = first.parts or (len(first.gold),)
     ends = np.cumsum(sizes)
-    figures = [np.zeros((len(one.given), resamples + 1)) for one in models]
+    figures = [np.zeros((len(one.predicted), resamples + 1)) for one in models]
     for number, (size, end) in enumerate(zip(sizes, ends, strict=True)):
         part = slice(end - size, end)
         start = 0
         for counts in draws(f"{name}/{number}", size, resamples):
             rows = slice(start, start + len(counts))
             for one, found in zip(models, figures, strict=True):
-                for run, given in enumerate(one.given):
-                    of_metrics = [METRICS[key](counts, given[part], one.gold[part]) for key in one.metrics]
+                for run, answers in enumerate(one.predicted):
+                    of_metrics = [METRICS[key](counts, answers[part], one.gold[part]) for key in one.metrics]
                     found[run, rows] += np.mean(of_metrics, axis=0) / len(sizes)
             start += len(counts)
     return 100 * np.stack(
@@ -45,31 +45,31 @@ def resampled(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) 
     )
 
 
-def _accuracy(counts: np.ndarray, given: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return counts @ (given == gold) / counts.sum(1)
+def _accuracy(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    return counts @ (predicted == gold) / counts.sum(1)
 
 
-def _f1(counts: np.ndarray, given: np.ndarray, gold: np.ndarray) -> np.ndarray:
+def _f1(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """Of class 1; 0 where neither side has it."""
-    both, either = counts @ ((given == 1) & (gold == 1)), counts @ ((given == 1) * 1.0 + (gold == 1))
+    both, either = counts @ ((predicted == 1) & (gold == 1)), counts @ ((predicted == 1) * 1.0 + (gold == 1))
     return 2 * both / np.where(either == 0, 1, either)
 
 
-def _matthews(counts: np.ndarray, given: np.ndarray, gold: np.ndarray) -> np.ndarray:
+def _matthews(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """Gorodkin 2004, R_K, for any number of classes; 0 where one side is constant."""
-    classes = np.unique(np.concatenate([given, gold]))
-    total, right = counts.sum(1), counts @ (given == gold)
-    answered, true = (counts @ (side[:, None] == classes) for side in (given, gold))
+    classes = np.unique(np.concatenate([predicted, gold]))
+    total, right = counts.sum(1), counts @ (predicted == gold)
+    answered, true = (counts @ (side[:, None] == classes) for side in (predicted, gold))
     spread = (total**2 - (answered**2).sum(1)) * (total**2 - (true**2).sum(1))
     return (right * total - (answered * true).sum(1)) / np.sqrt(np.where(spread <= 0, np.inf, spread))
 
 
-def _pearson(counts: np.ndarray, given: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _correlation(counts, *(np.broadcast_to(side, counts.shape) for side in (given, gold)))
+def _pearson(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    return _correlation(counts, *(np.broadcast_to(side, counts.shape) for side in (predicted, gold)))
 
 
-def _spearman(counts: np.ndarray, given: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _correlation(counts, centred_ranks(given, counts), centred_ranks(gold, counts))
+def _spearman(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    return _correlation(counts, centred_ranks(predicted, counts), centred_ranks(gold, counts))
 
 
 def _correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -84,8 +84,8 @@ def _correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.n
     return np.einsum("bn,bn,bn->b", counts, *centred) / np.sqrt(spreads[0] * spreads[1])
 
 
-def _mean(counts: np.ndarray, given: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return counts @ given / counts.sum(1)
+def _mean(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    return counts @ predicted / counts.sum(1)
 
 
 METRICS: Mapping[str, Metric] = {

@@ -283,10 +283,10 @@ def open_model(
     if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
     folder = os.environ.get(KEPT_VECTORS)
-    return keeping(opened, Path(folder), before) if folder else opened
+    return with_kept_vectors(opened, Path(folder), before) if folder else opened
 
 
-def keeping(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
+def with_kept_vectors(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
     """Return the model with its vectors read from below `root` where they are there, and kept where not.
 
     before: the model's identity before it was loaded; where it has changed since, nothing is kept.

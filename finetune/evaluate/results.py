@@ -64,7 +64,7 @@ class EvaluationRecord:
             except UserError:
                 continue
             same = evaluation.evaluation == unit.evaluation and evaluation.source == self.identity
-            if same and self._pooled_so(unit, evaluation) and set(unit.expected) <= set(evaluation.tasks):
+            if same and self._same_settings(unit, evaluation) and set(unit.expected) <= set(evaluation.tasks):
                 return evaluation
         return None
 
@@ -97,7 +97,7 @@ class EvaluationRecord:
     def _precision(self, unit: EvaluationJob) -> str:
         return self.settings["precision"] if unit.takes_precision else "fp32"
 
-    def _pooled_so(self, unit: EvaluationJob, evaluation: Evaluation) -> bool:
+    def _same_settings(self, unit: EvaluationJob, evaluation: Evaluation) -> bool:
         if unit.evaluation in FINE_TUNED:
             return True
         precision = self._precision(unit)

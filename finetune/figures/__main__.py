@@ -41,7 +41,7 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
     make_folder(place)
     for name in only or figures:
         try:
-            picture, text = _drawn(content, figures[name], eval_data)
+            picture, text = _render(content, figures[name], eval_data)
         except NotThere as reason:
             print(f"{name} is not drawn: {reason}")
             continue
@@ -51,7 +51,7 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
                 print(f"drawn: {place / file}")
 
 
-def _drawn(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[bytes, str]:
+def _render(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[bytes, str]:
     """Return the picture as PNG, and the text in Markdown of a figure that has numbers of its own."""
     from finetune.figures import cases, tables
     from finetune.figures.drawing import to_png

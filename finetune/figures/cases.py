@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.figures.drawing import NotThere, new_panels
-from finetune.files import data_root, spaced
+from finetune.files import data_root, evenly_spaced
 from finetune.sts.scores import task_cosines
 from finetune.sts.tasks import Pairs, StsFiles
 
@@ -46,7 +46,7 @@ def negated_pairs(pairs: Pairs, count: int) -> list[int]:
         if sum(bool(NEGATION.search(side)) for side in sides) == 1
     ]
     chosen.sort(key=lambda number: (pairs.gold[number], number))
-    return spaced(chosen, count)
+    return evenly_spaced(chosen, count)
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import torch
 from scipy.cluster.hierarchy import linkage
 from scipy.special import logsumexp
 
-from finetune.files import spaced
+from finetune.files import evenly_spaced
 
 TILE_BYTES = 64 << 20
 AS_CODED_LIMIT = 2000
@@ -92,7 +92,7 @@ def compare_clouds(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
     gromov_hausdorff, and as iso-study's code has it, over at most `AS_CODED_LIMIT` of them, evenly spaced.
     """
     spectra = singular_values(first), singular_values(second)
-    some = spaced(range(len(first)), AS_CODED_LIMIT)
+    some = evenly_spaced(range(len(first)), AS_CODED_LIMIT)
     return {
         "cond_hm": harmonic_mean([effective_condition_number(values) for values in spectra]),
         "svg": singular_value_gap(*spectra),

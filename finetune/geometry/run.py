@@ -14,7 +14,7 @@ from augment.text.parsing import find_parser, parse_texts
 from finetune import nli_distance
 from finetune.encoders.models import EmbeddingModel
 from finetune.figures.drawing import histogram, to_png
-from finetune.files import csv_columns, data_root, find, read_sentences, spaced
+from finetune.files import csv_columns, data_root, evenly_spaced, find, read_sentences
 from finetune.geometry import measures, plots
 from finetune.geometry.augmentations import (
     AugmentedSentences,
@@ -225,7 +225,7 @@ def read_isomorphism(options: GeometryOptions) -> dict[str, tuple[Triplets, str]
 
     def anli() -> tuple[Triplets, str]:
         found = nli_distance.load("ANLI", options.eval_data)
-        rows = zip(found.premises, found.entailed, found.others, found.contradicts)
+        rows = zip(found.premises, found.entailed, found.not_entailed, found.contradicts)
         return [(premise, near, far) for premise, near, far, contradicts in rows if contradicts], (
             found.remark or "round 1, train"
         )
@@ -234,7 +234,7 @@ def read_isomorphism(options: GeometryOptions) -> dict[str, tuple[Triplets, str]
     for name, read in (("NLI", nli), ("ANLI", anli)):
         try:
             triplets, source = read()
-            sets[name] = spaced(triplets, options.sentences), source
+            sets[name] = evenly_spaced(triplets, options.sentences), source
         except UserError as error:
             missing.append(str(error))
     if not sets:
@@ -266,7 +266,7 @@ def read_augmentation(options: GeometryOptions) -> tuple[list[str], str, list | 
         source = "STS-B dev and test"
         sides = [side for part in read_sts(options) for side in (part.first, part.second)]
         texts = list(dict.fromkeys(text for side in sides for text in side))
-    texts = spaced(texts, options.sentences)
+    texts = evenly_spaced(texts, options.sentences)
     if any(needs_text(one) for one in options.augmentations):
         return texts, source, list(parse_texts(texts, find_parser(options.parser)))
     return texts, source, None

@@ -39,7 +39,7 @@ from pretrain.common.shutdown import EXIT_CODES, Shutdown
 if TYPE_CHECKING:
     from finetune.glue.store import RunStore
 
-Beside = Callable[[Sequence[GlueRun]], AbstractContextManager[object]]
+Helpers = Callable[[Sequence[GlueRun]], AbstractContextManager[object]]
 """Unfinished runs -> a context in which other processes compute them, too."""
 
 
@@ -82,7 +82,7 @@ def train(
         if not 0 <= number < len(work.runs):
             raise UserError(f"--run-numbers {number}: `plan` lists runs 0 to {len(work.runs) - 1}")
     chosen = [work.runs[number] for number in run_numbers]
-    return until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs, work.beside))
+    return until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs, work.helpers))
 
 
 def gather(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
@@ -96,12 +96,12 @@ class _GlueEvaluation(NamedTuple):
     tasks: list[str]
     notes: list[str]
     folder: Path
-    beside: Beside
+    helpers: Helpers
 
 
 def _open(model: str, flags: GlueFlags, options: GlueOptions) -> _GlueEvaluation:
     """Read the data and the model, and find what is done; every mistake is found here."""
-    from finetune.glue.side_by_side import choose_processes, others_beside
+    from finetune.glue.side_by_side import choose_processes, with_helpers
     from finetune.glue.store import RunStore
 
     if options.sweep and (options.lr or options.batch_size):
@@ -115,13 +115,13 @@ def _open(model: str, flags: GlueFlags, options: GlueOptions) -> _GlueEvaluation
     store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
     runs = options.runs(list(found))
 
-    def beside(chosen: Sequence[GlueRun]) -> AbstractContextManager[None]:
+    def helpers(chosen: Sequence[GlueRun]) -> AbstractContextManager[None]:
         left = [runs.index(run) for run in store.unfinished(runs) if run in chosen]
         parameters = sum(part.numel() for part in source.encoder.parameters())
         processes = choose_processes(len(left), parameters)
-        return others_beside(processes, _help, os.getpid(), model, flags, options, left)
+        return with_helpers(processes, _help, os.getpid(), model, flags, options, left)
 
-    return _GlueEvaluation(store, runs, list(found), notes, folder, beside)
+    return _GlueEvaluation(store, runs, list(found), notes, folder, helpers)
 
 
 def _help(parent: int, model: str, flags: GlueFlags, options: GlueOptions, numbers: Sequence[int]) -> None:
@@ -129,7 +129,7 @@ def _help(parent: int, model: str, flags: GlueFlags, options: GlueOptions, numbe
     die_with(parent)
     work = _open(model, flags, options)
     with suppress(Interrupted):
-        _take(work.store, work.runs, [work.runs[number] for number in numbers])
+        _compute_free(work.store, work.runs, [work.runs[number] for number in numbers])
 
 
 def _report(work: _GlueEvaluation, compute: bool) -> int:
@@ -137,7 +137,7 @@ def _report(work: _GlueEvaluation, compute: bool) -> int:
 
     def summarised() -> None:
         if compute:
-            compute_all(work.store, work.runs, work.beside)
+            compute_all(work.store, work.runs, work.helpers)
         result, chosen = summarise(work.store, work.runs, work.tasks, work.notes)
         if work.store.options.predict:
             write_predictions(work.store, chosen, work.folder / "predictions", result)
@@ -194,15 +194,19 @@ def _print_plan(store: RunStore, runs: list[GlueRun]) -> None:
 
 
 def _compute(
-    store: RunStore, runs: list[GlueRun], chosen: list[GlueRun], beside: Beside = nullcontext
+    store: RunStore, runs: list[GlueRun], chosen: list[GlueRun], helpers: Helpers = nullcontext
 ) -> None:
     """Compute those of `chosen` that are unfinished, with other processes beside this one."""
-    with beside(chosen):
-        _take(store, runs, chosen)
-    _take(store, runs, chosen, claimed_too=True)  # what a process has left behind that failed: it fails here
+    with helpers(chosen):
+        _compute_free(store, runs, chosen)
+    _compute_free(
+        store, runs, chosen, claimed_too=True
+    )  # what a process has left behind that failed: it fails here
 
 
-def _take(store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun], claimed_too: bool = False) -> None:
+def _compute_free(
+    store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun], claimed_too: bool = False
+) -> None:
     """Compute those of `chosen` that are unfinished when it is their turn.
 
     claimed_too: also those that another process computes, which is an error then; else they are left out.
@@ -221,9 +225,9 @@ def _take(store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun], claim
                 raise
 
 
-def compute_all(store: RunStore, runs: list[GlueRun], beside: Beside = nullcontext) -> None:
+def compute_all(store: RunStore, runs: list[GlueRun], helpers: Helpers = nullcontext) -> None:
     """Compute all figures, then what else is asked: predictions are those of the run with the best figure."""
-    _compute(store, runs, [entry for entry in runs if store.result(entry) is None], beside)
+    _compute(store, runs, [entry for entry in runs if store.result(entry) is None], helpers)
     while left := store.unfinished(runs):
         _compute(store, runs, left[:1])
 

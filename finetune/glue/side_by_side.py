@@ -34,7 +34,7 @@ def choose_processes(runs: int, parameters: int) -> int:
 
 
 @contextmanager
-def others_beside(processes: int, work: Callable[..., None], *arguments: Any) -> Iterator[None]:
+def with_helpers(processes: int, work: Callable[..., None], *arguments: Any) -> Iterator[None]:
     """Run `work(*arguments)` in all but one of so many processes, while the block runs in this one.
 
     Each of them, and this one meanwhile, has one thread. When the block ends, they are waited for; when it is

@@ -60,10 +60,10 @@ def collect(sources: Sequence[str]) -> list[Subject]:
             raise UserError(f"{source}: no run (config.yaml) and no results (JSON of an evaluation) there")
         for subject in subjects:
             found.setdefault(subject.path.resolve(), subject)
-    return [subject for subject in found.values() if not _joined(subject, found)]
+    return [subject for subject in found.values() if not _give_to_run(subject, found)]
 
 
-def _joined(subject: Subject, found: dict[Path, Subject]) -> bool:
+def _give_to_run(subject: Subject, found: dict[Path, Subject]) -> bool:
     """Give results that lie elsewhere (--out) to their run, if it is a source; return whether it is."""
     if subject.run:
         return False

@@ -17,7 +17,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from finetune.encoders.models import EmbeddingModel, keeping, open_model
+from finetune.encoders.models import EmbeddingModel, open_model, with_kept_vectors
 from finetune.encoders.source import names_function, resolve
 from finetune.files import is_file_of_lines, read_queries, read_sentences
 from finetune.flags import Model, Pooling, VectorPrecision
@@ -66,7 +66,7 @@ def search(
         serve: answer queries on a page, until Ctrl-C.
         port: of the page, on this machine only; 0: a free one.
     """
-    asked = _asked(query, queries, serve)
+    asked_queries = _queries(query, queries, serve)
     if serve:
         listen(port).server_close()  # a port that is taken is said before anything is encoded
     sentences = read_split(text) if split else read_lines(text)
@@ -78,8 +78,8 @@ def search(
             searchers, os.path.basename(text) or text, top, port, partial(print, flush=True)
         )
         return
-    found = {one.name: one.index.nearest(one.encode(asked), top) for one in searchers}
-    for number, line in enumerate(asked):
+    found = {one.name: one.index.nearest(one.encode(asked_queries), top) for one in searchers}
+    for number, line in enumerate(asked_queries):
         print(f"{'' if number == 0 else chr(10)}{line}")
         for name, hits in found.items():
             if len(found) > 1:
@@ -91,13 +91,13 @@ def search(
                 "query": line,
                 "found": {name: [vars(hit) for hit in hits[number]] for name, hits in found.items()},
             }
-            for number, line in enumerate(asked)
+            for number, line in enumerate(asked_queries)
         ]
         make_folder(out.parent)
         replace_durably(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
-def _asked(query: str, queries: Path | None, serve: bool) -> list[str]:
+def _queries(query: str, queries: Path | None, serve: bool) -> list[str]:
     if sum((bool(query), queries is not None, serve)) != 1:
         raise UserError('give a query ("a storm at sea"), a file of them with --queries, or --serve')
     return [query] if queries is None else read_queries(queries)
@@ -111,7 +111,7 @@ def _searcher(name: str, pooling: str, precision: str, sentences: list[str], spl
     kept = model
     if model.source is not None and model.kept is None:  # nothing says when a function has changed
         place = model.run if model.run is not None else Path("results") / Path(model.name).name
-        kept = keeping(model, place / "search", identity)
+        kept = with_kept_vectors(model, place / "search", identity)
     index = SentenceIndex(kept.encode_document(sentences), sentences)
     _note_cut(model, sentences, split)
     return Searcher(model.name, model.encode_query, index)

@@ -120,7 +120,7 @@ def fit_all(
     rows: Sequence[Rows],
     l2: np.ndarray,
     settings: ClassifierSettings,
-    burned: int = 0,
+    discarded: int = 0,
 ) -> Fitted:
     """Fit a classifier for each of G sets of rows and R values of L2.
 
@@ -152,7 +152,7 @@ def fit_all(
         for start in range(0, len(members), width):
             chosen = members[start : start + width]
             cohort = _Cohort(
-                inputs, targets, classes, [rows[n] for n in chosen], l2[chosen], settings, burned
+                inputs, targets, classes, [rows[n] for n in chosen], l2[chosen], settings, discarded
             )
             cohort.run()
             for place, number in enumerate(chosen):
@@ -171,7 +171,7 @@ class _Cohort:
         rows: list[Rows],
         l2: np.ndarray,
         settings: ClassifierSettings,
-        burned: int,
+        discarded: int,
     ):
         """Start every fit. `inputs`: with a last column of ones; pairs get it with their features."""
         self.inputs, self.targets, self.classes, self.settings = inputs, targets, classes, settings
@@ -180,8 +180,8 @@ class _Cohort:
         self.dev = [torch.from_numpy(part.dev).to(device) for part in rows]
         self.l2 = torch.from_numpy(l2).float().to(device)  # [G, R]
         self.random = np.random.RandomState(settings.seed)
-        if burned:
-            self.random.permutation(burned)
+        if discarded:
+            self.random.permutation(discarded)
         width = inputs.shape[1] - (not isinstance(inputs, PairFeatures))
         groups, values = l2.shape
         self.weights = initial_weights(width, classes, settings.seed).repeat(groups, 1, values).to(device)

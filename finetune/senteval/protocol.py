@@ -75,11 +75,11 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting)
     scores = _percent(fitted.accuracy.reshape(len(outer), setting.folds, -1).mean(1))
     chosen = scores.argmax(1)
     held = [_hold_out(train, setting.classifier.seed) for train, _ in outer]
-    burned: dict[int, list[int]] = {}
+    discarded: dict[int, list[int]] = {}
     for number, (train, _) in enumerate(outer):
-        burned.setdefault(len(train), []).append(number)
+        discarded.setdefault(len(train), []).append(number)
     tests, predictions = np.empty(len(outer)), np.empty(len(labels), np.int64)
-    for length, members in burned.items():
+    for length, members in discarded.items():
         l2 = np.array(L2_GRID)[chosen[members], None]
         final = fit_all(features, labels, classes, [held[n] for n in members], l2, setting.classifier, length)
         for place, number in enumerate(members):

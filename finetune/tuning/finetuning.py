@@ -56,7 +56,7 @@ class Outcome:
         return found | {"answers": to_text(self.answers)}
 
 
-def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
+def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order of examples in an epoch, int64[count]."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
@@ -119,7 +119,7 @@ class FineTuning:
     ):
         self.train_set, self.recipe, self.seed, self.evaluate = train, recipe, seed, evaluate
         self.execution, self.evaluate_every = execution, evaluate_every
-        self.rows = rows or (lambda seed, epoch: shuffled(len(train), seed, epoch))
+        self.rows = rows or (lambda seed, epoch: epoch_order(len(train), seed, epoch))
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = model.to(self.device)
         groups = parameter_groups(self.model, recipe.weight_decay)

@@ -47,7 +47,7 @@ def cosine(one, two):
 def test_equal_to_loops(tmp_path):
     rows = nli_examples()
     found = compare(rows)
-    vectors = [letters(side) for side in (found.premises, found.entailed, found.others)]
+    vectors = [letters(side) for side in (found.premises, found.entailed, found.not_entailed)]
     scores = nli_distance.scores(*vectors, found.contradicts)
     assert scores["as_coded"] == pytest.approx(plain(rows, lambda p, e, o, _: bool(p @ e > p @ o)))
     assert scores["entailment_nearer"] == pytest.approx(
@@ -68,7 +68,7 @@ def test_a_tie_is_not_nearer_and_zero_vectors_count_as_zero():
 def test_readers_and_what_is_said_of_them(tmp_path):
     data = write_nli(tmp_path)
     same = [load(name, data) for name in ("SNLI", "MNLI")]
-    assert same[0].premises == same[1].premises and same[0].others == same[1].others
+    assert same[0].premises == same[1].premises and same[0].not_entailed == same[1].not_entailed
     assert "60 examples here, 9,824 as published" in same[0].remark
     assert load("triplets", data).premises == ["a, b", "d"] and load("triplets", data).contradicts.all()
     assert "train.jsonl is not there" in load("ANLI", data).remark

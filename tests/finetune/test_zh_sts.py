@@ -35,7 +35,7 @@ def test_equal_to_scipy(tmp_path):
     cosine = np.array([np.dot(one, two) / (np.linalg.norm(one) * np.linalg.norm(two)) for one, two in sides])
     task = zh_sts.EVALUATION.evaluate(open_model(letters), {"STS-B-zh": pairs}).tasks["STS-B-zh"]
     assert task.value == pytest.approx(100 * stats.spearmanr(cosine, pairs.gold)[0], abs=1e-9)
-    np.testing.assert_allclose(task.answers.given[0], cosine, atol=1e-6)
+    np.testing.assert_allclose(task.answers.predicted[0], cosine, atol=1e-6)
     assert task.scores["pearson"] == pytest.approx(100 * stats.pearsonr(cosine, pairs.gold)[0], abs=1e-9)
 
 

@@ -22,9 +22,9 @@ def sts_of(golds, noise, seed):
     random = np.random.default_rng(seed)
     found = Evaluation("sts", "m", "mean", None, "p")
     for task, gold in golds.items():
-        given = gold + noise * random.normal(size=len(gold))
-        value = 100 * stats.spearmanr(given, gold).statistic
-        answers = Answers.of(given, gold, "spearman", task)
+        predicted = gold + noise * random.normal(size=len(gold))
+        value = 100 * stats.spearmanr(predicted, gold).statistic
+        answers = Answers.of(predicted, gold, "spearman", task)
         found.tasks[task] = TaskResult("spearman", value, {}, answers=answers)
     mean = np.mean([one.value for one in found.tasks.values()])
     found.tasks[AVERAGE] = TaskResult("mean", mean, {})
@@ -39,9 +39,9 @@ def test_differences_are_of_the_same_pairs_and_their_interval_is_scipys_bootstra
     same = found["STS12"]["same"].difference
     assert same is not None and (same.mean, same.low, same.high) == (0, 0, 0) and not same.told
     ours = found["STS12"]["other"].difference
-    given = [models[name].tasks["STS12"].answers.given[0] for name in ("other", "one")]
+    predicted = [models[name].tasks["STS12"].answers.predicted[0] for name in ("other", "one")]
     theirs = stats.bootstrap(
-        [*given, golds["STS12"]],
+        [*predicted, golds["STS12"]],
         lambda a, b, gold: 100 * (stats.spearmanr(a, gold).statistic - stats.spearmanr(b, gold).statistic),
         paired=True,
         vectorized=False,

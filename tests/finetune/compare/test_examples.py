@@ -16,7 +16,7 @@ GOLD = random.integers(2, size=400)
 AVERAGED = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 
 
-def given(share):
+def predicted(share):
     return np.where(random.random(len(GOLD)) < share, GOLD, 1 - GOLD)
 
 
@@ -34,11 +34,11 @@ def evaluation(name, model, protocol="simcse"):
 def models(tmp_path, monkeypatch):
     """Three folders of results: the second is better, the third is the same but for one task's examples."""
     monkeypatch.delenv("CLEAR_DATA", raising=False)
-    same = given(0.7)
+    same = predicted(0.7)
     for model, share in (("plain", 0.0), ("better", 0.9), ("alike", 0.0)):
         found = evaluation("senteval", model)
         for task in AVERAGED:
-            add(found, task, given(share) if share else same)
+            add(found, task, predicted(share) if share else same)
         found.add(
             "average of 7 transfer", "mean", {"mean": np.mean([one.value for one in found.tasks.values()])}
         )
@@ -51,10 +51,10 @@ def models(tmp_path, monkeypatch):
         clustered.add("tweet", "accuracy", {"accuracy": 54.5 + 100 * share}, trials=trials)
         write(clustered, tmp_path / model)
     glue = evaluation("glue", "plain", "median of 5 seeds")
-    add(glue, "RTE", given(0.6))
+    add(glue, "RTE", predicted(0.6))
     write(glue, tmp_path / "plain")
     glue = evaluation("glue", "better", "median of 1 seeds")
-    add(glue, "RTE", given(0.6))
+    add(glue, "RTE", predicted(0.6))
     write(glue, tmp_path / "better")
     return [str(tmp_path / model) for model in ("plain", "better", "alike")]
 
@@ -109,7 +109,7 @@ def test_models_that_share_no_evaluation_are_compared_without(tmp_path, monkeypa
     monkeypatch.delenv("CLEAR_DATA", raising=False)
     for model, name in (("one", "senteval"), ("other", "intents")):
         found = evaluation(name, model)
-        add(found, "TREC", given(0.5))
+        add(found, "TREC", predicted(0.5))
         write(found, tmp_path / model)
     assert compared([str(tmp_path / "one"), str(tmp_path / "other")], tmp_path) == {}
 

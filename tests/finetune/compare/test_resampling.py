@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from finetune.answers import MEAN, Answers
-from finetune.compare.resampling import resampled
+from finetune.compare.resampling import resampled_figures
 from finetune.tuning.metrics import METRICS
 from pretrain.telemetry.intervals import draws, interval
 
@@ -21,35 +21,35 @@ CASES = {
 }
 
 
-def answers(given, gold, metric, **how):
-    return Answers.of(given, gold, metric, "data", **how)
+def answers(predicted, gold, metric, **how):
+    return Answers.of(predicted, gold, metric, "data", **how)
 
 
 @pytest.mark.parametrize("metric", CASES)
 def test_a_figure_of_a_draw_is_the_metric_of_the_drawn_examples(metric):
-    given, gold = CASES[metric]
-    found = resampled("task", [answers(given, gold, metric)], 50)[0]
+    predicted, gold = CASES[metric]
+    found = resampled_figures("task", [answers(predicted, gold, metric)], 50)[0]
     expected = []
     for counts in np.concatenate(list(draws("task/0", COUNT, 50))).astype(int):
         rows = np.repeat(np.arange(COUNT), counts)
-        expected.append(100 * METRICS[metric](gold[rows], given[rows]))
+        expected.append(100 * METRICS[metric](gold[rows], predicted[rows]))
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert found[-1] == pytest.approx(100 * METRICS[metric](gold, given), abs=1e-4)
+    assert found[-1] == pytest.approx(100 * METRICS[metric](gold, predicted), abs=1e-4)
 
 
 @pytest.mark.parametrize("metric", CASES)
 def test_constant_answers_give_what_the_metric_gives(metric):
     _, gold = CASES[metric]
-    given = np.full_like(gold, gold.dtype.type(0.3) if gold.dtype.kind == "f" else 0)
-    found = resampled("task", [answers(given, gold, metric)], 5)[0]
-    assert found[-1] == pytest.approx(100 * METRICS[metric](gold, given), abs=1e-6)
+    predicted = np.full_like(gold, gold.dtype.type(0.3) if gold.dtype.kind == "f" else 0)
+    found = resampled_figures("task", [answers(predicted, gold, metric)], 5)[0]
+    assert found[-1] == pytest.approx(100 * METRICS[metric](gold, predicted), abs=1e-6)
 
 
 def test_the_figure_is_over_metrics_sets_and_runs():
     """MNLI's two sets are drawn each by itself and averaged, MRPC's metrics too; of seeds the median."""
     gold = random.integers(2, size=50)
-    given = np.stack([np.where(random.random(50) < share, gold, 1 - gold) for share in (0.6, 0.9, 0.8)])
-    one = answers(given, gold, ("accuracy", "f1"), over="median", parts=(20, 30))
+    predicted = np.stack([np.where(random.random(50) < share, gold, 1 - gold) for share in (0.6, 0.9, 0.8)])
+    one = answers(predicted, gold, ("accuracy", "f1"), over="median", parts=(20, 30))
     of_runs = [
         np.mean(
             [
@@ -58,29 +58,29 @@ def test_the_figure_is_over_metrics_sets_and_runs():
                 for key in ("accuracy", "f1")
             ]
         )
-        for run in given
+        for run in predicted
     ]
-    assert resampled("task", [one], 3)[0, -1] == pytest.approx(100 * np.median(of_runs))
+    assert resampled_figures("task", [one], 3)[0, -1] == pytest.approx(100 * np.median(of_runs))
     figures = random.random(40)
-    found = resampled("task", [answers(figures, np.zeros(40), MEAN)], 3)[0]
+    found = resampled_figures("task", [answers(figures, np.zeros(40), MEAN)], 3)[0]
     assert found[-1] == pytest.approx(100 * figures.mean(), abs=1e-4)
 
 
 BY_HAND = {
-    "accuracy": lambda given, gold: (given == gold).mean(-1),
-    "f1": lambda given, gold: 2 * (given * gold).sum(-1) / (given + gold).sum(-1),
+    "accuracy": lambda predicted, gold: (predicted == gold).mean(-1),
+    "f1": lambda predicted, gold: 2 * (predicted * gold).sum(-1) / (predicted + gold).sum(-1),
 }
 
 
 @pytest.mark.parametrize("metric", BY_HAND)
 def test_the_interval_of_a_difference_is_scipys_paired_bootstrap(metric):
-    given, gold = CASES["f1"]
-    other = np.where(random.random(COUNT) < 0.4, gold, given)  # more often right
-    figures = resampled("task", [answers(given, gold, metric), answers(other, gold, metric)])
+    predicted, gold = CASES["f1"]
+    other = np.where(random.random(COUNT) < 0.4, gold, predicted)  # more often right
+    figures = resampled_figures("task", [answers(predicted, gold, metric), answers(other, gold, metric)])
     apart = figures[1] - figures[0]
     ours = interval(apart[-1], None, apart[:-1] - apart[-1])
     theirs = stats.bootstrap(
-        [other, given, gold],
+        [other, predicted, gold],
         lambda one, two, right, axis: 100 * (BY_HAND[metric](one, right) - BY_HAND[metric](two, right)),
         paired=True,
         vectorized=True,
@@ -97,7 +97,7 @@ def test_the_interval_of_accuracies_is_mcnemars():
     """Its standard error of paired shares (Agresti, Categorical Data Analysis, 11.1): a formula, no draws."""
     gold = np.ones(2000, int)
     one, other = (random.random((2, 2000)) < np.array([[0.7], [0.8]])).astype(int)
-    figures = resampled("task", [answers(one, gold, "accuracy"), answers(other, gold, "accuracy")])
+    figures = resampled_figures("task", [answers(one, gold, "accuracy"), answers(other, gold, "accuracy")])
     apart = figures[1] - figures[0]
     ours = interval(apart[-1], None, apart[:-1] - apart[-1])
     gained, lost = ((other > one).mean(), (one > other).mean())

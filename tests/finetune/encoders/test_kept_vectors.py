@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 from finetune.encoders import kept_vectors
 from finetune.encoders.kept_vectors import KeptVectors, file_content, read_file, remove_oldest
-from finetune.encoders.models import KEPT_VECTORS, keeping, open_model
+from finetune.encoders.models import KEPT_VECTORS, open_model, with_kept_vectors
 from pretrain.common.errors import UserError
 
 WORDS = [word for sentence in SENTENCES for word in sentence.split()]
@@ -207,7 +207,7 @@ def test_what_is_not_kept(run_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(KEPT_VECTORS, str(tmp_path / "root"))
     opened = open_model(lambda texts: np.ones((len(texts), 2)))
     assert opened.encode(["a"]).shape == (1, 2) and not (tmp_path / "root").exists()
-    keeping(open_model(run_folder), tmp_path / "root", "what it was before")
+    with_kept_vectors(open_model(run_folder), tmp_path / "root", "what it was before")
     assert "its weights changed while they were read" in capsys.readouterr().err
     infinite = lambda texts, _: {"cls": np.full((len(texts), 2), np.inf)}  # noqa: E731
     kept(tmp_path, infinite, ["a"])

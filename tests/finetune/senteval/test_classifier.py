@@ -110,7 +110,7 @@ def test_a_fit_that_holds_out_its_own_rows_goes_on_with_the_same_random_numbers(
     best = plain.fit(features, labels)  # draws a permutation to hold rows out, before those of its passes
     order = np.random.RandomState(FAST.seed).permutation(120)
     rows = [Rows(order[6:], order[:6])]
-    fitted = fit_all(torch.from_numpy(features), labels, 2, rows, np.array([1e-3]), FAST, burned=120)
+    fitted = fit_all(torch.from_numpy(features), labels, 2, rows, np.array([1e-3]), FAST, discarded=120)
     assert fitted.accuracy[0, 0] == pytest.approx(best)
     torch.testing.assert_close(fitted.weights[0], weights_of(plain), rtol=1e-4, atol=1e-5)
 
