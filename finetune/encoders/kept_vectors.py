@@ -16,12 +16,11 @@ import contextlib
 import hashlib
 import json
 import os
-import random
 import struct
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -73,9 +72,8 @@ class KeptVectors:
     root: Path
     circumstances: Mapping[str, Any]
     name: str = ""
-    _places: dict[Path, dict[bytes, Path]] = field(default_factory=dict)
-    """Folder -> digest of a text -> the file that holds its vector, of all files that were read."""
-    _seen: set[Path] = field(default_factory=set)
+    _digests: dict[Path, frozenset[bytes]] = field(default_factory=dict)
+    """File that was read or written -> digests of its texts."""
 
     @classmethod
     def of(cls, source: ModelSource, root: Path, precision: str, max_length: int | None) -> Self | None:
@@ -105,62 +103,47 @@ class KeptVectors:
     ) -> dict[str, np.ndarray]:
         """Return float32[N, d] by pooling, in the order of N texts.
 
-        What is missing is encoded by texts of similar length, CHUNK at a time, and kept. Chunks come in an
-        order of this process's own, so that processes with the same texts share them: each looks at what
-        others have added before it begins one.
+        What is missing is encoded by texts of similar length, CHUNK at a time, and kept.
 
         encode: distinct texts and poolings -> float32[N, d] by pooling.
         """
         if not texts:
             return dict(encode(texts, poolings))
-        names = {_digest(text): text for text in texts}
-        found: dict[str, dict[bytes, np.ndarray]] = {pooling: {} for pooling in poolings}
-        self._look_up(names, found)
-        missing = [name for name in names if any(name not in found[pooling] for pooling in poolings)]
-        missing.sort(key=lambda name: len(names[name]))
-        chunks = [missing[start : start + CHUNK] for start in range(0, len(missing), CHUNK)]
-        random.Random(os.getpid()).shuffle(chunks)
+        order = [_digest(text) for text in texts]
+        text_of = dict(zip(order, texts))
+        found = {pooling: self._read(pooling, text_of) for pooling in poolings}
+        missing = [digest for digest in text_of if any(digest not in found[pooling] for pooling in poolings)]
+        missing.sort(key=lambda digest: len(text_of[digest]))
         started = printed = time.monotonic()
-        for number, chunk in enumerate(chunks):
-            if number:
-                self._look_up({name: names[name] for name in chunk}, found)
-            left = [name for name in chunk if any(name not in found[pooling] for pooling in poolings)]
-            if left:
-                made = encode([names[name] for name in left], poolings)
-                for pooling in poolings:
-                    block = np.ascontiguousarray(made[pooling], np.float32)
-                    self._keep(pooling, left, block)
-                    found[pooling].update(zip(left, block, strict=True))
+        for start in range(0, len(missing), CHUNK):
+            chunk = missing[start : start + CHUNK]
+            made = encode([text_of[digest] for digest in chunk], poolings)
+            for pooling in poolings:
+                block = np.ascontiguousarray(made[pooling], np.float32)
+                self._keep(pooling, chunk, block)
+                found[pooling].update(zip(chunk, block, strict=True))
             if time.monotonic() - printed > SECONDS_BETWEEN_LINES:
                 printed = time.monotonic()
-                _print(f"{number + 1:,} of {len(chunks):,} chunks of {CHUNK:,} texts encoded")
-        counts = f"{len(names) - len(missing):,} kept from before, {len(missing):,} encoded"
-        _print(f"vectors of {len(names):,} texts: {counts} in {format_seconds(time.monotonic() - started)}")
-        order = [_digest(text) for text in texts]
-        return {pooling: np.stack([found[pooling][name] for name in order]) for pooling in poolings}
+                _print(f"{start + len(chunk):,} of {len(missing):,} texts encoded")
+        counts = f"{len(text_of) - len(missing):,} kept from before, {len(missing):,} encoded"
+        _print(f"vectors of {len(text_of):,} texts: {counts} in {format_seconds(time.monotonic() - started)}")
+        return {pooling: np.stack([found[pooling][digest] for digest in order]) for pooling in poolings}
 
-    def _look_up(self, names: Mapping[bytes, str], found: dict[str, dict[bytes, np.ndarray]]) -> None:
-        """Add to `found`, by pooling, those of the texts that files have."""
-        for pooling, vectors in found.items():
-            folder = self.folder(pooling)
-            places = self._places.setdefault(folder, {})
-            wanted = {name for name in names if name not in vectors}
-            files = {places[name] for name in wanted if name in places}
-            files |= set(folder.glob(f"*{SUFFIX}")) - self._seen if wanted else set()
-            for path in sorted(files):
-                read = read_file(path)
-                self._seen.add(path)
-                if read is None:  # removed, or damaged
-                    continue
-                used = False
-                for row, name in enumerate(read[0]):
-                    places[name] = path
-                    if name in wanted and name not in vectors:
-                        vectors[name] = read[1][row]
-                        used = True
-                if used:
-                    with contextlib.suppress(OSError):
-                        os.utime(path)  # what was used least recently is removed first
+    def _read(self, pooling: str, wanted: Collection[bytes]) -> dict[bytes, np.ndarray]:
+        """Return the vectors of those of the texts that files have, by the digests of the texts."""
+        vectors: dict[bytes, np.ndarray] = {}
+        for path in sorted(self.folder(pooling).glob(f"*{SUFFIX}")):
+            if path in self._digests and self._digests[path].isdisjoint(wanted):
+                continue
+            if (read := read_file(path)) is None:  # removed, or damaged
+                continue
+            self._digests[path] = frozenset(read[0])
+            used = {digest: row for digest, row in zip(*read, strict=True) if digest in wanted}
+            vectors |= used
+            if used:
+                with contextlib.suppress(OSError):
+                    os.utime(path)  # what was used least recently is removed first
+        return vectors
 
     def _keep(self, pooling: str, names: Sequence[bytes], vectors: np.ndarray) -> None:
         """Write a file of vectors float32[N, d]; a disk that is full costs the file, not the evaluation."""
@@ -177,8 +160,7 @@ class KeptVectors:
         except OSError as error:
             print(f"note: vectors are not kept: {error}", file=sys.stderr)
             return
-        self._seen.add(path)
-        self._places.setdefault(folder, {}).update(dict.fromkeys(names, path))
+        self._digests[path] = frozenset(names)
 
 
 def file_content(names: Sequence[bytes], vectors: np.ndarray) -> bytes:
