@@ -25,7 +25,6 @@ from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_fu
 from finetune.evaluate.results import EvaluationRecord
 from finetune.evaluate.running import SECONDS_TO_END, ProcessResult, run_units
 from finetune.evaluate.suites import (
-    FINE_TUNED,
     NOT_THERE,
     EvaluationJob,
     reasons_to_skip,
@@ -88,7 +87,7 @@ def main(
     started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
     units, deadline = suite_named(suite), started + seconds_of(budget)
     precision = flags.precision
-    root = data_root(flags.eval_data) if any(unit.reads_folder for unit in units) else Path.cwd()
+    root = data_root(flags.eval_data) if any(unit.command.files for unit in units) else Path.cwd()
     units = with_tasks(with_own_sets(units, root), flags.tasks, suite)
     vectors_folder = _vectors_folder(vectors)
     source, pooled = _resolve(model, flags.pooling, precision)
@@ -112,10 +111,10 @@ def main(
     def words_of(unit: EvaluationJob) -> list[str]:
         """Return a unit's command behind `python -m`."""
         words = [f"finetune.{unit.evaluation}", model, *unit.words, "--out", str(folder)]
-        words += ["--eval-data", str(root)] if unit.reads_folder else []
-        if unit.evaluation not in FINE_TUNED and pooled not in ("function", OWN_MODULES):
+        words += ["--eval-data", str(root)] if unit.command.files else []
+        if not unit.command.trains and pooled not in ("function", OWN_MODULES):
             words += ["--pooling", pooled]
-        return [*words, "--precision", precision] if unit.takes_precision else words
+        return [*words, "--precision", precision] if unit.command.takes_precision else words
 
     environment = {name: value for name, value in os.environ.items() if name != KEPT_VECTORS}
     environment |= {KEPT_VECTORS: str(vectors_folder)} if vectors_folder else {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.evaluate.suites import FINE_TUNED, EvaluationJob
+from finetune.evaluate.suites import EvaluationJob
 from finetune.results import Evaluation, read
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
@@ -91,14 +91,14 @@ class EvaluationRecord:
     def _of(self, unit: EvaluationJob, root: Path) -> dict[str, Any]:
         """Return all that a unit's figures depend on, as JSON gives it back."""
         stamps = [[str(path), *_stamp(path)] for path in unit.files(root)]
-        own = {} if unit.evaluation in FINE_TUNED else {**self.settings, "precision": self._precision(unit)}
+        own = {} if unit.command.trains else {**self.settings, "precision": self._precision(unit)}
         return {"identity": self.identity, "words": unit.words, "data": stamps, **own}
 
     def _precision(self, unit: EvaluationJob) -> str:
-        return self.settings["precision"] if unit.takes_precision else "fp32"
+        return self.settings["precision"] if unit.command.takes_precision else "fp32"
 
     def _same_settings(self, unit: EvaluationJob, evaluation: Evaluation) -> bool:
-        if unit.evaluation in FINE_TUNED:
+        if unit.command.trains:
             return True
         precision = self._precision(unit)
         rounded = f"vectors computed in {precision}" in evaluation.notes

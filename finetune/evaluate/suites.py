@@ -19,10 +19,6 @@ from finetune.senteval import tasks as senteval
 from finetune.sts import tasks as sts
 from finetune.tuning import tasks as glue
 
-FINE_TUNED = ("glue", "anli")
-"""Evaluations that train the weights: they take no pooling, and encoders alone."""
-_FLAGS = {"anli": "", "cola_probe": "", "geometry": "--measure"}
-"""The flag that takes a unit's tasks, where it is not --tasks; "": the command does all of them."""
 _GEOMETRY = {  # measure: its figures, of which another text or augmentation has others
     "sts": ("alignment", "uniformity", "isotropy"),
     "neighbourhood": ("neighbourhood/stackoverflow",),
@@ -44,20 +40,37 @@ def _geometry_files(measure: str, root: Path) -> list[Path]:
     return [*nli_distance.files("triplets", root), *filter(Path.is_file, anli_files)]
 
 
-_FILES: dict[str, Callable[[str, Path], Sequence[Path]]] = {
-    "sts": sts.files,
-    "senteval": senteval.files,
-    "clustering": clustering.files,
-    "intents": intents.files,
-    "nanobeir": nanobeir.files,
-    "cola_probe": cola_probe.files,
-    "nli_distance": nli_distance.files,
-    "zh_sts": zh_sts.files,
-    "geometry": _geometry_files,
-    "glue": glue.files,
-    "anli": anli.files,
+@dataclass(frozen=True)
+class Command:
+    """What `clearly eval` must know of the command of an evaluation."""
+
+    files: Callable[[str, Path], Sequence[Path]] | None
+    """(task, folder of evaluation data) -> files that it reads, which may be absent; None: the hub's."""
+    flag: str = "--tasks"
+    """The flag that takes its tasks; "": it does all of them."""
+    figures: Callable[[str], Sequence[str]] = lambda task: [task]
+    """Task -> the names of its figures in the file of results."""
+    takes_precision: bool = True
+    """Whether it has a --precision of vectors; others compute them in float32."""
+    trains: bool = False
+    """Whether it trains the weights: it takes no pooling, and encoders alone."""
+
+
+COMMANDS = {
+    "sts": Command(sts.files),
+    "senteval": Command(senteval.files),
+    "clustering": Command(clustering.files),
+    "intents": Command(intents.files, figures=lambda task: [f"{task}-{shots}" for shots in intents.SHOTS]),
+    "nanobeir": Command(nanobeir.files),
+    "cola_probe": Command(cola_probe.files, flag=""),
+    "nli_distance": Command(nli_distance.files),
+    "zh_sts": Command(zh_sts.files),
+    "geometry": Command(_geometry_files, "--measure", _GEOMETRY.__getitem__, takes_precision=False),
+    "glue": Command(glue.files, takes_precision=False, trains=True),
+    "anli": Command(anli.files, flag="", takes_precision=False, trains=True),
+    "mteb_english": Command(None),
 }
-"""Evaluation -> (task, folder of evaluation data) -> files that it reads, which may be absent."""
+"""Evaluation -> its command, `python -m finetune.EVALUATION`."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,7 @@ class EvaluationJob:
     """A command with its tasks."""
 
     evaluation: str
-    """`python -m finetune.EVALUATION`, whose figures are in EVALUATION-POOLING.json."""
+    """One of COMMANDS, whose figures are in EVALUATION-POOLING.json."""
     tasks: tuple[str, ...]
     label: str = ""
     """What progress calls it, where that is not its tasks."""
@@ -75,39 +88,27 @@ class EvaluationJob:
         return f"{self.evaluation} {self.label or ','.join(self.tasks)}"
 
     @property
-    def reads_folder(self) -> bool:
-        """Whether its data lie in the folder of evaluation data; MTEB's come from the hub."""
-        return self.evaluation in _FILES
-
-    @property
-    def takes_precision(self) -> bool:
-        """Whether its command has a --precision of vectors; others compute them in float32."""
-        return self.evaluation not in (*FINE_TUNED, "geometry")
+    def command(self) -> Command:
+        return COMMANDS[self.evaluation]
 
     @property
     def words(self) -> list[str]:
         """The words of its command behind the model."""
-        flag = _FLAGS.get(self.evaluation, "--tasks")
-        return [flag, ",".join(self.tasks)] if flag else []
+        return [self.command.flag, ",".join(self.tasks)] if self.command.flag else []
 
     @property
     def expected(self) -> list[str]:
         """The names of its figures in the file of results."""
-        if self.evaluation == "intents":
-            return [f"{task}-{shots}" for task in self.tasks for shots in intents.SHOTS]
-        if self.evaluation == "geometry":
-            return [figure for measure in self.tasks for figure in _GEOMETRY[measure]]
-        return list(self.tasks)
+        return [figure for task in self.tasks for figure in self.command.figures(task)]
 
     def files(self, root: Path) -> list[Path]:
         """Return the files that it reads, which may be absent; none of data that come from the hub."""
-        if not self.reads_folder:
-            return []
-        return [file for task in self.tasks for file in _FILES[self.evaluation](task, root)]
+        read = self.command.files
+        return [] if read is None else [file for task in self.tasks for file in read(task, root)]
 
     def lacking(self, root: Path) -> str:
         """Return why it cannot be done with the data that is there; "" if it can."""
-        if not self.reads_folder:
+        if self.command.files is None:
             fault = _hub_fault()
             return f"MTEB's data cannot be loaded: {fault}" if fault else ""
         if self.evaluation == "nanobeir":
@@ -193,7 +194,7 @@ def reasons_to_skip(
     is_encoder = not names_function(source.location) and kind_of(source.location) != "sentence-transformers"
     trains = "it trains the weights, and takes a run, an export or a Hugging Face folder"
     reasons = {
-        unit: unit.lacking(root) or ("" if is_encoder or unit.evaluation not in FINE_TUNED else trains)
+        unit: unit.lacking(root) or ("" if is_encoder or not unit.command.trains else trains)
         for unit in units
     }
     return {unit: reason for unit, reason in reasons.items() if reason}

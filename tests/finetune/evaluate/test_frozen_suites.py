@@ -126,7 +126,7 @@ def test_units_do_with_what_their_commands_do_with(data, tmp_path):
 
 def test_geometry_is_computed_in_float32_whatever_the_precision_of_others(data, tmp_path):
     unit = EvaluationJob("geometry", ("nli",))
-    assert unit.words == ["--measure", "nli"] and not unit.takes_precision
+    assert unit.words == ["--measure", "nli"] and not unit.command.takes_precision
     result = Evaluation("geometry", "m", "mean", None, "p", source="these weights")
     result.add("nli", "share", {"share": 50.0})
     write(result, tmp_path)
