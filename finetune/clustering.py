@@ -215,7 +215,7 @@ def files(name: str, root: Path) -> list[Path]:
 
 
 def evaluation_with(max_length: int) -> Frozen:
-    """Return the evaluation of texts that are cut to so many tokens; 0: of whole texts."""
+    """Return the evaluation of texts that are cut to `max_length` tokens; 0: of whole texts."""
     cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
     return Frozen(
         "clustering",

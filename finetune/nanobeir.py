@@ -60,7 +60,7 @@ _ROWS = 256  # queries that are compared with the corpus at a time
 class RetrievalSet:
     """D documents by their ids, Q queries, and for each the rows of its relevant documents with their gains.
 
-    A row from D on is that of a document that is not in the corpus. missing: what is, in words.
+    A row from D on stands for a document that is not in the corpus. missing: what is missing, in words.
     """
 
     documents: list[str]

@@ -91,7 +91,7 @@ class Evaluation:
         return f"{self.evaluation}-{self.pooling.replace(' ', '-')}"
 
     def expect_pooling(self, pooling: str, whose: str) -> None:
-        """Note where the pooling is not that of the paper's figures; a model's own modules are left out."""
+        """Note a pooling that is not the one of the paper's figures; a model's own modules are left out."""
         if self.pooling not in (pooling, "function", "own modules"):
             self.notes.append(f"{self.pooling} pooling, where {whose} figures are of {pooling} pooling")
 

@@ -74,7 +74,7 @@ class ModelSource:
 
 
 def names_function(text: str) -> bool:
-    """Return whether a model's name is that of a function: module:function or file.py:function."""
+    """Return whether a model's name names a function: module:function or file.py:function."""
     return ":" in text and not Path(text).exists()
 
 

@@ -78,7 +78,7 @@ class EvaluationRecord:
         self._write({unit.name: entry}, {unit.name: None})
 
     def add_ended(self, unit: EvaluationJob, seconds: float) -> None:
-        """Note that a budget has ended a unit after so many seconds."""
+        """Note that a budget has ended a unit after `seconds`."""
         self._write({}, {unit.name: round(seconds, 1)})
 
     def _write(self, units: Mapping[str, dict[str, Any]], ended: Mapping[str, float | None]) -> None:

@@ -96,7 +96,7 @@ def _run(
     deadline: float,
     shutdown: Shutdown,
 ) -> ProcessResult:
-    """Run a unit to its end, or to that of its time, and print its last line now and then."""
+    """Run a unit until it ends or the deadline comes; print its last line now and then."""
     started = printed = time.monotonic()
     environment = environment | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"}
     process = start_logged([sys.executable, "-m", *words], log, environment)

@@ -190,7 +190,7 @@ def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str)
 def reasons_to_skip(
     units: Sequence[EvaluationJob], root: Path, source: ModelSource
 ) -> dict[EvaluationJob, str]:
-    """Return those of the units that cannot be done, with the reason: no data, or no such model."""
+    """Return the units that cannot be done, with the reason: no data, or no such model."""
     is_encoder = not names_function(source.location) and kind_of(source.location) != "sentence-transformers"
     trains = "it trains the weights, and takes a run, an export or a Hugging Face folder"
     reasons = {

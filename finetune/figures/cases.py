@@ -36,7 +36,7 @@ class WordWeights:
 
 
 def negated_pairs(pairs: Pairs, count: int) -> list[int]:
-    """Return the numbers of so many pairs of which one sentence alone has a negation.
+    """Return the numbers of `count` pairs of which one sentence alone has a negation.
 
     Spread evenly over their gold scores, in that order: the same pairs for every model.
     """

@@ -136,7 +136,7 @@ def draw_dots(
 
 
 def new_panels(count: int, height: float = HEIGHT, across: int = ACROSS) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels, at most `across` in a row, and these."""
+    """Return a figure with `count` panels, at most `across` in a row, and the panels."""
     columns = min(count, across)
     rows = -(-count // columns)
     width = 4.6 if columns == 1 else WIDTH * columns

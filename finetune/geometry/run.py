@@ -214,7 +214,7 @@ def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: E
 
 
 def read_isomorphism(options: GeometryOptions) -> dict[str, tuple[Triplets, str]]:
-    """Return set -> (so many triplets, taken evenly; where they are from).
+    """Return set -> (`options.sentences` triplets, evenly spaced; where they are from).
 
     The paper does not say how many it took.
     """

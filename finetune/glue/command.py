@@ -226,7 +226,7 @@ def _compute_free(
 
 
 def compute_all(store: RunStore, runs: list[GlueRun], helpers: Helpers = nullcontext) -> None:
-    """Compute all figures, then what else is asked: predictions are those of the run with the best figure."""
+    """Compute all figures, then the predictions of the run with the best figure of each task."""
     _compute(store, runs, [entry for entry in runs if store.result(entry) is None], helpers)
     while left := store.unfinished(runs):
         _compute(store, runs, left[:1])

@@ -23,7 +23,7 @@ _BYTES_OF_A_PROCESS = 1 << 30  # libraries, the tokenised data, and the activati
 
 
 def choose_processes(runs: int, parameters: int) -> int:
-    """Return how many processes share so many unfinished runs of a model of so many parameters.
+    """Return how many processes share `runs` unfinished runs of a model with this number of parameters.
 
     One for each core, as far as half of the free memory allows; 1 on a GPU, and where OMP_NUM_THREADS says
     how many threads one process is to use.
@@ -35,10 +35,10 @@ def choose_processes(runs: int, parameters: int) -> int:
 
 @contextmanager
 def with_helpers(processes: int, work: Callable[..., None], *arguments: Any) -> Iterator[None]:
-    """Run `work(*arguments)` in all but one of so many processes, while the block runs in this one.
+    """Run `work(*arguments)` in `processes` - 1 other processes, while the block runs in this one.
 
     Each of them, and this one meanwhile, has one thread. When the block ends, they are waited for; when it is
-    left by an exception, which a request to stop is, they are asked to stop too.
+    left by an exception, such as a request to stop, they are told to stop too.
 
     work: a function of a module, which gives the same arguments their meaning in a new interpreter.
     """

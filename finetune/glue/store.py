@@ -121,7 +121,7 @@ class RunStore:
     def compute(self, run: GlueRun, heading: str) -> None:
         """Fine-tune, or continue where a killed process was, and write the results.
 
-        A run whose figures and model are on file only answers what is asked beside the figures.
+        A run whose figures and model are on file only predicts.
 
         Raises:
             Interrupted: a stop was requested; a checkpoint is beside the results.
@@ -150,7 +150,7 @@ class RunStore:
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
 
     def _train(self, run: GlueRun) -> tuple[Classifier, dict[str, Any]]:
-        """Return (the model at its best epoch if anything is asked of it, the run's figures to write)."""
+        """Return (the model, at its best epoch if it is kept or predicts; the run's figures to write)."""
         sets, options = self._sets(run.task), self.options
         dev = [split for split in TASKS[run.task].dev_splits() if split in sets]
         kept = run == options.mnli_run(run.seed)

@@ -1,6 +1,8 @@
 """The report's figures: learning curves of runs, and the geometry of models, side by side."""
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -45,20 +47,16 @@ def curve(subject: Subject, name: str) -> tuple[list[int], list[float]]:
 
 def curve_names(systems: Sequence[System]) -> list[str]:
     """Return metrics with two records or more in some run: `CURVES`, then losses and evaluations."""
-    counts: dict[str, int] = {}
-    for system in systems:
-        for member in system.members:
-            mine: dict[str, int] = {}
-            for record in member.metrics:
-                for key, _ in flatten(
-                    {k: v for k, v in record.items() if k in ("loss", "evaluation") or k in CURVES}
-                ):
-                    mine[key] = mine.get(key, 0) + 1
-            for key, count in mine.items():
-                counts[key] = max(counts.get(key, 0), count)
-    constant = {"evaluation/partner_among"}
-    others = [key for key in counts if key not in CURVES and key not in constant and key != "loss/total"]
-    return [key for key in [*CURVES, *others] if counts.get(key, 0) > 1]
+    several: dict[str, None] = {}
+    for member in (member for system in systems for member in system.members):
+        counts = Counter(key for record in member.metrics for key, _ in flatten(_drawn_part(record)))
+        several |= dict.fromkeys(key for key, count in counts.items() if count > 1)
+    others = [key for key in several if key not in (*CURVES, "evaluation/partner_among", "loss/total")]
+    return [key for key in [*CURVES, *others] if key in several]
+
+
+def _drawn_part(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key in ("loss", "evaluation") or key in CURVES}
 
 
 def draw_curves(systems: Sequence[System], names: Sequence[str] | None = None) -> dict[str, Figure]:

@@ -62,7 +62,7 @@ class PairFeatures:
 
     float32[N, 4 d] of a large set would be many times its distinct sentences' vectors.
 
-    `vectors` float32[V, d] on the device that shall compute; `first` and `second` int64[N], rows of it, there
+    `vectors` float32[V, d] on the compute device; `first` and `second` int64[N], rows of it, there
     too.
     """
 
@@ -125,7 +125,7 @@ def fit_all(
     """Fit a classifier for each of G sets of rows and R values of L2.
 
     Args:
-        features: float32[N, d], on the device that shall compute, or pairs whose features are formed a
+        features: float32[N, d], on the compute device, or pairs whose features are formed a
             mini-batch at a time.
         labels: int64[N], 0 to classes - 1.
         rows: the G sets of rows.

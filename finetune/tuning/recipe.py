@@ -54,7 +54,7 @@ class Interrupted(Exception):
 
 
 def until_stopped(work: Callable[[], None]) -> int:
-    """Do work of a command and return its exit status, where it is asked to stop that of `Interrupted`."""
+    """Do the work of a command; return its exit status, or the code of `Interrupted` if it was stopped."""
     try:
         work()
     except Interrupted as interrupted:
