@@ -73,18 +73,10 @@ class Frozen:
         return evaluation
 
 
-def run(
-    evaluation: Frozen,
-    model: str,
-    flags: FrozenFlags,
-    finish: Callable[[Evaluation], None] = lambda result: None,
-) -> int:
-    """Run an evaluation as a command, and return the exit status.
-
-    finish: see `finetune.results.write`.
-    """
+def run(evaluation: Frozen, model: str, flags: FrozenFlags) -> int:
+    """Run an evaluation as a command, and return the exit status."""
     names = [evaluation.task_named(name) for name in flags.tasks] or evaluation.tasks
     # before the model: a missing file should not cost the loading
     loaded = {name: evaluation.read(name, flags.eval_data) for name in names}
     opened = open_model(model, flags.pooling, max_length=evaluation.max_length, precision=flags.precision)
-    return run_and_write(opened, flags.out, lambda opened: evaluation.evaluate(opened, loaded), finish)
+    return run_and_write(opened, flags.out, lambda opened: evaluation.evaluate(opened, loaded))

@@ -145,11 +145,11 @@ class AugmentedSentences:
         keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")
         if pipeline.needs_text and not pipeline.works_on_tokens:
             assert self.parses is not None  # without them `build` raises
-            return self.view_of_texts(pipeline.name, pipeline.texts(keys, self.parses))
+            return self._view_of_texts(pipeline.name, pipeline.texts(keys, self.parses))
         rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
         return self._view(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
 
-    def view_of_texts(self, name: str, texts: dict[int, str]) -> AugmentedView:
+    def _view_of_texts(self, name: str, texts: dict[int, str]) -> AugmentedView:
         """Return a view in which some sentences have new texts: sentence number -> text.
 
         One that differs in white space and forms of quotes alone is not changed.
