@@ -67,9 +67,9 @@ def server_of(searchers: Sequence[Searcher], text: str, top: int, port: int) -> 
             if path != "/":
                 self.send_error(404)
                 return
-            asked = parse_qs(words)
-            query = asked.get("q", [""])[0].strip()[:_LONGEST]
-            count = asked.get("top", [str(top)])[0]
+            parameters = parse_qs(words)
+            query = parameters.get("q", [""])[0].strip()[:_LONGEST]
+            count = parameters.get("top", [str(top)])[0]
             if not re.fullmatch("[1-9][0-9]{0,8}", count):
                 self.send_error(400, f"top: a number from 1 to {_MOST}")
                 return
