@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from finetune.encoders.source import reach_hub
-from finetune.senteval.preprocessing import treebank
 from finetune.tuning.tasks import NLI, TASKS, ZERO_ONE, GlueTask
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
@@ -132,6 +131,48 @@ def _word(value: Any, names: tuple[str, ...]) -> str | None:
 
 
 # -- writing -----------------------------------------------------------
+
+_TREEBANK = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r'^"', "`` "),
+        (r'([ (\[{<])"', r"\1 `` "),
+        (r"\.\.\.", " ... "),
+        (r"[,;:@#$%&]", r" \g<0> "),
+        (r"([^.])([.])([\])}>\"']*) *$", r"\1 \2\3 "),
+        (r"[?!]", r" \g<0> "),
+        (r"[\]\[(){}<>]", r" \g<0> "),
+        (r"--", " -- "),
+        (r"$", " "),
+        (r"^", " "),
+        (r'"', " '' "),
+        (r"([^'])' ", r"\1 ' "),
+        (r"'([sSmMdD]) ", r" '\1 "),
+        *((f"{end} ", f" {end} ") for end in ("'ll", "'re", "'ve", "n't", "'LL", "'RE", "'VE", "N'T")),
+        (r" ([Cc])annot ", r" \1an not "),
+        (r" ([Dd])'ye ", r" \1' ye "),
+        (r" ([Gg])imme ", r" \1im me "),
+        (r" ([Gg])onna ", r" \1on na "),
+        (r" ([Gg])otta ", r" \1ot ta "),
+        (r" ([Ll])emme ", r" \1em me "),
+        (r" ([Mm])ore'n ", r" \1ore 'n "),
+        (r" '([Tt])is ", r" '\1 is "),
+        (r" '([Tt])was ", r" '\1 was "),
+        (r" ([Ww])anna ", r" \1an na "),
+        (r"  *", " "),
+        (r"^ *", ""),
+    )
+]
+
+
+def treebank(text: str) -> str:
+    """Tokenise a line as SentEval's tokenizer.sed does (Robert MacIntyre, Penn Treebank, 1995).
+
+    Tokens stand between blanks, one after the last. The sed script's rules in their order.
+    """
+    for pattern, replacement in _TREEBANK:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def _cell(value: Any) -> str:

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from finetune.answers import MEAN, Answers
-from finetune.compare.resampling import resampled_figures
+from finetune.compare.examples import resampled_figures
 from finetune.tuning.metrics import METRICS
 from pretrain.telemetry.intervals import draws, interval
 

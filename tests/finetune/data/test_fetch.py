@@ -15,10 +15,9 @@ from real_data import DATA, needs_data
 from finetune.cola_probe import read as read_cola
 from finetune.data import __main__ as data_command
 from finetune.data.catalogue import check, choose
-from finetune.data.fetch import fetch
+from finetune.data.fetch import fetch, treebank
 from finetune.files import csv_columns, lines
 from finetune.nli_distance import load as load_nli
-from finetune.senteval.preprocessing import treebank
 from finetune.senteval.tasks import load as load_senteval
 from finetune.zh_sts import read as read_chinese
 from pretrain.common.errors import UserError

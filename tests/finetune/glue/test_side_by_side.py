@@ -92,7 +92,7 @@ def test_a_stop_reaches_a_run_that_waits_for_the_one_it_starts_from(source, data
 def test_a_stop_reaches_the_other_processes(folders, data, tmp_path, two_cores, monkeypatch):
     """The first process stops at once, and the second with it; together they go on where both were."""
     flags = {"eval_data": data, "tasks": "RTE", "seeds": 2, "epochs": 100_000, "lr": "1e-3"}
-    take = glue._compute_in_turn
+    take = glue._compute_free
 
     def stopped(*_, **__):
         raise Interrupted(143)
