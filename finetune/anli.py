@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from augment.core.ragged import Ragged
 from finetune.answers import Answers, examples_digest, from_text, to_text
@@ -92,7 +93,7 @@ TRAINING = (
 class AnliOptions(TrainingOptions, frozen=True):
     """Nie et al.'s settings, as flags; others mark the result incomplete."""
 
-    epochs: cli.Count = RECIPE.epochs
+    epochs: cli.Count = Field(RECIPE.epochs, description="passes over the training data")
 
     @property
     def recipe(self) -> Recipe:
