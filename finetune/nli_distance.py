@@ -171,10 +171,10 @@ def _size_remark(count: int, published: int) -> str | None:
 def _triplets(data: str | Path | None) -> Comparisons:
     file = triplets_file(data)
     rows = read_triplets(file)
-    columns = [list(column) for column in zip(*rows, strict=True)]
+    premises, entailed, contradicting = (list(column) for column in zip(*rows, strict=True))
     remark = f"{len(rows):,} triplets of {file.name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
-    comparable = len(rows) == SIMCSE_TRIPLETS
-    return Comparisons(*columns, np.ones(len(rows), bool), None if comparable else remark)
+    remark = None if len(rows) == SIMCSE_TRIPLETS else remark
+    return Comparisons(premises, entailed, contradicting, np.ones(len(rows), bool), remark)
 
 
 def files(name: str, root: Path) -> list[Path]:
