@@ -172,7 +172,7 @@ def _triplets(data: str | Path | None) -> Comparisons:
     file = triplets_file(data)
     rows = read_triplets(file)
     premises, entailed, contradicting = (list(column) for column in zip(*rows, strict=True))
-    remark = f"{len(rows):,} triplets of {file.name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
+    remark: str | None = f"{len(rows):,} triplets of {file.name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
     remark = None if len(rows) == SIMCSE_TRIPLETS else remark
     return Comparisons(premises, entailed, contradicting, np.ones(len(rows), bool), remark)
 
