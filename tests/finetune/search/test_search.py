@@ -121,7 +121,7 @@ def test_what_is_compressed_is_read_and_damage_is_named(tmp_path, ending, pack):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["folder"], "--text folder is no file of sentences, one a line: add --split, which reads text"),
+        (["folder"], "--text folder is no file of sentences, one a line: add --split, which reads"),
         (["rows.jsonl.zst"], "--text rows.jsonl.zst is no file of sentences, one a line: add --split"),
         (["rows.zip"], "--text rows.zip is no file of sentences, one a line: add --split"),
         (
