@@ -62,7 +62,7 @@ class SentEvalData:
 
 
 def read_tasks(tasks: Iterable[str], data: str = "") -> SentEvalData:
-    """Read the files of tasks of `pretrain.benchmarks.sts_tasks.TASKS` and `finetune.senteval.tasks.TASKS`."""
+    """Read the files of tasks, of `pretrain.benchmarks.sts_tasks` and `finetune.senteval.tasks`."""
     read = SentEvalData(list(dict.fromkeys(tasks)), StsEvaluator(data or None), {})
     for task in read.tasks:
         if task in TASKS:

@@ -68,9 +68,10 @@ class SentenceModel(nn.Module):
     # -- what a request may ask for
 
     def embed(self, row: MicroBatch) -> Tensor:
-        """Embed a packed row: sentence vectors float32[n, d] (float64 from a float64 model)."""
+        """Embed a packed row as a view: sentence vectors float32[n, d] (float64 from a float64 model)."""
+        dropout = self.objective.view_dropout
         with self.autocast(row):
-            vectors = self.encoder.embed(row.ids, row.lengths, keys=row.keys)
+            vectors = self.encoder.embed(row.ids, row.lengths, keys=row.keys, dropout=dropout)
         return vectors if vectors.dtype == torch.float64 else vectors.float()
 
     def embed_for_use(self, row: MicroBatch) -> Tensor:
