@@ -17,7 +17,7 @@ from pretrain.common.files import replace_durably
 from pretrain.common.memory import FlatMemory
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import require_in_place
-from pretrain.common.shutdown import EXIT_CODES, MOVED, NONE, REASONS, STOP, UNSAVED, Shutdown
+from pretrain.common.shutdown import DEAD_LOSS, EXIT_CODES, MOVED, NONE, REASONS, STOP, UNSAVED, Shutdown
 from pretrain.config.recipe import to_yaml
 from pretrain.config.run import Config
 from pretrain.config.validation import leaves
@@ -42,7 +42,7 @@ from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_fol
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
-from pretrain.start.views import require_different_views
+from pretrain.start.views import require_different_views, require_signal
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.model import SentenceModel
@@ -178,6 +178,8 @@ class TrainingRun:
                 self._evaluate()
                 self.progress.rows = on_rank_zero(self.telemetry.sync)
                 keep_start(self.folder, self._save_start, self._keep_best)
+                signal = self.evaluation.scores["view_signal"]
+                require_signal(self.config, self.objective, signal, self.telemetry.warn)
             # kick off the workers now: forked later, they would have the signal handlers of the run
             batches = self._batches()
             self.shutdown = Shutdown(self.folder, watch_file=self.rank == 0)
@@ -287,6 +289,8 @@ class TrainingRun:
         number = progress.step + 1
         ends_row = number in (1, self.stop_step) or is_due(number, settings.log_every)
         request = max(self.shutdown.requested(), UNSAVED if self.checkpoints.failed else NONE)
+        if self.log.monitor.dead_loss and settings.faults.dead_loss == "stop":
+            request = max(request, DEAD_LOSS)
         result = self.whole.compute(batch, request, probing=ends_row, busy=self.stragglers.busy())
         if result.request == MOVED:
             on_rank_zero(lambda: require_in_place(self.folder))

@@ -14,11 +14,12 @@ STOP_FILE = "stop"
 
 # Requests, the weightier the larger: the largest over all ranks wins. A stop file forbids a requeue.
 # UNSAVED: a checkpoint could not be written, which the next save raises on all ranks. MOVED: the run folder
-# was renamed or removed.
-NONE, UNSAVED, INTERRUPT, TERMINATE, REQUEUE, STOP, MOVED = range(7)
-EXIT_CODES = {STOP: 0, INTERRUPT: 130, TERMINATE: 143, REQUEUE: EXIT_REQUEUE}
+# was renamed or removed. DEAD_LOSS: the sentence loss learns nothing, and `train.faults.dead_loss` is stop.
+NONE, UNSAVED, DEAD_LOSS, INTERRUPT, TERMINATE, REQUEUE, STOP, MOVED = range(8)
+EXIT_CODES = {STOP: 0, DEAD_LOSS: 1, INTERRUPT: 130, TERMINATE: 143, REQUEUE: EXIT_REQUEUE}
 REASONS = {
     STOP: "found the stop file",
+    DEAD_LOSS: "the sentence loss learns nothing (train.faults.dead_loss is stop)",
     INTERRUPT: "received Ctrl-C",
     TERMINATE: "received SIGTERM",
     REQUEUE: "received SIGUSR1",

@@ -43,6 +43,9 @@ class ObjectiveConfig(Section):
     first coordinates of a vector are a vector; empty: the whole width alone"""
     matryoshka_weights: tuple[float, ...] = ()
     """of the losses at those widths; empty: 1 for each"""
+    view_dropout: bool = True
+    """whether the encoder's dropout is on where views are embedded; masked language modelling keeps it. At
+    depth it drowns what [CLS] says of a sequence"""
     mlm: MaskedLanguageConfig = Field(default_factory=MaskedLanguageConfig)
     contrastive: ContrastiveConfig = Field(default_factory=ContrastiveConfig)
     simcse: SimcseConfig = Field(default_factory=SimcseConfig)

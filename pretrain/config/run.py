@@ -151,6 +151,9 @@ class FaultsConfig(Section):
     back at once"""
     spike_factor: float = Field(10.0, gt=1)
     """what makes a gradient norm a spike"""
+    dead_loss: Literal["warn", "stop"] = "warn"
+    """a sentence loss that will not learn, or does not for many rows: warn, or stop the run. What says so is
+    `view_signal` before the first step, and the contrastive loss that guessing reaches"""
     jump: tuple[Steps, ...] = ()
     """steps that are counted and not trained: 812-900,1207. Their data is not used"""
 

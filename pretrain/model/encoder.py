@@ -140,13 +140,15 @@ class SentenceEncoder(nn.Module):
         pooling: str | None = None,
         edit: EditEmbeddings | None = None,
         keys: np.ndarray | None = None,
+        dropout: bool = True,
     ) -> Tensor:
         """Return sentence vectors [N, H], float32 (float64 from a float64 model).
 
-        pooling: None for the encoder's own. edit, keys: as in `states`.
+        pooling: None for the encoder's own. edit, keys, dropout: as in `states`.
         """
         pooling = check_pooling(pooling or self.pooling)
-        return self.vectors(self.states(ids, lengths, SECOND_STATE[pooling], edit=edit, keys=keys), pooling)
+        states = self.states(ids, lengths, SECOND_STATE[pooling], edit=edit, keys=keys, dropout=dropout)
+        return self.vectors(states, pooling)
 
     def vectors(self, states: PackedStates, pooling: str) -> Tensor:
         """Pool hidden states into sentence vectors [N, H].
@@ -194,6 +196,7 @@ class SentenceEncoder(nn.Module):
         token_types: Tensor | None = None,
         edit: EditEmbeddings | None = None,
         keys: np.ndarray | None = None,
+        dropout: bool = True,
     ) -> PackedStates:
         """Return the last hidden states and, where `second` is given, those of that layer.
 
@@ -202,13 +205,14 @@ class SentenceEncoder(nn.Module):
         embedding block (words and positions, after norm and dropout), in the order of `ids`.
 
         keys: uint64[N], one for each sequence: in training mode its dropout depends on its key alone (a
-        flash kernel's on torch's generator). None: drawn from torch's generator.
+        flash kernel's on torch's generator). None: drawn from torch's generator. dropout: whether training
+        mode has any.
 
         An empty batch is a row of filler, which still reaches every parameter (with a zero gradient): a rank
         without work takes part in the collectives of those that have some.
         """
         self._check(ids, lengths)
-        if not self.training:
+        if not self.training or not dropout:
             keys = None
         elif keys is None:
             keys = torch.randint(-(2**63), 2**63 - 1, (len(lengths),)).numpy().view(np.uint64)

@@ -62,6 +62,7 @@ class WholeObjective(nn.Module):
             term.false_negatives, term.widths = config.objective.false_negatives, config.objective.widths
         self.masked_copies = config.objective.masked_copies
         self.mlm_weight = config.objective.mlm.weight
+        self.view_dropout = config.objective.view_dropout
         self.steps = config.train.steps
         self.roles = tuple(dict.fromkeys(role for term in terms.values() for role in term.roles))
         compared = dict.fromkeys(role for term in terms.values() for role in term.compared)

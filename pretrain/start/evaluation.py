@@ -19,6 +19,7 @@ class Evaluation:
     Attributes:
         heldout: the held-out sequences, masked and augmented once.
         random: names of scores that are random at the start, although the run starts from a model.
+        scores: the last ones.
     """
 
     def __init__(self, config: Config, data: Data, engine, sts, progress: Progress) -> None:
@@ -31,6 +32,7 @@ class Evaluation:
         self.engine, self.sts = engine, sts
         encoder = engine.module.encoder
         longest = encoder.max_positions
+        self.scores: dict[str, float] = {}
         self.random = ("heldout_mlm_loss",) if encoder.random_head else ()
         self.heldout = Heldout(
             data.heldout,
@@ -51,6 +53,7 @@ class Evaluation:
         if self.with_sts:
             with evaluation_mode(self.engine.module):
                 scores["stsb-dev"] = self._stsb_dev()
+        self.scores = scores
         return scores
 
     def _stsb_dev(self) -> float:

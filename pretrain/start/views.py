@@ -7,7 +7,7 @@ computes what an encoder that reads nothing but lengths could reach.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +28,7 @@ from pretrain.start.data import Data
 # sequences and tokens augmented at most: a second, and a few chunks read
 SAMPLE, SAMPLE_TOKENS = 8192, 1 << 21
 SAMPLE_OF_MODELS = 512  # where language models make the views
+DROWNED = 0.1  # least `signal_to_noise` at which a sentence loss learns
 _STEP = 512
 _BINS = (1, 4, 8, 16, 32, 64, 128)
 _SMOOTHING = (0.01, 0.1, 1.0)
@@ -146,8 +147,35 @@ def _binned(lengths: np.ndarray, bins: int) -> np.ndarray:
     return np.searchsorted(edges, lengths, side="right")
 
 
+def require_signal(
+    config: Config, objective: WholeObjective, signal: float, warn: Callable[[str], None]
+) -> None:
+    """Warn before the first step that the sentence loss will not learn, or refuse to go on.
+
+    Args:
+        signal: `view_signal` of the start (`pretrain.step.heldout`).
+
+    Raises:
+        UserError: it will not, and `train.faults.dead_loss` is stop.
+    """
+    if signal >= DROWNED or not objective.roles:
+        return
+    model, remedy = config.model, "weaker augmentations (--aug)"
+    if config.objective.view_dropout and (model.dropout or model.attention_dropout):
+        remedy = "--objective.view_dropout false (masked language modelling keeps dropout), or " + remedy
+    if model.pooling == "cls":
+        remedy = "--model.pooling mean, or " + remedy
+    message = (
+        f"this setting will not learn the sentence loss: two views of a sequence differ more than two "
+        f"sequences do (signal to noise {signal:.3f}, pooling {model.pooling}). Give {remedy}"
+    )
+    if config.train.faults.dead_loss == "stop":
+        raise UserError(message)
+    warn(message)
+
+
 def require_different_views(config: Config, data: Data, objective: WholeObjective, spec: BatchSpec) -> None:
-    """Refuse views of the same tokens under an encoder without dropout.
+    """Refuse views of the same tokens that are embedded without dropout.
 
     Their vectors are equal, whatever the encoder does: every positive has a cosine of 1 from the start, and a
     contrastive loss can only push sentences apart. Objectives of the user's own are not looked at: they may
@@ -160,7 +188,7 @@ def require_different_views(config: Config, data: Data, objective: WholeObjectiv
     Raises:
         UserError: all views that a loss compares are one text, without augmentation.
     """
-    if config.model.dropout or config.model.attention_dropout:
+    if config.objective.view_dropout and (config.model.dropout or config.model.attention_dropout):
         return
     views = {view.role: view for view in data.views}
 
@@ -176,7 +204,7 @@ def require_different_views(config: Config, data: Data, objective: WholeObjectiv
         specs = ", ".join(dict.fromkeys(f"{role} {config.augment.of_role(role)}" for role in roles))
         raise UserError(
             f"the objective {name} compares views of a sentence that are the same tokens (augment: {specs}), "
-            "and the model has no dropout: the loss could only push sentences apart. Set an augmentation "
-            "(--aug del-span,reorder) or dropout (--model.dropout 0.1), train on data with a column "
-            f"`positive`, or leave the loss out (objective.{section}.weight 0)"
+            "and no dropout tells them apart: the loss could only push sentences apart. Set an augmentation "
+            "(--aug del-span,reorder) or dropout (--model.dropout 0.1, objective.view_dropout), train on "
+            f"data with a column `positive`, or leave the loss out (objective.{section}.weight 0)"
         )

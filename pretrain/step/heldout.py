@@ -28,6 +28,7 @@ from pretrain.step.model import EmbedForUse, MaskedLoss
 
 PARTNER_OF_ITSELF = "crop:rate=0.7"  # the view to be found where training's are told apart by dropout alone
 PARTNER_TEMPERATURE = 0.05  # SimCSE's; the same for all objectives, so that their held-out losses compare
+SIGNAL_SAMPLE = 96  # sequences whose views are embedded as in training
 SEED = 20201231  # fixed: every evaluation of every run masks and augments the same sequences the same way
 
 
@@ -88,11 +89,12 @@ class Heldout:
         specs = [config.augment.of_role(role) for role in ("anchor", "positive")]
         if all(parse(spec).is_identity for spec in specs):  # equal texts find each other whatever was learned
             specs[1] = PARTNER_OF_ITSELF
-        self.views = []
+        self.views, self.view_keys = [], []
         for view, (role, spec) in enumerate(zip(("anchor", "positive"), specs)):
             keys = sequence_keys(SEED, 0, ids[: self.partners], view, "augment")
             tokens = build_for(reader, spec, vocabulary, synonyms)(originals, keys, sentences)
             self.views.append(clip(with_prompt(tokens, (prompts or {}).get(role)), max_length))
+            self.view_keys.append(sequence_keys(SEED, 0, ids[: self.partners], view, "view"))
 
     def evaluate(self, engine) -> dict[str, float]:
         """Evaluate in inference mode; the same dict on every rank.
@@ -103,6 +105,8 @@ class Heldout:
         partner_loss: mean -log softmax(cosine / PARTNER_TEMPERATURE) of it: it still moves where every
             partner is found.
         partner_among: how many second views there were.
+        view_signal: `signal_to_noise` of the pooled vectors of up to SIGNAL_SAMPLE of them, embedded as views
+            are in training: with its dropout.
         """
         model = engine.module
         with evaluation_mode(model), torch.no_grad(), model.weights_unchanged():
@@ -112,6 +116,13 @@ class Heldout:
             first, second = (embed_sharded(engine, view, self.budget) for view in self.views)
             result["partner_found"], result["partner_loss"] = find_partners(first, second, self.texts)
             result["partner_among"] = float(self.partners)
+            model.encoder.train()
+            count = min(SIGNAL_SAMPLE, self.partners)
+            first, second = (
+                embed_sharded(engine, view.slice(0, count), self.budget, keys[:count])
+                for view, keys in zip(self.views, self.view_keys)
+            )
+            result["view_signal"] = signal_to_noise(first, second)
         return result
 
     def _masked_loss(self, engine) -> float:
@@ -122,11 +133,26 @@ class Heldout:
         return total.item() / max(1, len(self.masked.positions))
 
 
-def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
-    """Embed sequences on all ranks together: the vectors in use, float32[N, d], whole on each rank."""
+def signal_to_noise(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the variance between sequences over the variance between the two views of one (float[N, d]).
+
+    The variance of a sequence's mean vector holds half of the noise of a view, which is taken away. About 0:
+    what the vectors say is drowned, and no loss of them can learn.
+    """
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    noise = np.square(first - second).sum(1).mean() / 2
+    signal = ((first + second) / 2).var(axis=0, ddof=1).sum() - noise / 2
+    return float(max(signal, 0.0) / max(noise, 1e-12 * abs(signal), 1e-300))
+
+
+def embed_sharded(engine, sequences: Ragged, budget: int, keys: np.ndarray | None = None) -> np.ndarray:
+    """Embed sequences on all ranks together: the vectors in use, float32[N, d], whole on each rank.
+
+    keys: uint64[N], of dropout in training mode.
+    """
     vectors = torch.zeros(len(sequences), engine.module.encoder.hidden_size, device=engine.device)
     with torch.no_grad():
-        for row in _my_share(sequences, budget, engine.device):
+        for row in _my_share(sequences, budget, engine.device, keys):
             vectors[row.rows] = engine.module(EmbedForUse(row))
     dist.all_reduce(vectors)
     return vectors.cpu().numpy()
@@ -179,12 +205,14 @@ def find_partners(
     return float(np.mean(own > similarity.max(1))), float(loss.mean())
 
 
-def _my_share(sequences: Ragged | Masked, budget: int, device: torch.device) -> Iterator[MicroBatch]:
+def _my_share(
+    sequences: Ragged | Masked, budget: int, device: torch.device, keys: np.ndarray | None = None
+) -> Iterator[MicroBatch]:
     """Yield every W-th micro-batch: equally many on every rank."""
     world, rank, lengths = dist.get_world_size(), dist.get_rank(), sequences.lengths
     count = -(-count_micro_batches(lengths, budget) // world) * world
     for part in cut(lengths, count)[rank::world]:
-        yield pack(sequences, part, device)
+        yield pack(sequences, part, device, keys)
 
 
 def read_sound(

@@ -79,13 +79,14 @@ class Request(ABC, Generic[Answer]):
 
 @dataclass(frozen=True)
 class Embed(Request[Tensor]):
-    """Embed a packed row: sentence vectors float32[n, d] (float64 from a float64 model)."""
+    """Embed a packed row as a view: sentence vectors float32[n, d] (float64 from a float64 model)."""
 
     row: MicroBatch
 
     def answer(self, model: SentenceModel) -> Tensor:
-        with model.autocast(self.row):
-            vectors = model.encoder.embed(self.row.ids, self.row.lengths, keys=self.row.keys)
+        row, dropout = self.row, model.objective.view_dropout
+        with model.autocast(row):
+            vectors = model.encoder.embed(row.ids, row.lengths, keys=row.keys, dropout=dropout)
         return vectors if vectors.dtype == torch.float64 else vectors.float()
 
 

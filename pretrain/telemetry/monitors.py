@@ -191,6 +191,8 @@ class Monitor:
         self._episodes = {name: _Episode(*episode) for name, episode in state.get("episodes", {}).items()}
         self._last_explosion: int | None = state.get("last_explosion")
         self._inert = InertTerms(state.get("inert"))
+        self.dead_loss = False
+        """Whether the last row raised the alarm of a contrastive loss at chance."""
 
     def memory(self) -> dict[str, Any]:
         """Return the alarms' history as JSON: a resumed run raises the alarms of an unbroken one."""
@@ -259,7 +261,7 @@ class Monitor:
             metrics: the row's means of what `measure` returned (may lack any), and its checks of mechanisms.
             risen: whether all losses have their full weight: else none is called inert.
         """
-        figures, alarms = dict(metrics), []
+        figures, alarms, self.dead_loss = dict(metrics), [], False
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
             chance = math.log(metrics["effective_negatives"] + 1)
             figures |= {"contrastive": losses["contrastive"], "chance": chance}
@@ -269,6 +271,7 @@ class Monitor:
             values = [figures[figure] for figure in alarm.figures]
             since = self._held(name, alarm.holds(*values), step, alarm.patience * self.patience)
             if since is not None:
+                self.dead_loss |= name == "chance"
                 settings = {name: self._settings(name) for name in ("temperature", "warmup_steps")}
                 alarms.append(alarm.message.format(*values, since=since, **settings))
         if risen:

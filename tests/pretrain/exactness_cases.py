@@ -18,6 +18,7 @@ CASES = {
     "clear_mean": {},
     "clear_cls": {"model": {"pooling": "cls"}, "objective": {"contrastive": {"weight": 0.7}}},
     "clear_batch_norm": {"objective": {"contrastive": {"projection_batch_norm": True}}},
+    "clear_views_without_dropout": {"objective": {"view_dropout": False}},
     "clear_no_head": {"objective": {"contrastive": {"projection_layers": 0}}},
     "clear_local": {"objective": {"contrastive": {"scope": "local"}}},
     "contrastive_only": {"objective": ALONE},

@@ -98,9 +98,10 @@ def reference_gradients(
             ),
             "generator": lambda purpose: BatchContext(0, 0.0, None, None, {}, None, SEED).generator(purpose),
         }
-        vectors = {
-            role: ref.vectors(keyed(of, "view", number)) for number, (role, of) in enumerate(rows.items())
-        }
+        if config.objective.view_dropout:
+            for number, of in enumerate(rows.values()):
+                keyed(of, "view", number)
+        vectors = {role: ref.vectors(of) for role, of in rows.items()}
         if model.objective.guide is not None:
             context["guided"] = {role: ref.vectors_of_guide(of) for role, of in rows.items()}
         numbers = {"vadvcse": ("anchor",), "diffcse": ("anchor", "positive")}

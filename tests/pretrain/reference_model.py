@@ -88,7 +88,7 @@ class Reference:
 
 
 class KeyedReference(Reference):
-    """The same with dropout: hidden states by own layers in float64, all sequences in one packed row.
+    """The same with dropout, on rows that `assign` was told of: by own layers in float64, in one packed row.
 
     (Own layers' dropout is held against the library's code in tests/pretrain/model/test_layer.py.)
     """
@@ -116,12 +116,13 @@ class KeyedReference(Reference):
         def padded(states):
             return states.new_zeros(*real.shape, states.shape[1]).masked_scatter(real[..., None], states)
 
-        states = self.encoders[id(lm or self.lm)].states(
+        encoder, keys = self.encoders[id(lm or self.lm)], self.keys.get(id(rows))
+        states = encoder.train(keys is not None).states(
             torch.tensor([token for row in rows for token in row]),
             attention.sum(1),
             None,
             edit=None if edit is None else lambda words: edit(padded(words))[real],
-            keys=self.keys[id(rows)],
+            keys=keys,
         )
         return padded(states.last), attention
 

@@ -40,8 +40,9 @@ PARTITIONED = "not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_in_ba
 
 FEW = "double_mlm,vascl,diffcse"
 DROPPED = (
-    "clear_mean,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,vadvcse_in_batch,diffcse,clear+vadvcse,"
-    "clear_mean_options,clear_mean_guided,clear_mean_prompts_outside,simcse_supervised_mixture"
+    "clear_mean,clear_views_without_dropout,double_mlm,simcse_supervised,vascl,vadvcse_two_steps,"
+    "vadvcse_in_batch,diffcse,clear+vadvcse,clear_mean_options,clear_mean_guided,"
+    "clear_mean_prompts_outside,simcse_supervised_mixture"
 )
 MOVED = (
     "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,vadvcse_in_batch,diffcse,clear+vadvcse,"

@@ -216,6 +216,14 @@ def test_nothing_learned_is_said_after_long():
     assert "log(2N - 1) = 5.948" in said[0][1] and "since step 0" in said[0][1]
 
 
+def test_what_stops_a_run_is_the_row_that_says_so():
+    monitor, dead = Monitor(), []
+    for step in range(0, 300, 10):
+        monitor.alarms_of_row(step, {"contrastive": math.log(383)}, HEALTHY)
+        dead.append(monitor.dead_loss)
+    assert [10 * row for row, is_dead in enumerate(dead) if is_dead] == [190]
+
+
 def test_views_too_easy():
     said = watch(losses=lambda i: 0.001)
     assert len(said) == 1 and "too easy" in said[0][1]
