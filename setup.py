@@ -29,7 +29,7 @@ setup(
         "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],
         "finetune.search": ["page.html.jinja"],
         "pretrain.export": ["card.md.jinja"],
-        "pretrain.show": ["show.html.jinja"],
+        "pretrain.commands.show": ["show.html.jinja"],
         "pretrain.recipes": ["*.yaml"],
         "pretrain.recipes.sweeps": ["*.yaml"],
     },

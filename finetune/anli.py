@@ -23,13 +23,13 @@ from pydantic import Field
 
 from augment.core.ragged import Ragged
 from finetune.answers import Answers, examples_digest, from_text, to_text
-from finetune.files import data_root, find, json_rows
 from finetune.flags import Encoder, EvalData, Out, Precision
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
-from finetune.sets import DataSet, parts
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
 from finetune.tuning.recipe import Interrupted, Recipe, until_stopped
 from finetune.tuning.tasks import NLI, Examples, load
+from pretrain.benchmarks.files import data_root, find, json_rows
+from pretrain.benchmarks.sets import DataSet, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace_durably, to_json

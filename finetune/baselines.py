@@ -25,8 +25,8 @@ from augment.core.ragged import Ragged
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.encoders.padded import NO_CODE, SAFE_WEIGHTS, open_sentence_transformer
 from finetune.encoders.source import OWN_MODULES, ModelSource, names_function, resolve
-from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling
+from pretrain.benchmarks.files import read_sentences, spaced
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, library_errors, make_folder, put_in_place, remove_tree

@@ -16,11 +16,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from finetune.encoders.models import EmbeddingModel
-from finetune.files import csv_columns, find
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation, TaskResult, sample_std
-from finetune.sets import DataSet, parts
+from pretrain.benchmarks.files import csv_columns, find
+from pretrain.benchmarks.sets import DataSet, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 

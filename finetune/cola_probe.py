@@ -16,11 +16,11 @@ import numpy as np
 
 from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
-from finetune.files import find, locate
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
 from finetune.tuning.tasks import TASKS, Examples, read_split
+from pretrain.benchmarks.files import find, locate
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 

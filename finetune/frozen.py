@@ -17,9 +17,9 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import known_name
 from finetune.flags import EvalData, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
+from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
 
 

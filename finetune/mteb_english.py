@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import known_name
 from finetune.flags import Model, Out, Pooling, VectorPrecision
 from finetune.hub import reach_hub
 from finetune.results import Evaluation, folder_for, folder_name, run_and_write
+from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 

@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from finetune.answers import MEAN, Answers, examples_digest
-from finetune.encoders.distinct import unit
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.files import find, json_objects, known_name, lines
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags
 from finetune.results import Evaluation, run_and_write
+from pretrain.benchmarks.distinct import unit
+from pretrain.benchmarks.files import find, json_objects, known_name, lines
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 

@@ -21,11 +21,11 @@ import numpy as np
 
 from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
-from finetune.files import csv_columns, data_root, find, json_rows, lines, locate
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
-from finetune.sets import DataSet, parts
+from pretrain.benchmarks.files import csv_columns, data_root, find, json_rows, lines, locate
+from pretrain.benchmarks.sets import DataSet, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 

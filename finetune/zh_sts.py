@@ -12,13 +12,13 @@ import numpy as np
 
 from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
-from finetune.files import find, lines
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
-from finetune.sets import DataSet, parts
-from finetune.sts.scores import score_task, task_cosines
-from finetune.sts.tasks import Pairs, distinct_sentences
+from pretrain.benchmarks.files import find, lines
+from pretrain.benchmarks.sets import DataSet, parts
+from pretrain.benchmarks.sts_scores import score_task, task_cosines
+from pretrain.benchmarks.sts_tasks import Pairs, distinct_sentences
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 

@@ -4,14 +4,12 @@ Importing it takes seconds (torch, DeepSpeed, transformers): `pretrain/main.py` 
 """
 
 import hashlib
-import os
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from finetune.sts.scores import StsEvaluator
 from pretrain.checkpoint import store
 from pretrain.common.files import replace_durably
 from pretrain.common.memory import FlatMemory
@@ -26,7 +24,6 @@ from pretrain.data.lanes import require_lanes
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.tokenizer import prompt_tokens
-from pretrain.estimate.dry_run import whole_run
 from pretrain.export.folder import export
 from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.ledger import chain
@@ -51,6 +48,7 @@ from pretrain.step.progress import Progress
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import StepResult, WholeBatch
 from pretrain.step_log import StepLog, is_due
+from pretrain.telemetry.dry_run import whole_run
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
@@ -70,7 +68,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     summary.quiet_libraries()
     check_sources(config)
     check_requested(config)
-    require_sts(config, StsEvaluator(config.evaluate.sts))
+    require_sts(config.evaluate.sts)
     require_trackers(config.track or ())
     record_collectives(config.run_folder)
     engines.start_processes(config.train.rendezvous_seconds)
@@ -164,8 +162,7 @@ class TrainingRun:
         self.ledger_message = verify_resumed_batch(
             config, data.train, self.spec, self.progress, self.checkpoint
         )
-        sts = StsEvaluator(config.evaluate.sts or os.environ.get("CLEAR_DATA"))
-        self.evaluation = Evaluation(config, data, self.engine, sts, self.progress)
+        self.evaluation = Evaluation(config, data, self.engine, self.progress)
 
     # -- loop: train step by step; evaluate, save and log between the steps ------------------
 

@@ -2,7 +2,7 @@
 # Train the runs of a sweep on a Slurm cluster: a job array with one task per run, and a last job that evaluates the models and
 # writes the table. Start it with bash, on a login node:
 #
-#   slurm/sweep.sh [flags of sbatch] -- FILE.yaml [flags of pretrain.sweep]
+#   slurm/sweep.sh [flags of sbatch] -- FILE.yaml [flags of clearly sweep]
 #   slurm/sweep.sh --gpus=1 --time=08:00:00 --account=NAME -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --eval-data DIR
 #   slurm/sweep.sh --nodes=4 --gpus-per-node=8 -- configs/sweeps/clear_table1.yaml --data DIR
 #
@@ -34,7 +34,7 @@ if [[ ${1:-} != --project=* ]]; then
   for word in "$@"; do [[ $word == -- ]] && separated=1; done
   # Slurm runs a copy from its spool folder of what sbatch is given: nothing lies beside it.
   if [[ -z ${separated:-} || $# -lt 2 || -n ${SLURM_ARRAY_TASK_ID:-} || ! -f $(dirname "$0")/job.sh ]]; then
-    echo "start this with bash on a login node, not by sbatch: slurm/sweep.sh [flags of sbatch] -- FILE.yaml [flags of pretrain.sweep]" >&2
+    echo "start this with bash on a login node, not by sbatch: slurm/sweep.sh [flags of sbatch] -- FILE.yaml [flags of clearly sweep]" >&2
     exit 2
   fi
   flags=()
@@ -43,7 +43,7 @@ if [[ ${1:-} != --project=* ]]; then
   enter "$(cd "$(dirname "$0")/.." && pwd)"
   job=("$project/slurm/sweep.sh" "--project=$project")  # a word, since a site may export no variables to jobs
   # Checks the file and every flag before anything is in the queue. Number, row, seed, state, stage, folder.
-  plan=$(python -m pretrain.sweep plan "$@") || exit
+  plan=$(python -m pretrain.commands.sweep plan "$@") || exit
   numbers() {  # of the runs still to do of a stage, joined by commas
     awk -F '\t' -v stage="$1" '$4 != "done" && $5 == stage {print $1}' <<<"$plan" | paste -sd ,
   }
@@ -80,9 +80,9 @@ fi
 enter "${1#*=}"
 shift
 if [[ -z ${SLURM_ARRAY_TASK_ID:-} ]]; then
-  exec srun --export=ALL --nodes=1 --ntasks=1 python -m pretrain.sweep "$@"
+  exec srun --export=ALL --nodes=1 --ntasks=1 python -m pretrain.commands.sweep "$@"
 fi
-words=$(python -m pretrain.sweep plan "$@" --words-of "$SLURM_ARRAY_TASK_ID") || exit
+words=$(python -m pretrain.commands.sweep plan "$@" --words-of "$SLURM_ARRAY_TASK_ID") || exit
 if [[ -z $words ]]; then
   say "run $SLURM_ARRAY_TASK_ID is done"
   exit 0

@@ -143,7 +143,7 @@ def program_and_words(words: list[str]) -> tuple[str, list[str]] | None:
             return "pretrain.main", after
         if word.endswith("slurm/prepare_data.sh"):
             return "pretrain.prepare", after
-        for script, module in (("sweep", "pretrain.sweep"), ("finetune_glue", "finetune.glue")):
+        for script, module in (("sweep", "pretrain.commands.sweep"), ("finetune_glue", "finetune.glue")):
             if word.endswith(f"slurm/{script}.sh") and "--" in after:
                 return module, after[after.index("--") + 1 :]
     return None

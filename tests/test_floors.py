@@ -14,6 +14,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MOST_MODULES = 18  # in a folder
 
+ABOVE = ("pretrain.commands", "pretrain.api")
+"""The commands that need both packages, and what users write programs with: they stand above both."""
+PACKAGES = (("augment",), ("pretrain",), ("finetune",), ABOVE)
+"""From the ground up: each may import itself and what stands before it."""
+
 # Folder (or module beside the folders) -> what it may import besides itself, from the ground up. Nobody has
 # to list `augment.core`; within `pretrain` and `finetune` nobody has to list `pretrain.common`.
 MAY_IMPORT = {
@@ -24,10 +29,7 @@ MAY_IMPORT = {
     "augment.rules": "augment.text augment.sda",
     "augment.neural": "augment.text",
     "augment.spec": "augment.text augment.tokens augment.sda augment.rules augment.neural",
-    "augment.convert_weights": "pretrain.common.cli pretrain.common.errors pretrain.common.files",
     "augment.preview": "augment.spec",
-    # a command, with the command line of all commands
-    "augment.__main__": "augment.text augment.tokens augment.spec augment.preview pretrain.common.cli",
     "pretrain.common": "",
     "pretrain.config": "augment.spec",
     "pretrain.checkpoint": "",
@@ -42,37 +44,28 @@ MAY_IMPORT = {
     "pretrain.objectives": "pretrain.config pretrain.model pretrain.losses pretrain.data",
     "pretrain.export": "pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
     "pretrain.prepare": "augment.text pretrain.config pretrain.data",
+    "pretrain.benchmarks": "pretrain.prepare",
     "pretrain.cache": "augment.tokens augment.spec pretrain.config pretrain.data pretrain.objectives "
     "pretrain.prepare",
     "pretrain.step": "augment.tokens augment.spec pretrain.config pretrain.telemetry pretrain.model "
     "pretrain.losses pretrain.data pretrain.ledger pretrain.objectives",
-    "pretrain.sweep": "pretrain.config pretrain.telemetry pretrain.watch",
     "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
     "pretrain.remote pretrain.data pretrain.ledger pretrain.objectives pretrain.export pretrain.prepare "
-    "pretrain.cache pretrain.step",
+    "pretrain.benchmarks pretrain.cache pretrain.step",
     "pretrain.step_log": "pretrain.config pretrain.telemetry pretrain.model pretrain.data pretrain.ledger "
     "pretrain.objectives pretrain.step pretrain.watch",
-    "pretrain.run": "pretrain finetune",
+    "pretrain.run": "pretrain",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
-    "pretrain.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model pretrain.data "
-    "pretrain.objectives pretrain.step",
-    "pretrain.plan": "pretrain.config pretrain.telemetry pretrain.data pretrain.objectives pretrain.step "
-    "pretrain.start.data pretrain.estimate",
-    # what users write programs with: it starts the commands, and opens models as the evaluations do
+    "pretrain.clearly": "",
+    "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "
+    "pretrain.prepare pretrain.benchmarks finetune",
     "pretrain.api": "pretrain.config pretrain.telemetry pretrain.data pretrain.export pretrain.start.encoder "
     "finetune.encoders",
-    # a command that starts commands, and compares as the evaluations do
-    "pretrain.adapt": "pretrain finetune",
-    "pretrain.inspect": "augment pretrain",
-    # a page on a run, of the evaluations' drawings and index
-    "pretrain.show": "augment pretrain finetune",
-    "pretrain.verify": "augment pretrain",
-    # a command between preparation and training that encodes as the evaluations do
-    "pretrain.mine": "pretrain.config pretrain.prepare finetune.encoders finetune.flags",
-    "pretrain.clearly": "",
-    "pretrain.doctor": "augment.text pretrain.model",
-    "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "
-    "pretrain.prepare finetune",
+    # starts runs and evaluations, and imports neither
+    "pretrain.commands.sweep": "pretrain.config pretrain.telemetry pretrain.benchmarks pretrain.watch",
+    "pretrain.commands.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model "
+    "pretrain.data pretrain.objectives pretrain.step",
+    "pretrain.commands": "augment pretrain finetune",
 }
 EVERYONE_MAY_IMPORT = {
     "augment": ("augment.core",),
@@ -121,6 +114,24 @@ def row_of(name: str) -> str | None:
     return next((row for row in MAY_IMPORT if lies_in(name, row)), None)
 
 
+def package_of(name: str) -> int:
+    """Return the place of a module's package in `PACKAGES`."""
+    return next(
+        place
+        for place, package in reversed([*enumerate(PACKAGES)])
+        if any(lies_in(name, folder) for folder in package)
+    )
+
+
+def test_a_package_imports_nothing_of_what_stands_above_it():
+    assert not [
+        f"{name} imports {other}"
+        for name, wanted in imports().items()
+        for other in sorted(wanted)
+        if package_of(other) > package_of(name)
+    ]
+
+
 def test_a_folder_imports_only_what_it_may():
     broken = []
     for name, wanted in imports().items():
@@ -163,25 +174,14 @@ def test_circles_are_found():
 
 
 PICTURE_BOXES = {
-    "augment.__main__": "show",
-    "augment.convert_weights": "show",
     "augment.preview": "spec",
     "augment.sda": "rules",
     "finetune": "evaluations",
     "finetune.answers": "encoders",
     "finetune.encoders": "encoders",
-    "finetune.files": "encoders",
     "finetune.hub": "encoders",
-    "finetune.sets": "encoders",
     "finetune.tuning": "encoders",
-    "pretrain.adapt": "tools",
-    "pretrain.clearly": "tools",
-    "pretrain.doctor": "examination",
-    "pretrain.inspect": "tools",
-    "pretrain.mine": "tools",
-    "pretrain.plan": "planning",
-    "pretrain.show": "tools",
-    "pretrain.verify": "tools",
+    "pretrain.clearly": "commands",
     "pretrain.run": "main",
     "pretrain.step_log": "main",
 }

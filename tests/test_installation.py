@@ -218,7 +218,7 @@ def test_an_installed_wheel_has_the_command_and_the_recipes(built, tmp_path):
         assert "clearly = pretrain.clearly:main" in archive.read(scripts).decode()
     code = (
         "from pathlib import Path; from pretrain.config.recipe import DEFAULT_RECIPE, RECIPES, load_config; "
-        "from pretrain.sweep.file import read_sweep; assert DEFAULT_RECIPE.is_file(); "
+        "from pretrain.commands.sweep.file import read_sweep; assert DEFAULT_RECIPE.is_file(); "
         "print(*[load_config(name, {}).name for name in ('configs/simcse_bert.yaml', 'simcse_bert')]); "
         "print(read_sweep(RECIPES / 'sweeps' / 'clear_table3.yaml').title)"
     )

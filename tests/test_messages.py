@@ -104,7 +104,7 @@ def test_the_commands_of_messages_are_there_with_their_flags(package):
         ("see python -m finetune.nothing", "finetune.nothing: no such command"),
         ("clearly evaluate RUN makes some", "clearly_evaluate: no such command"),
         ("`python -m finetune.data chek DIR` lists all", "finetune.data has no chek"),
-        ("clearly sweep X --row 2, for --eval-data", "pretrain.sweep has no --row"),
+        ("clearly sweep X --row 2, for --eval-data", "pretrain.commands.sweep has no --row"),
     ],
 )
 def test_a_wrong_command_is_found(message, fault):

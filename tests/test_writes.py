@@ -23,7 +23,7 @@ MAY = {
         "the files of a lock are a protocol of their own, and nothing is kept in them",
     ),
     "pretrain.common.cli": ("os.open", "of /dev/null, when the reader of a pipe has gone"),
-    "pretrain.doctor": ("*", "tries what the disk can do, and leaves nothing"),
+    "pretrain.commands.doctor": ("*", "tries what the disk can do, and leaves nothing"),
     "pretrain.watch.ending": (
         "write_text os.open rmtree rename mkdir",
         "last words of a run that ends: they must not wait for a disk",
@@ -31,7 +31,7 @@ MAY = {
     "pretrain.watch.deadline": ("open write_bytes", "the same"),
     "pretrain.watch.heartbeat": ("os.open", "marks of life, each second"),
     "pretrain.api": ("TemporaryDirectory write_text", "a recipe for the command that it starts"),
-    "pretrain.sweep.runs": ("open", "the log of a command, as it comes"),
+    "pretrain.commands.sweep.runs": ("open", "the log of a command, as it comes"),
     "pretrain.common.processes": ("open", "the same"),
     "pretrain.prepare.work_folder": ("memmap", "reads only"),
     "pretrain.export.folder": (
@@ -42,7 +42,10 @@ MAY = {
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),
-    "augment.convert_weights": ("save_file", "a library, into a hidden file, as put_file_in_place takes it"),
+    "pretrain.commands.convert": (
+        "save_file",
+        "a library, into a hidden file, as put_file_in_place takes it",
+    ),
 }
 
 
@@ -128,10 +131,10 @@ TRIED_BY = {
     "pretrain.prepare.stages.merge",
     "pretrain/remote/test_mirror_faults.py": "pretrain.remote.mirror",
     "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run",
-    "pretrain/test_command_faults.py": "pretrain.mine augment.convert_weights",
+    "pretrain/commands/test_command_faults.py": "pretrain.commands.mine pretrain.commands.convert",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",
     "finetune/test_result_faults.py": "finetune.baselines finetune.encoders.kept_vectors "
-    "finetune.results pretrain.sweep.table",
+    "finetune.results pretrain.commands.sweep.table",
 }
 TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",

@@ -115,7 +115,7 @@ def require_weights(source: str | Path) -> None:
         raise CannotLoad(
             f"{source} holds pickled weights alone ({pickled[0].relative_to(folder)}), which can run code "
             "when read. Convert them; no code in them is run: "
-            f"python -m augment.convert_weights {shlex.quote(str(source))}"
+            f"clearly convert {shlex.quote(str(source))}"
         )
     files = [path for part in _weight_folders(folder) for path in sorted(part.glob("*.safetensors"))]
     for path in files:

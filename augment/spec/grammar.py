@@ -1,4 +1,4 @@
-"""Parse specifications of augmentations, "del-span,reorder" and the like (see `augment.__main__`)."""
+"""Parse specifications of augmentations, "del-span,reorder" and the like (`clearly augment --help all`)."""
 
 import os
 from collections.abc import Iterable

@@ -25,7 +25,7 @@ from finetune.encoders.source import kind_of, names_function, resolve
 from finetune.flags import EvalData, Pooling, VectorPrecision
 from finetune.report.page import write_page
 from finetune.report.sources import Subject, System, collect
-from finetune.sts.scores import StsEvaluator
+from pretrain.benchmarks.sts_scores import StsEvaluator
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable

@@ -15,9 +15,9 @@ from finetune.report.cells import Block, Cell, Row, Table
 from finetune.report.sources import Subject
 from finetune.results import Evaluation, TaskResult, figure_text
 from finetune.senteval.tasks import TRANSFER
-from finetune.sts.scores import PairScores, StsEvaluator
-from finetune.sts.tasks import SEVEN_TASKS
 from finetune.tuning.tasks import TABLE_1
+from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.common.errors import UserError
 from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, interval, interval_text, unpaired_error
 

@@ -17,8 +17,8 @@ Each evaluation declares its own sets; `finetune.data.catalogue` gathers them.
 import sys
 from pathlib import Path
 
-from finetune.files import data_root
 from finetune.flags import EvalData
+from pretrain.benchmarks.files import data_root
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable

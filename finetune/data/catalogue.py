@@ -10,12 +10,12 @@ from pathlib import Path
 
 from finetune import anli, clustering, nli_distance, zh_sts
 from finetune.data.fetch import HUB
-from finetune.files import known_name, locate
 from finetune.intents import sets as intents
 from finetune.senteval import tasks as senteval
-from finetune.sets import DataSet
-from finetune.sts import tasks as sts
 from finetune.tuning import tasks as glue
+from pretrain.benchmarks import sts_tasks as sts
+from pretrain.benchmarks.files import known_name, locate
+from pretrain.benchmarks.sets import DataSet
 from pretrain.common.errors import UserError
 
 CATALOGUE: tuple[DataSet, ...] = tuple(

@@ -22,10 +22,10 @@ import numpy as np
 from augment.core.errors import AugmentationError, CannotLoad
 from augment.core.own_code import load
 from augment.core.pretrained import pretrained, require_weights
-from finetune.encoders.distinct import EmbedFunction, distinct
 from finetune.encoders.kept_vectors import KeptVectors
 from finetune.encoders.padded import Padded, open_padded, open_sentence_transformer, token_counts
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, resolve
+from pretrain.benchmarks.distinct import EmbedFunction, distinct
 from pretrain.common.errors import UserError
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from finetune.evaluate.suites import (
     with_own_sets,
     with_tasks,
 )
-from finetune.files import data_root
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import figure_text, folder_for, table
+from pretrain.benchmarks.files import data_root
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable

@@ -13,11 +13,11 @@ from pathlib import Path
 from augment.core.pretrained import hub_fault
 from finetune import anli, clustering, cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.encoders.source import ModelSource, kind_of, names_function
-from finetune.files import known_name
 from finetune.intents import sets as intents
 from finetune.senteval import tasks as senteval
-from finetune.sts import tasks as sts
 from finetune.tuning import tasks as glue
+from pretrain.benchmarks import sts_tasks as sts
+from pretrain.benchmarks.files import known_name
 
 FINE_TUNED = ("glue", "anli")
 """Evaluations that train the weights: they take no pooling, and encoders alone."""

@@ -1,6 +1,6 @@
 """Draw figures from the table of a sweep, the papers' among them: `python -m finetune.figures FOLDER`.
 
-`pretrain.sweep` runs it for files that have `figures:`. Each goes to FOLDER/figures/NAME.png, those with
+`clearly sweep` runs it for files that have `figures:`. Each goes to FOLDER/figures/NAME.png, those with
 numbers of their own to NAME.md beside it. A figure whose rows have not been evaluated is not drawn.
 
     lines         a column by what a row is `at`, a line a system (VaSCL, figures 3 and 4; SDA, figure 5)
@@ -33,9 +33,7 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
 
     path = folder / "results.json"
     if not path.is_file():
-        raise UserError(
-            f"{path} is not there: it is the table of a sweep, which `python -m pretrain.sweep` makes"
-        )
+        raise UserError(f"{path} is not there: it is the table of a sweep, which `clearly sweep` makes")
     content = json.loads(path.read_text())
     figures: dict[str, Any] = content.get("figures", {})
     if unknown := [name for name in only if name not in figures]:

@@ -18,9 +18,9 @@ from scipy.stats import rankdata
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.figures.drawing import NotThere, new_panels
-from finetune.files import data_root, spaced
-from finetune.sts.scores import task_cosines
-from finetune.sts.tasks import SEVEN_TASKS, Pairs, StsFiles
+from pretrain.benchmarks.files import data_root, spaced
+from pretrain.benchmarks.sts_scores import task_cosines
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS, Pairs, StsFiles
 
 NEGATION = re.compile(r"\b(no|not|nobody|nothing|none|never|neither|nor|without|\w+n't)\b", re.IGNORECASE)
 _WIDTH = 9.0  # of the picture, in inches

@@ -19,10 +19,10 @@ from pydantic import Field
 
 from augment.spec.grammar import parse
 from finetune.encoders.models import open_model
-from finetune.files import known_name
 from finetune.flags import EvalData, Pooling
 from finetune.intents import sets as intents
 from finetune.results import folder_for, folder_name, table, write
+from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
 
 USUAL = ("sts", "neighbourhood", "nli", "augmentation")

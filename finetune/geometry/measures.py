@@ -18,7 +18,7 @@ import torch
 from scipy.cluster.hierarchy import linkage
 from scipy.special import logsumexp
 
-from finetune.files import spaced
+from pretrain.benchmarks.files import spaced
 
 TILE_BYTES = 64 << 20
 AS_CODED_LIMIT = 2000

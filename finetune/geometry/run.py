@@ -15,7 +15,6 @@ from augment.text.parsing import find_parser, parse_texts
 from finetune import nli_distance
 from finetune.encoders.models import EmbeddingModel
 from finetune.figures.drawing import histogram, to_png
-from finetune.files import csv_columns, data_root, find, read_sentences, spaced
 from finetune.geometry import measures, plots
 from finetune.geometry.augmentations import (
     AugmentedSentences,
@@ -27,7 +26,8 @@ from finetune.geometry.augmentations import (
 )
 from finetune.intents import sets as intents
 from finetune.results import Evaluation, TaskResult
-from finetune.sts.tasks import StsFiles
+from pretrain.benchmarks.files import csv_columns, data_root, find, read_sentences, spaced
+from pretrain.benchmarks.sts_tasks import StsFiles
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_tree, replace_durably
 from pretrain.telemetry import monitors

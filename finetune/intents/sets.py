@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.files import csv_columns, find, lines, open_text, parse_json
-from finetune.sets import DataSet, Part, files_of, parts
+from pretrain.benchmarks.files import csv_columns, find, lines, open_text, parse_json
+from pretrain.benchmarks.sets import DataSet, Part, files_of, parts
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.results import Evaluation, folder_name, read
-from finetune.sts.tasks import OFFICIAL_PAIRS
+from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS
 from pretrain.common.errors import UserError
 from pretrain.config.validation import leaves, read_yaml
 from pretrain.telemetry.metrics_file import read_metrics

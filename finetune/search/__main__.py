@@ -19,10 +19,10 @@ from pathlib import Path
 
 from finetune.encoders.models import EmbeddingModel, keeping, open_model
 from finetune.encoders.source import names_function, resolve
-from finetune.files import is_file_of_lines, read_queries, read_sentences
 from finetune.flags import Model, Pooling, VectorPrecision
 from finetune.search.index import Hit, SentenceIndex
 from finetune.search.server import Searcher, listen, serve_until_interrupted
+from pretrain.benchmarks.files import is_file_of_lines, read_queries, read_sentences
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably

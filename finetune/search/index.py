@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finetune.encoders.distinct import unit
+from pretrain.benchmarks.distinct import unit
 
 _COSINES_AT_ONCE = 1 << 24  # 64 MB
 

@@ -17,9 +17,9 @@ from finetune.senteval.classifier import PairFeatures
 from finetune.senteval.protocol import SETTINGS, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
 from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Examples, Split, check_name, load, missing
-from finetune.sts.scores import StsEvaluator
-from finetune.sts.tasks import OFFICIAL_PAIRS, SEVEN_TASKS
-from finetune.sts.tasks import TASKS as STS_TASKS
+from pretrain.benchmarks.sts_scores import StsEvaluator
+from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SEVEN_TASKS
+from pretrain.benchmarks.sts_tasks import TASKS as STS_TASKS
 from pretrain.common.errors import UserError
 
 
@@ -62,7 +62,7 @@ class TaskData:
 
 
 def read_tasks(tasks: Iterable[str], data: str = "") -> TaskData:
-    """Read the files of tasks of `finetune.sts.tasks.TASKS` and `finetune.senteval.tasks.TASKS`.
+    """Read the files of tasks of `pretrain.benchmarks.sts_tasks.TASKS` and `finetune.senteval.tasks.TASKS`.
 
     Raises:
         UserError: one is missing or damaged.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.files import data_root, known_name, lines, locate
-from finetune.sets import SENTEVAL, DataSet, Part, parts
+from pretrain.benchmarks.files import data_root, known_name, lines, locate
+from pretrain.benchmarks.sets import SENTEVAL, DataSet, Part, parts
 from pretrain.common.errors import UserError
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")

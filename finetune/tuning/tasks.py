@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.files import data_root, known_name, lines, locate
-from finetune.sets import DataSet, Part
+from pretrain.benchmarks.files import data_root, known_name, lines, locate
+from pretrain.benchmarks.sets import DataSet, Part
 from pretrain.common.errors import UserError
 
 ZERO_ONE = ("0", "1")

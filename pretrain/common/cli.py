@@ -97,7 +97,7 @@ class Command:
     """A function as a command.
 
     Args:
-        name: what is typed to start it, as "python -m pretrain.sweep plan".
+        name: what is typed to start it, as "clearly sweep plan".
         keys: the flags of the function's `**` parameter, as (name, type, default, meaning); the function is
             given their texts as they were typed.
         first: names of the flags that the short help shows, in this order; the signature's first ten.

@@ -17,13 +17,15 @@ _typed = os.environ.pop(TYPED, "")  # not for the processes that this one starts
 
 
 def program() -> str:
-    """Return how this process was started: "clearly sweep", "python -m pretrain.sweep"."""
+    """Return how this process was started: "clearly sweep", "python -m finetune.sts"."""
     if _typed:
         return _typed
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or spec.name.startswith("pytest"):
         return f"python {shlex.quote(sys.argv[0])}"
-    return "python -m " + spec.name.removesuffix(".__main__")
+    module = spec.name.removesuffix(".__main__")
+    name = module.removeprefix("pretrain.commands.")
+    return f"python -m {module}" if name == module else f"clearly {name}"
 
 
 @functools.cache

@@ -25,7 +25,7 @@ OTHER_NAMES = {
     "batch_size": ("train.global_batch", "sequences a step, over all ranks"),
     "learning_rate": ("train.lr", ""),
     "epochs": ("train.steps", "a run prints at its start how many epochs they are"),
-    "seeds": ("train.seed", "for several: python -m pretrain.sweep --config RECIPE --seed-list 1,2"),
+    "seeds": ("train.seed", "for several: clearly sweep --config RECIPE --seed-list 1,2"),
     "gradient_accumulation_steps": ("train.micro_batch_tokens", "micro-batches are cut by tokens"),
     "data": ("eval_data", "the folder of the benchmarks; --data is prepared data"),
     "sts": ("eval_data", "the folder of the benchmarks"),

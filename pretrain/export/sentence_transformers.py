@@ -202,7 +202,7 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
         raise UserError(
             f"{source}/{path} does not hold the head of which {source}/modules.json speaks (config.json and "
             "model.safetensors): copy the folder again, or export the run anew. Pickled weights, which can "
-            "run code, are not read: convert them in a folder, python -m augment.convert_weights FOLDER"
+            "run code, are not read: convert them in a folder, clearly convert FOLDER"
         )
     kind = settings["activation_function"].rpartition(".")[2].lower()
     names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}

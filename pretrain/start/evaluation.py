@@ -2,7 +2,9 @@
 
 import math
 import sys
+from pathlib import Path
 
+from pretrain.benchmarks.sts_scores import StsEvaluator
 from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.ranks import gathered, host_group, is_rank_zero
 from pretrain.config.run import Config
@@ -22,14 +24,13 @@ class Evaluation:
         scores: the last ones.
     """
 
-    def __init__(self, config: Config, data: Data, engine, sts, progress: Progress) -> None:
+    def __init__(self, config: Config, data: Data, engine, progress: Progress) -> None:
         """
         Args:
             engine: DeepSpeed engine around a `SentenceModel`.
-            sts: a `finetune.sts.scores.StsEvaluator`; without its data, STS is left out.
             progress: of the run, which records the held-out chunks that are left out.
         """
-        self.engine, self.sts = engine, sts
+        self.engine, self.sts = engine, StsEvaluator(config.evaluate.sts)
         encoder = engine.module.encoder
         longest = encoder.max_positions
         self.scores: dict[str, float] = {}
@@ -43,7 +44,7 @@ class Evaluation:
             progress.heldout_left_out,
             prompt_tokens(data.tokenizer, config.data.prompts),
         )
-        self.with_sts = all(gathered(has_sts(sts), host_group()))  # ranks embed it together
+        self.with_sts = all(gathered(has_sts(self.sts), host_group()))  # ranks embed it together
         use, budget = data.export_interface(longest), config.train.micro_batch_tokens
         self.embed = text_embedder(engine, data.tokenizer, use.max_length or longest, budget, use.prompt)
 
@@ -66,12 +67,12 @@ class Evaluation:
             return math.nan
 
 
-def require_sts(config: Config, sts) -> None:
-    """Refuse an `evaluate.sts` without STS data, before data is prepared. sts: an `StsEvaluator`."""
-    if config.evaluate.sts is not None and not has_sts(sts):
-        raise UserError(f"--eval-data {config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it out")
+def require_sts(folder: str | Path | None) -> None:
+    """Refuse a named folder of benchmarks without STS data, before data is prepared."""
+    if folder is not None and not has_sts(StsEvaluator(folder)):
+        raise UserError(f"--eval-data {folder} has no SentEval/STS/STSBenchmark; leave it out")
 
 
-def has_sts(sts) -> bool:
+def has_sts(sts: StsEvaluator) -> bool:
     """Return whether the data of STS-B dev is there."""
     return "STS-B-dev" in sts.available()

@@ -144,7 +144,7 @@ def cost_ratio(costly: Path, cheap: Path) -> float:
 
 def sts(model: Path, target: Path) -> dict:
     """Average of the seven tasks and STS-B dev, by both poolings."""
-    from finetune.sts.tasks import SEVEN_TASKS
+    from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 
     if not target.exists():
         subprocess.run(

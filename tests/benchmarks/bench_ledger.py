@@ -11,6 +11,7 @@ import numpy as np
 
 from augment.core.identity import sequence_identities
 from augment.core.vocabulary import Vocabulary
+from pretrain.commands.verify.replay import Replay
 from pretrain.config.recipe import load_config
 from pretrain.data.batch import BatchSpec, RankBatch
 from pretrain.data.loader import Loader, LoaderSettings, Position
@@ -19,7 +20,6 @@ from pretrain.data.tokenizer import load_tokenizer
 from pretrain.ledger import chain
 from pretrain.ledger.hashes import batch_words, masking_words, sequence_words, sum_words, view_words
 from pretrain.objectives import view_specs
-from pretrain.verify.replay import Replay
 
 ROUNDS = 7
 

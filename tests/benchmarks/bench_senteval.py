@@ -63,10 +63,10 @@ def main(
     import torch
 
     from finetune.encoders.models import open_model
-    from finetune.files import data_root, senteval_folder
     from finetune.senteval.evaluate import evaluate, read_tasks
     from finetune.senteval.protocol import SETTINGS
-    from finetune.sts.tasks import SEVEN_TASKS
+    from pretrain.benchmarks.files import data_root, senteval_folder
+    from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 
     torch.set_num_threads(int(threads))
     encoder = open_model(model, pooling)

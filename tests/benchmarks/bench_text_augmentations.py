@@ -66,8 +66,8 @@ from augment.text.draws import draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence
 from augment.text.parsing import find_parser, load_parser, parse_texts
-from finetune.files import find
 from finetune.geometry.augmentations import every_specification
+from pretrain.benchmarks.files import find
 from pretrain.data.annotate import Annotator, describe_parser
 from pretrain.data.annotation import Annotation, Sentences, pack
 from pretrain.data.tokenizer import train_tokenizer

@@ -42,6 +42,7 @@ from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from pretrain.checkpoint import store
+from pretrain.commands.plan import GPUS
 from pretrain.common.transfer import Numbers
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch, View
@@ -49,7 +50,6 @@ from pretrain.data.masking import mask_tokens
 from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
-from pretrain.plan import GPUS
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import Embed, SentenceModel
 from pretrain.step.plan import VIEWS, passes_of

@@ -3,8 +3,9 @@
 import hashlib
 
 import numpy as np
+import pytest
 
-from finetune.sts.tasks import YEAR_SUBSETS
+from pretrain.benchmarks.sts_tasks import YEAR_SUBSETS
 
 WORDS = ["a", "the", "man", "woman", "child", "dog", "eats", "guitar", '"no"', "5", "café", "—", "slowly"]
 
@@ -16,6 +17,11 @@ def bag_of_words(sentences):
         for word in sentence.split():
             vectors[row, int(hashlib.md5(word.encode()).hexdigest(), 16) % 64] += 1
     return vectors
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory):
+    return write_layout(tmp_path_factory.mktemp("data"))
 
 
 def write_layout(data):

@@ -11,10 +11,11 @@ from commands import call
 from frozen_files import nli_examples, write_nli
 from real_data import DATA, needs_data
 
-from finetune import files, frozen, nli_distance
+from finetune import frozen, nli_distance
 from finetune.encoders.models import open_model
 from finetune.nli_distance import TASKS, compare, load
 from finetune.results import read
+from pretrain.benchmarks import files
 from pretrain.common.errors import UserError
 
 

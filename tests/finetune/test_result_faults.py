@@ -17,9 +17,9 @@ from finetune.encoders import kept_vectors
 from finetune.encoders.kept_vectors import KeptVectors
 from finetune.results import Evaluation, read, write
 from finetune.tuning.run_files import read_tensors, write_tensors
+from pretrain.commands.sweep import table
 from pretrain.common.errors import UserError
 from pretrain.remote.mirror import Place, RemoteChunks, Transport
-from pretrain.sweep import table
 
 
 def evaluation(task: str) -> Evaluation:

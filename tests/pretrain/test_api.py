@@ -12,8 +12,8 @@ from forked_python import ForkedPython
 from run_helpers import ROOT, TINY, command, environment, finish, records, start, write_corpus
 from sts_layout import write_layout
 
-from finetune.sts.scores import StsEvaluator
 from pretrain import api
+from pretrain.benchmarks.sts_scores import StsEvaluator
 from pretrain.common import processes
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config

@@ -111,7 +111,7 @@ def test_heads_learn_at_their_own_rate(tiny_data, tmp_path):
 COMMANDS = [
     "pretrain.main",
     "pretrain.prepare",
-    "pretrain.inspect",
+    "pretrain.commands.inspect",
     "pretrain.export",
     "augment",
     "finetune.sts",

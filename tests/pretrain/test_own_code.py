@@ -17,9 +17,9 @@ from augment.spec.build import build, build_texts
 from augment.spec.grammar import parse
 from augment.spec.resources import resource_hash, resources
 from augment.text.parsed import without_parse
+from pretrain.commands.sweep.file import read_sweep
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE
-from pretrain.sweep.file import read_sweep
 
 OWN = """
 from pathlib import Path
@@ -122,11 +122,18 @@ def test_looking_at_a_run_runs_none_of_its_code(own, tiny_data, tmp_path):
             assert said.returncode == 2 and not ran(own), (words, said)
             assert f"code in {own} runs only where the command itself names it" in said.stderr, said
             assert len(said.stderr.strip().splitlines()) == 1, said.stderr
-    looked = ["-m", "pretrain.inspect", "--config", str(tmp_path / "objective" / "config.yaml")]
+    looked = ["-m", "pretrain.commands.inspect", "--config", str(tmp_path / "objective" / "config.yaml")]
     for more in (["--trust"], [f"--objective=mlm+{own}:Near"]):
         said = run_python([*looked, *more], environment(), tmp_path)
         assert said.returncode == 0 and ran(own), said
-    words = ["-m", "pretrain.sweep", "plan", str(tmp_path / "objective" / "sweep.yaml"), "--words-of", "0"]
+    words = [
+        "-m",
+        "pretrain.commands.sweep",
+        "plan",
+        str(tmp_path / "objective" / "sweep.yaml"),
+        "--words-of",
+        "0",
+    ]
     said = run_python([*words, "--trust"], environment(), tmp_path)
     assert said.stdout.splitlines()[-1] == "--trust=true", said  # for a task on another machine
 
@@ -135,7 +142,7 @@ def test_a_sweep_file_names_no_function_that_is_evaluated(own, tmp_path, monkeyp
     row = {"kind": "start", "set": {"model.init": f"{own}:embed"}}
     sweep = {"title": "t", "recipe": str(DEFAULT_RECIPE), "rows": {"a": row}}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    words = ["-m", "pretrain.sweep", "sweep.yaml", "--eval-data", str(tmp_path)]
+    words = ["-m", "pretrain.commands.sweep", "sweep.yaml", "--eval-data", str(tmp_path)]
     said = run_python(words, environment(), tmp_path)
     assert said.returncode == 2 and "runs only where the command itself" in said.stderr and not ran(own), said
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep | {"evaluations": {"sts": "--trust"}}))

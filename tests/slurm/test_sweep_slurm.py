@@ -73,7 +73,7 @@ def test_an_array_trains_what_one_process_trains_and_the_table_follows(tmp_path,
         found = json.loads((tmp_path / "out" / "rates" / "results.json").read_text())
         assert [row["name"] for row in found["rows"]] == ["slow", "fast"]
         alone = ("--out", tmp_path / "alone", "--rows", "fast", "--seed-list", "2")
-        command(sys.executable, "-m", "pretrain.sweep", file, *alone, cwd=ROOT)
+        command(sys.executable, "-m", "pretrain.commands.sweep", file, *alone, cwd=ROOT)
         run = next((tmp_path / "alone" / "runs").iterdir())
         assert curve(run) == curve(tmp_path / "out" / "runs" / run.name)
         jobs, printed = submit(tmp_path, file)

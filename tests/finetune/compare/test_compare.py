@@ -14,7 +14,7 @@ from finetune.answers import Answers
 from finetune.compare import __main__ as command
 from finetune.compare.examples import AVERAGE, example_differences
 from finetune.results import Evaluation, TaskResult
-from finetune.sts.tasks import SEVEN_TASKS
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.common.errors import UserError
 
 

@@ -16,11 +16,11 @@ from finetune.cola_probe import read as read_cola
 from finetune.data import __main__ as data_command
 from finetune.data.catalogue import check, choose
 from finetune.data.fetch import fetch
-from finetune.files import csv_columns, lines
 from finetune.nli_distance import load as load_nli
 from finetune.senteval.preprocessing import treebank
 from finetune.senteval.tasks import load as load_senteval
 from finetune.zh_sts import read as read_chinese
+from pretrain.benchmarks.files import csv_columns, lines
 from pretrain.common.errors import UserError
 
 TRIPLET = ("sent0", "sent1", "hard_neg")

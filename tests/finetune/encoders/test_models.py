@@ -30,12 +30,12 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from transformers import AutoTokenizer, BertModel
 
-from augment.convert_weights import convert
 from finetune.baselines import _sentence_transformer
-from finetune.encoders.distinct import distinct
 from finetune.encoders.models import open_model
 from finetune.encoders.source import kind_of
 from finetune.results import Evaluation
+from pretrain.benchmarks.distinct import distinct
+from pretrain.commands.convert import convert
 from pretrain.common.errors import UserError
 from pretrain.export.sentence_transformers import read_modules
 
@@ -170,7 +170,7 @@ def test_a_pickled_head_is_refused_and_can_be_converted(hugging_face, tmp_path):
     torch.save(load_file(head / "model.safetensors"), head / "pytorch_model.bin")
     (head / "model.safetensors").unlink()
     for read in (open_model, read_modules):  # the second as of a name of the hub
-        with pytest.raises(UserError, match=r"2_Dense.* can run code.* python -m augment\.convert_weights"):
+        with pytest.raises(UserError, match=r"2_Dense.* can run code.* clearly convert"):
             read(str(folder))
     convert(folder)
     np.testing.assert_array_equal(open_model(folder).encode(SENTENCES), expected)

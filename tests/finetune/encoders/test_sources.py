@@ -12,7 +12,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
-from augment.convert_weights import convert
 from augment.core.errors import AugmentationError, CannotLoad
 from augment.core.pretrained import pretrained, require_source
 from augment.neural.models import load_masked_lm
@@ -20,6 +19,7 @@ from finetune.encoders.embed import load_model
 from finetune.encoders.models import open_model
 from finetune.encoders.source import resolve
 from finetune.tuning.labelled import open_source
+from pretrain.commands.convert import convert
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.tokenizer import adopt_tokenizer

@@ -24,7 +24,7 @@ from finetune.evaluate.results import Record
 from finetune.evaluate.suites import SUITES, Unit
 from finetune.intents.__main__ import main as intents
 from finetune.results import Evaluation, read, write
-from finetune.sts.__main__ import main as sts
+from finetune.sts import main as sts
 from pretrain.api import Run
 from pretrain.common.errors import UserError
 from pretrain.common.shutdown import EXIT_BUDGET

@@ -15,9 +15,9 @@ from finetune.figures import tables
 from finetune.figures.cases import jaccard, negated_pairs, overlap_table, ranks, words_of
 from finetune.figures.drawing import COLOURS, GREY, NotThere, histogram
 from finetune.results import Evaluation, TaskResult
-from finetune.sts.tasks import Pairs
+from pretrain.benchmarks.sts_tasks import Pairs
+from pretrain.commands.sweep.file import Figure
 from pretrain.common.errors import UserError
-from pretrain.sweep.file import Figure
 
 
 @pytest.fixture(scope="module")

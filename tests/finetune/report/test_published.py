@@ -7,7 +7,7 @@ import pytest
 from real_data import DATA
 
 from finetune.report.tables import PUBLISHED
-from finetune.sts.tasks import SEVEN_TASKS
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 
 CUT = {  # averages that the papers cut to their last digit, or that do not follow from their row
     "RoBERTa-base, [CLS]",

@@ -8,13 +8,13 @@ import pytest
 from commands import call
 from made_runs import make_result, make_run, rows_of, tables_of
 
+from finetune import sts
 from finetune.report import tables as report_tables
 from finetune.report.__main__ import report
 from finetune.report.figures import POINTS, curve, curve_names
 from finetune.report.sources import collect, differences, group
 from finetune.results import Evaluation, TaskResult, read, write
-from finetune.sts import __main__ as sts
-from finetune.sts.tasks import SEVEN_TASKS
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.common.errors import UserError
 
 # -- reading and grouping ----------------------------------------------

@@ -18,12 +18,12 @@ from commands import call
 from model_folders import save_bert
 
 from finetune.encoders.models import open_model
-from finetune.files import read_queries, read_sentences
 from finetune.search import __main__ as command
 from finetune.search import index
 from finetune.search import server as serving
 from finetune.search.index import SentenceIndex
 from finetune.search.server import Searcher, server_of
+from pretrain.benchmarks.files import read_queries, read_sentences
 from pretrain.common.errors import UserError
 
 SENTENCES = [

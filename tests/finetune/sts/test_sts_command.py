@@ -9,12 +9,12 @@ from model_folders import save_bert, save_run, write_function
 from scipy import stats
 from sts_layout import bag_of_words
 
+from finetune import sts
 from finetune.encoders import models
 from finetune.encoders.embed import embed_poolings, load_model
 from finetune.encoders.source import resolve
-from finetune.sts import __main__ as sts
-from finetune.sts.scores import StsEvaluator
-from finetune.sts.tasks import TASKS
+from pretrain.benchmarks.sts_scores import StsEvaluator
+from pretrain.benchmarks.sts_tasks import TASKS
 from pretrain.common.errors import UserError
 
 

@@ -13,9 +13,9 @@ from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimil
 from sentence_transformers.util import pairwise_cos_sim, pairwise_manhattan_sim
 from sentence_transformers.util.quantization import quantize_embeddings
 
+from finetune import sts
 from finetune.encoders.models import open_model
-from finetune.sts import __main__ as sts
-from finetune.sts.tasks import StsFiles
+from pretrain.benchmarks.sts_tasks import StsFiles
 from pretrain.common.errors import UserError
 
 

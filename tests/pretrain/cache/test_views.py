@@ -56,7 +56,7 @@ def test_the_same_run_as_on_a_cache_made_by_hand_and_resumes(tiny_data, tmp_path
     said = finish(start(words))
     assert "making the views" not in said and curve(tmp_path / "run") == complete
 
-    line = ["-m", "pretrain.inspect", *words[1:]]
+    line = ["-m", "pretrain.commands.inspect", *words[1:]]
     line = [word for word in line if not word.startswith("--run") and word != str(tmp_path / "run")]
     seen = run_python(line, environment(COLUMNS="200"), ROOT)
     assert seen.returncode == 0 and "del-word:rate=0.5" in seen.stdout and ".cache-" in seen.stdout, (

@@ -21,9 +21,9 @@ from unbroken_runs import FLAGS, MOST_STEPS, Seen, World, content_of, require_ro
 from write_faults import is_lock
 
 from pretrain.checkpoint.folder import candidates, problem_with, read_state, step_of
+from pretrain.commands.inspect import inspect
 from pretrain.common.shutdown import EXIT_REQUEUE
 from pretrain.export.folder import read_policy
-from pretrain.inspect import inspect
 
 STEPS = 6  # of a run at first
 CALLS_OF_A_START = {"writes": 400, "collectives": 80}  # about

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from run_helpers import ROOT, command, curve, finish, outputs_of, paths_in, records, start, wait_for
 
+from pretrain.commands.sweep.file import Point
+from pretrain.commands.sweep.runs import Run, Trainer
 from pretrain.common import folder_lock as locks
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
 from pretrain.common.shutdown import SIGNALS
 from pretrain.config.recipe import DEFAULT_RECIPE
-from pretrain.sweep.file import Point
-from pretrain.sweep.runs import Run, Trainer
 
 HOLD = """
 import os, socket, sys, time

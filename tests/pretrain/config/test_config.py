@@ -123,7 +123,7 @@ def test_none_is_an_augmentation():
     [
         ({"train.learning_rate": "1"}, ["train.learning_rate"]),
         ({"train.lrr": "1"}, ["did you mean --train.lr?"]),
-        ({"seeds": "1,11"}, ["--train.seed", "pretrain.sweep", "--seed-list"]),
+        ({"seeds": "1,11"}, ["--train.seed", "clearly sweep", "--seed-list"]),
         ({"train.seed": "9" * 23}, ["--train.seed", "too large"]),
         ({"text": "a.txt"}, ["unknown flag --text; its name here is --data"]),
         ({"lr": "1"}, ["did you mean --train.lr?"]),

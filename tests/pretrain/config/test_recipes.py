@@ -12,11 +12,11 @@ from run_helpers import command, finish, records, start
 
 from augment.spec.grammar import needs_text, parse
 from pretrain.cache.views import trains_on
+from pretrain.commands.sweep.file import expand, read_sweep
 from pretrain.config.data import DataConfig
 from pretrain.config.recipe import load_config, to_yaml, validate_config
 from pretrain.config.validation import read_yaml
 from pretrain.objectives import view_specs
-from pretrain.sweep.file import expand, read_sweep
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 FILES = sorted((CONFIGS / "sweeps").glob("*.yaml"))

@@ -10,6 +10,7 @@ from commands import call
 from pydantic import BaseModel, TypeAdapter
 
 from pretrain.cache import __main__ as cache_command
+from pretrain.commands.sweep.file import expand, read_sweep, text_of
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import NONE_IS_A_VALUE, typed
 from pretrain.config.data import DataConfig, Source
@@ -18,7 +19,6 @@ from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml, type_at
 from pretrain.prepare import __main__ as prepare_cli
 from pretrain.prepare.executors import ExecutorOptions
-from pretrain.sweep.file import expand, read_sweep, text_of
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,6 +6,8 @@ import pytest
 from loader_helpers import batches, damage, write_folder
 
 from augment.core.ragged import Ragged
+from pretrain.commands.verify.records import Record, compare
+from pretrain.commands.verify.replay import Replay
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.lanes import MixedLanes
@@ -13,8 +15,6 @@ from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.ledger import chain
 from pretrain.ledger.hashes import sum_words
-from pretrain.verify.records import Record, compare
-from pretrain.verify.replay import Replay
 
 
 @pytest.fixture

@@ -240,13 +240,13 @@ def test_a_password_in_an_address_is_refused_wherever_it_is_given(tiny_data, tmp
         ["-m", "pretrain.main", "--config", "recipe.yaml"],
         ["-m", "pretrain.prepare", "--source", url, "--out", "data"],
         ["-m", "pretrain.prepare", "--source", f'[{{source: "{url}"}}]', "--out", "data"],
-        ["-m", "pretrain.plan", "--data.prepare.sources", f'[{{source: "{url}"}}]'],
+        ["-m", "pretrain.commands.plan", "--data.prepare.sources", f'[{{source: "{url}"}}]'],
         ["-m", "finetune.sts", url],
     ):
         said = run_python(words, environment())
         assert said.returncode == 2 and "a URL with a password or a key" in said.stderr, said
         assert PASSWORD not in said.stdout + said.stderr
-    said = run_python(["-m", "pretrain.plan", "--train.steps", f"of {url}"], environment())
+    said = run_python(["-m", "pretrain.commands.plan", "--train.steps", f"of {url}"], environment())
     assert "http://***@127.0.0.1" in said.stderr and PASSWORD not in said.stdout + said.stderr
     with pytest.raises(UserError, match="a URL with a password"):
         api.train(data=tiny_data, run="run", **{"data.remote": url})

@@ -12,6 +12,7 @@ from torch import nn
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import read_json
+from pretrain.commands.sweep.runs import identity
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config, validate_config
 from pretrain.config.run import ModelConfig
@@ -22,7 +23,6 @@ from pretrain.objectives import build_objective
 from pretrain.start.continuity import record_changes
 from pretrain.start.encoder import check_sources, make_encoder
 from pretrain.start.folder import dry_run_config
-from pretrain.sweep.runs import identity
 
 SIZES = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 48, "max_positions": 40}
 

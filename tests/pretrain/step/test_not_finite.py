@@ -13,6 +13,7 @@ from run_helpers import command, curve, finish, records, start
 from augment.core.own_code import ALLOWED
 from augment.core.ragged import Ragged
 from pretrain.checkpoint import store
+from pretrain.commands.verify.__main__ import verify
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.batch import RankBatch
@@ -20,7 +21,6 @@ from pretrain.start.resume import last_good
 from pretrain.step.faults import Faults, OverBudget, StepNumbers
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
-from pretrain.verify.__main__ import verify
 
 PLANTED = f"{Path(__file__).with_name('planted_faults.py')}:Broken"
 

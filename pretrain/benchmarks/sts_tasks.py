@@ -1,0 +1,217 @@
+"""Read the pairs of the STS tasks: SentEval's files below the data folder."""
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pretrain.benchmarks.files import known_name, lines, senteval_folder
+from pretrain.benchmarks.sets import SENTEVAL, DataSet, Part
+from pretrain.common.errors import UserError
+
+SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
+DEV_TASKS = ("STS-B-dev", "SICK-R-dev")
+TASKS = SEVEN_TASKS + DEV_TASKS
+SICK_OF_MTEB = "SICK-R-MTEB"
+"""MTEB's SICK-R, all pairs of the three files, where SentEval and the papers have those of test."""
+
+# Pairs left in the official files once those without a gold score are dropped.
+OFFICIAL_PAIRS = {
+    "STS12": 3108,
+    "STS13": 1500,
+    "STS14": 3750,
+    "STS15": 3000,
+    "STS16": 1186,
+    "STS-B": 1379,
+    "SICK-R": 4927,
+    "STS-B-dev": 1500,
+    "SICK-R-dev": 500,
+    SICK_OF_MTEB: 9927,
+}
+
+# STS13 goes without SMT, whose sentences were never free to distribute; every later paper leaves it out.
+YEAR_SUBSETS = {
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),
+    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+_SICK = tuple(f"SICK/SICK_{part}.txt" for part in ("train", "trial", "test_annotated"))
+_TABLES = {  # task: its files below SentEval's folder; with a header and in other columns, if SICK's
+    "STS-B": ("STS/STSBenchmark/sts-test.csv",),
+    "STS-B-dev": ("STS/STSBenchmark/sts-dev.csv",),
+    "SICK-R": _SICK[2:],
+    "SICK-R-dev": _SICK[1:2],
+    SICK_OF_MTEB: _SICK,
+}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """One subset: N pairs of sentences, whitespace normalised, and their gold scores float64[N]."""
+
+    name: str
+    first: list[str]
+    second: list[str]
+    gold: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+class StsFiles:
+    """Find and read the STS tasks below a data folder, in SentEval's own layout.
+
+    Args:
+        data: folder holding `SentEval/STS` and `SentEval/SICK`, or `STS` and `SICK`. None means the folder
+            named by the environment variable CLEAR_DATA; with neither, no task is available.
+    """
+
+    def __init__(self, data: str | Path | None = None) -> None:
+        named = data if data is not None else os.environ.get("CLEAR_DATA")
+        self.data = Path(named) if named else None
+        self._loaded: dict[str, list[Pairs]] = {}
+
+    def available(self) -> list[str]:
+        """Return the tasks all of whose files are there, the seven first, then the dev sets; not MTEB's."""
+        return [task for task in TASKS if self.data is not None and not self._missing(task)]
+
+    def load(self, task: str) -> list[Pairs]:
+        """Return the subsets of a task, without the pairs that have no gold score.
+
+        Raises:
+            UserError: unknown task (with the nearest name), a file missing, a line that is no pair, a score
+                that is not a number, or golds and pairs that differ in number.
+        """
+        known_name(task, (*TASKS, SICK_OF_MTEB), "STS task", plain=str)
+        if task not in self._loaded:
+            missing = self._missing(task)
+            if missing:
+                where = (
+                    f"{missing[0]} is not there" if self.data else "--eval-data and CLEAR_DATA name no folder"
+                )
+                raise UserError(
+                    f"{task}: {where}; the data folder must hold SentEval's downstream files as SentEval/STS "
+                    "and SentEval/SICK (SentEval's get_transfer_data.bash makes them)"
+                )
+            assert self.data is not None
+            read = _read_year if task in YEAR_SUBSETS else _read_tables
+            self._loaded[task] = read(task, files(task, self.data))
+        return self._loaded[task]
+
+    def choose(self, tasks: Iterable[str] | None) -> list[str]:
+        """Return these tasks, whose data is then there and whole; all that are available when None.
+
+        Raises:
+            UserError: as `load`, or no task at all.
+        """
+        chosen = list(tasks) if tasks is not None else self.available()
+        if not chosen:
+            where = f"under {self.data}" if self.data else "without --eval-data or CLEAR_DATA"
+            raise UserError(
+                f"no STS task found {where}: name a folder that holds SentEval/STS and SentEval/SICK"
+            )
+        for task in chosen:
+            self.load(task)
+        return chosen
+
+    def sentences(self, tasks: Iterable[str]) -> list[str]:
+        """Return the distinct sentences of these tasks, in the order in which they first occur."""
+        return distinct_sentences(pairs for task in tasks for pairs in self.load(task))
+
+    def _missing(self, task: str) -> list[Path]:
+        if self.data is None:
+            return [Path(task)]
+        return [file for file in files(task, self.data) if not file.is_file()]
+
+
+def files(task: str, root: Path) -> list[Path]:
+    """Return the files of a task below the data folder, which may be absent."""
+    return [senteval_folder(root) / name for name in _TABLES.get(task) or _year_files(task)]
+
+
+def distinct_sentences(parts: Iterable[Pairs]) -> list[str]:
+    """Return the distinct sentences of these pairs, in the order in which they first occur."""
+    return list(dict.fromkeys(sentence for part in parts for sentence in (*part.first, *part.second)))
+
+
+def _year_files(task: str) -> list[str]:
+    """Return the files of a year below SentEval's folder: each subset's pairs, then its gold scores."""
+    return [
+        f"STS/{task}-en-test/STS.{kind}.{subset}.txt"
+        for subset in YEAR_SUBSETS[task]
+        for kind in ("input", "gs")
+    ]
+
+
+def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
+    subsets = []
+    for name, input_file, gold_file in zip(YEAR_SUBSETS[task], files[0::2], files[1::2], strict=True):
+        rows, golds = list(lines(input_file)), list(lines(gold_file))
+        if len(rows) != len(golds):
+            raise UserError(
+                f"{input_file} has {len(rows)} pairs but {gold_file.name} {len(golds)} scores; one of "
+                "them is damaged, fetch both again"
+            )
+        # Columns after the second (STS16 names its sources there) are not part of the task.
+        cells = [(*_columns(input_file, n, row, (0, 1)), golds[n]) for n, row in enumerate(rows)]
+        subsets.append(_pairs(name, gold_file, cells))
+    return subsets
+
+
+def _read_tables(task: str, files: Sequence[Path]) -> list[Pairs]:
+    """Read pairs, one a line, as one subset; SICK's files have a header."""
+    parts = []
+    for file in files:
+        is_sick = file.name.startswith("SICK")
+        columns = (1, 2, 3) if is_sick else (5, 6, 4)
+        rows = list(enumerate(lines(file)))[is_sick:]
+        parts.append(_pairs(task, file, [_columns(file, number, row, columns) for number, row in rows]))
+    first = [text for part in parts for text in part.first]
+    second = [text for part in parts for text in part.second]
+    return [Pairs(task, first, second, np.concatenate([part.gold for part in parts]))]
+
+
+def _columns(file: Path, number: int, row: str, columns: Sequence[int]) -> tuple[str, ...]:
+    cells = row.split("\t")  # quotes are part of the text: the csv module would eat them, and rows with them
+    if len(cells) <= max(columns):
+        raise UserError(
+            f"{file}, line {number + 1}: {len(cells)} tab-separated columns, need {max(columns) + 1}; the "
+            "file is damaged or not SentEval's"
+        )
+    return tuple(cells[column] for column in columns)
+
+
+def _pairs(name: str, file: Path, cells: Sequence[tuple[str, ...]]) -> Pairs:
+    first, second, gold = [], [], []
+    for number, (one, two, score) in enumerate(cells):
+        if not score.strip():  # pairs that the annotators left unscored
+            continue
+        try:
+            gold.append(float(score))
+        except ValueError:
+            gold.append(math.nan)
+        if not math.isfinite(gold[-1]):
+            raise UserError(f"{file}, pair {number + 1}: the score {score!r} is not a number")
+        first.append(" ".join(one.split()))
+        second.append(" ".join(two.split()))
+    if not gold:
+        raise UserError(f"{file}: no pair has a score")
+    return Pairs(name, first, second, np.asarray(gold))
+
+
+def _data_set(task: str) -> DataSet:
+    """Return a year's set; pairs without a gold score do not count."""
+    files = tuple(f"SentEval/{file}" for file in _year_files(task))
+
+    def count(root: Path) -> int:
+        return sum(len(pairs) for pairs in StsFiles(root).load(task))
+
+    return DataSet(f"SentEval/{task}", {"pairs": Part(files, OFFICIAL_PAIRS[task], count)}, SENTEVAL)
+
+
+DATA_SETS = tuple(map(_data_set, YEAR_SUBSETS))

@@ -1,0 +1,293 @@
+"""Add hard negatives to labelled pairs: texts that an encoder finds near, and that mean something else.
+
+    clearly mine runs/mine --pairs pairs.jsonl --out data/mined --relative-margin 0.05
+    clearly prepare --source data/mined/triples.jsonl --unit record --out data/triples
+    clearly train --config simcse_supervised_micro --init runs/mine --data data/triples --run runs/supervised
+
+Pairs are records with a text and a positive, as `clearly prepare --unit record` reads them. OUT gets
+triples.jsonl and mined.yaml (settings, counts, cosines). CLEAR_VECTORS=DIR keeps the vectors, so that another
+mining with other limits encodes nothing again.
+
+sentence-transformers' `mine_hard_negatives` chooses: it excludes a text's own positives, applies margins and
+limits, and samples. This module gives it vectors of packed rows, and makes sure that no text becomes its own
+negative, which the library allows where a text is a candidate, too.
+"""
+
+import json
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from finetune.flags import Model, Pooling, VectorPrecision
+from pretrain.benchmarks.distinct import unit
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder, replace_durably
+from pretrain.common.folder_lock import folder_lock
+from pretrain.config.data import Source
+from pretrain.prepare.sources import readers
+from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.records import COLUMNS, records
+
+TRIPLES, SUMMARY = "triples.jsonl", "mined.yaml"
+_TEXT, _POSITIVE, _NEGATIVE = (COLUMNS.index(name) for name in ("text", "positive", "negative"))
+_FURTHER = len(COLUMNS)  # from here on negatives
+
+Pair = tuple[str, str]
+"""A text, and one that means the same."""
+
+
+class MiningOptions(BaseModel):
+    """Which candidates become negatives; the names and meanings are sentence-transformers' own."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    num_negatives: int = Field(1, ge=1, description="negatives of a pair, each in a record of its own")
+    range_min: int = Field(0, ge=0, description="leave out the N nearest candidates")
+    range_max: int | None = Field(
+        None,
+        ge=1,
+        description="consider only the N nearest; without it, as many as are needed, or ten times the "
+        "negatives where a limit below may refuse some",
+    )
+    max_score: float | None = Field(None, description="highest cosine of a text with its negative")
+    min_score: float | None = Field(None, description="lowest cosine of a text with its negative")
+    absolute_margin: float | None = Field(
+        None, description="a negative's cosine is at least this much below the positive's"
+    )
+    relative_margin: float | None = Field(
+        None, description="the same as a share of the positive's cosine: 0.05 means at most 95% of it"
+    )
+    sampling_strategy: Literal["top", "random"] = Field(
+        "top", description="top: the nearest that are left; random: any of those in the range"
+    )
+    seed: int = Field(0, ge=0, description="of the random sampling")
+
+
+def main(
+    model: Model,
+    *,
+    pairs: cli.Names,
+    out: Path,
+    options: MiningOptions,
+    corpus: str = "",
+    text_key: str = "text",
+    positive_key: str = "positive",
+    other_fields: Literal["refuse", "ignore"] = "refuse",
+    unmatched: Literal["keep", "drop"] = "keep",
+    query_prompt: str = "",
+    document_prompt: str = "",
+    pooling: Pooling = "",
+    precision: VectorPrecision = "fp32",
+) -> None:
+    """Find hard negatives for labelled pairs, and write triples to train on.
+
+    Args:
+        pairs: files or data sets of pairs, by commas: jsonl, csv, tsv, parquet, a saved data set, hub:NAME.
+        out: folder to write.
+        corpus: further candidates, beside the pairs' own positives and negatives: a text file, one a line, or
+            another source.
+        text_key: column of the texts that negatives are sought for (also: anchor, sent0).
+        positive_key: column of the texts that mean the same (also: sent1).
+        other_fields: what to do about other columns.
+        unmatched: a pair for which no negative was found: keep it as a pair, or drop it.
+        query_prompt: stands before every text when it is encoded; without it, the model's own.
+        document_prompt: the same for candidates.
+    """
+    if out.is_file() or (out.is_dir() and {path.name for path in out.glob("[!.]*")} - {TRIPLES, SUMMARY}):
+        raise UserError(f"--out {out} holds something else; name another folder")
+    keys = {"text_key": text_key, "positive_key": positive_key, "other_fields": other_fields}
+    # before the model: a damaged file should not cost its loading
+    labelled_pairs, candidates = read_pairs(
+        [Source.model_validate({"source": name, **keys}) for name in pairs]
+    )
+    if corpus:
+        source = Source.model_validate(corpus)
+        tasks = plan_tasks([source], records=True)
+        candidates += [record.texts[_TEXT] for task in tasks for record in records(task, source)]
+    from finetune.encoders.models import open_model
+
+    opened = open_model(model, pooling, precision=precision)
+    for prompt in (query_prompt, document_prompt):
+        opened.require_own(prompt)
+    vectors = Vectors(
+        opened.without_prompt,
+        query_prompt or opened.query_prompt,
+        document_prompt or opened.document_prompt,
+    )
+    triples = mine(labelled_pairs, candidates, vectors, options)
+    if not triples:
+        raise UserError(
+            f"none of {len(labelled_pairs):,} pairs got a negative; loosen --max-score, --min-score or the "
+            "margins, raise --range-max, or give more candidates with --corpus"
+        )
+    rows = [{name: row[name] for name in ("text", "positive", "negative")} for row in triples]
+    numbers: dict[Pair, int] = dict.fromkeys(labelled_pairs, 0)
+    for row in rows:
+        numbers[row["text"], row["positive"]] += 1
+    pairs_without = [pair for pair in labelled_pairs if not numbers[pair]]
+    if unmatched == "keep":
+        order = {pair: number for number, pair in enumerate(labelled_pairs)}
+        rows += [{"text": text, "positive": positive} for text, positive in pairs_without]
+        rows.sort(key=lambda row: order[row["text"], row["positive"]])
+    about = {
+        "model": model,
+        "pairs": list(pairs),
+        "corpus": corpus or None,
+        "options": options.model_dump(),
+        "counts": {
+            "pairs": len(labelled_pairs),
+            "triples": len(triples),
+            "pairs_with_fewer": sum(0 < count < options.num_negatives for count in numbers.values()),
+            "pairs_without": len(pairs_without),
+        },
+        "cosines": {
+            name: _quartiles([row["scores"][place] for row in triples])
+            for place, name in enumerate(("positive", "negative"))
+        },
+    }
+    make_folder(out)
+    with folder_lock(out):
+        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        replace_durably(out / TRIPLES, content.encode())
+        replace_durably(out / SUMMARY, yaml.safe_dump(about, sort_keys=False, allow_unicode=True).encode())
+    print(f"{len(triples):,} triples of {len(labelled_pairs):,} pairs: {out / TRIPLES}")
+    print(yaml.safe_dump({key: about[key] for key in ("counts", "cosines")}, sort_keys=False), end="")
+    print(f"train on them: --data.prepare.sources {out / TRIPLES} --data.prepare.unit record")
+
+
+def read_pairs(sources: list[Source]) -> tuple[list[Pair], list[str]]:
+    """Read the different pairs and negatives of files or data sets, cleaned as a preparation cleans them.
+
+    Raises:
+        UserError: no such file, no pair in it, or a row that is no pair (a column or text missing, a label),
+            named by file and line.
+    """
+    pairs: dict[Pair, None] = {}
+    negatives: dict[str, None] = {}
+    for task in plan_tasks(sources, records=True):
+        for record in records(task, sources[task.source]):
+            fault = ""
+            if not record.texts[_POSITIVE]:
+                fault = "has no positive, a text that means the same; --positive-key names its column"
+            elif record.label is not None:
+                fault = "has a label; keep only the pairs that mean the same, and leave the column out"
+            if fault:
+                raise UserError(f"{readers.where(task, record.position)}: the record {fault}")
+            pairs[record.texts[_TEXT], record.texts[_POSITIVE]] = None
+            further = (record.texts[_NEGATIVE], *record.texts[_FURTHER:])
+            negatives |= dict.fromkeys(filter(None, further))
+    if not pairs:
+        raise UserError(f"there is no pair in {', '.join(map(str, sources))}")
+    return list(pairs), list(negatives)
+
+
+class Vectors:
+    """What `mine_hard_negatives` asks of a SentenceTransformer, by any function that encodes.
+
+    Args:
+        encode: N texts -> float32[N, d].
+        query_prompt: stands before every text that negatives are sought for.
+        document_prompt: stands before every candidate.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[Sequence[str]], np.ndarray],
+        query_prompt: str = "",
+        document_prompt: str = "",
+    ):
+        import torch
+        from sentence_transformers.util import cos_sim, pairwise_cos_sim
+
+        self.device = torch.device("cpu")
+        self.similarity, self.similarity_pairwise = cos_sim, pairwise_cos_sim
+        self._encode, self._query_prompt, self._document_prompt = encode, query_prompt, document_prompt
+        self._width = 0
+
+    def encode_query(self, texts: Sequence[str], **_: Any) -> np.ndarray:
+        """Return vectors of length 1, float32[N, d]."""
+        return self._unit([self._query_prompt + text for text in texts])
+
+    def encode_document(self, texts: Sequence[str], **_: Any) -> np.ndarray:
+        """Return vectors of length 1, float32[N, d]."""
+        return self._unit([self._document_prompt + text for text in texts])
+
+    def get_embedding_dimension(self) -> int:
+        """Return d, once something was encoded."""
+        return self._width
+
+    def _unit(self, texts: list[str]) -> np.ndarray:
+        vectors = self._encode(texts)
+        self._width = vectors.shape[1]
+        return np.ascontiguousarray(unit(vectors), np.float32)
+
+
+def mine(
+    pairs: Sequence[Pair], candidates: Sequence[str], vectors: Vectors, options: MiningOptions
+) -> list[dict[str, Any]]:
+    """Return the triples of the pairs, in the order of the pairs, each pair's nearest negative first.
+
+    A triple has a text, a positive, a negative, and its scores: the text's cosine with both. A pair may get
+    fewer than `num_negatives`, or none, where the limits refuse the rest.
+
+    Args:
+        candidates: texts that negatives may be, beside the positives of the pairs.
+
+    Raises:
+        UserError: fewer candidates than are asked for, options that contradict each other, or faiss missing.
+    """
+    from datasets import Dataset
+    from sentence_transformers.util import mine_hard_negatives
+
+    texts, positives = map(list, zip(*pairs, strict=True))
+    corpus = list(dict.fromkeys([*positives, *candidates]))
+    if len(corpus) <= options.range_min + options.num_negatives:
+        raise UserError(
+            f"there are {len(corpus):,} different candidates: too few for {options.num_negatives} negatives "
+            f"beside a pair's own positive and the first {options.range_min}; give more pairs, or texts with "
+            "--corpus"
+        )
+    # A text is a positive of itself, so that the library excludes it; a cosine of 1 moves no margin, which
+    # is that of a text's farthest positive.
+    own = sorted(set(texts) & set(corpus))
+    queries = Dataset.from_dict({"text": [*texts, *own], "positive": [*positives, *own]})
+    state = random.getstate()
+    random.seed(options.seed)
+    try:
+        rows = mine_hard_negatives(
+            queries,
+            vectors,
+            anchor_column_name="text",
+            positive_column_name="positive",
+            corpus=corpus,
+            output_scores=True,
+            use_faiss=True,
+            verbose=False,
+            **options.model_dump(exclude={"seed"}),
+        )
+    except ImportError:
+        raise UserError("mining needs faiss: pip install faiss-cpu") from None
+    except ValueError as error:
+        raise UserError(f"nothing can be mined with these options: {error}") from None
+    finally:
+        random.setstate(state)
+    order = {pair: number for number, pair in enumerate(pairs)}
+    triples = [row for row in rows if (row["text"], row["positive"]) in order]
+    return sorted(triples, key=lambda row: order[row["text"], row["positive"]])
+
+
+def _quartiles(values: list[float]) -> dict[str, float]:
+    values = values * 2 if len(values) == 1 else values
+    quartiles = statistics.quantiles(values, n=4, method="inclusive")
+    return {f"{share}%": round(value, 4) for share, value in zip((25, 50, 75), quartiles)}
+
+
+if __name__ == "__main__":
+    cli.run(main)

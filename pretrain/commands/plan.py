@@ -1,0 +1,276 @@
+"""`clearly plan`: what a run will need, before it is started.
+
+Memory per rank by part, the largest micro-batch that fits, and time, at every ZeRO stage.
+docs/planning.md says what is measured, what is computed, and how far off it may be.
+
+    clearly plan --config configs/clear_base.yaml --gpus 256 --gpu h200
+    clearly plan --config C --gpus 64 --gpu a100-80 --data DATA --measured runs/NAME
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
+from pretrain.config.run import Config
+from pretrain.data.manifest import MANIFEST
+from pretrain.telemetry.formats import format_count
+from pretrain.telemetry.metrics_file import read_metrics
+
+if TYPE_CHECKING:
+    from pretrain.commands.estimate.sizes import BatchSize, Layout, ModelSize
+
+Positive = Annotated[float, Field(gt=0)]
+
+GPUS = {
+    "h200": (989.5, 141.0),
+    "h100": (989.5, 80.0),
+    "a100-80": (312.0, 80.0),
+    "a100-40": (312.0, 40.0),
+    "l40s": (362.05, 48.0),
+}
+"""Name -> TFLOP/s of bfloat16 products without sparsity, and GB of memory, from NVIDIA's data sheets."""
+MFU = 0.3
+"""Share of the peak where nobody has measured it: assumed."""
+MOST_GPUS = 65_536
+WIRE = {"fp32": 4, "bf16": 2}
+"""`train.communication_dtype` -> bytes of an element."""
+SENTENCE = 24
+"""Mean tokens of a sentence where neither --data nor --length says: of English Wikipedia, about."""
+SAMPLE = 256
+"""Sequences of the batch that is made from prepared data, about."""
+PARTS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer's moments",
+    "master": "second copy of this rank's weights (DeepSpeed, stages 1 and 2)",
+    "gathered": "weights gathered in a step (stage 3)",
+    "copies": "working copies of weights",
+    "activations": "activations of a micro-batch",
+    "loss": "tile of logits, vectors of the global batch",
+    "reduction": "buckets of gradients, when activations are gone",
+    "reserved": "buckets of gradients at all times (stage 3)",
+}
+
+
+def plan(
+    *,
+    config: str | None = None,
+    gpus: Annotated[int, Field(ge=1, le=MOST_GPUS)] = 1,
+    gpu: str = "h200",
+    mfu: Annotated[float, Field(gt=0, le=1)] | None = None,
+    measured: Path | None = None,
+    length: cli.Count | None = None,
+    peak: Positive | None = None,
+    memory: Positive | None = None,
+    **overrides: Any,
+) -> None:
+    """Print what a run will need: memory, the largest micro-batch and time.
+
+    Args:
+        config: the recipe, or the config.yaml of a run; default: what training would take.
+        gpus: number of ranks, one a GPU.
+        gpu: h200, h100, a100-80, a100-40, l40s.
+        mfu: share of the peak that a step's work reaches, replay included; default: 0.3.
+        measured: folder of a finished run of this kind, whose share of the peak is taken.
+        length: mean tokens of a sequence; none: of the data, else 24 for sentences, else max_length.
+        peak: TFLOP/s of a GPU at bfloat16 products, without sparsity; none: the table's.
+        memory: GB of a GPU; none: the table's.
+        overrides: any key of the configuration, as for training.
+
+    Raises:
+        UserError: a flag, the configuration, or the data is wrong.
+    """
+    if mfu is not None and measured is not None:
+        raise UserError("--mfu and --measured both say what share of the peak is reached: give one of them")
+    if gpu not in GPUS:
+        raise UserError(f"--gpu {gpu}: give one of {', '.join(GPUS)}")
+    settings = load_config(config or DEFAULT_RECIPE, overrides)
+    prepared = (settings.data_folder / MANIFEST).is_file()
+    if {"data", "data.folder"} & overrides.keys() and not prepared:
+        raise UserError(
+            f"{settings.data_folder} holds no prepared data: leave out --data, or prepare it first"
+        )
+    share = mfu if measured is None else utilisation_of(measured)
+    # these import torch and transformers: seconds, so not for --help and wrong flags
+    from pretrain.commands.estimate.measure import PlannedTokenizer, measure_model
+
+    tokenizer: Any = PlannedTokenizer(settings.data.prepare.vocabulary)
+    if prepared:
+        from pretrain.data.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(settings.data_folder / "tokenizer")
+    sampled = prepared and length is None
+    batch, mean = sampled_batch(settings, tokenizer) if sampled else assumed_batch(settings, length)
+    precision = settings.train.precision.replace("auto", "bf16")
+    model = measure_model(settings, tokenizer, mean, precision, on_gpu=True)
+    speed, capacity = peak or GPUS[gpu][0], memory or GPUS[gpu][1]
+    said = f"of {measured}" if measured else "assumed" if mfu is None else "--mfu"
+    frozen = f" and {format_count(model.frozen)} frozen" if model.frozen else ""
+    lengths = "of the data" if sampled else "assumed: --data or --length say more"
+    lines = [
+        f"run      {settings.name}: {settings.objective.name}, {settings.train.steps:,} steps of "
+        f"{batch.sequences:,} sequences, {precision}; {format_count(model.trained)} parameters{frozen}",
+        f"tokens   {batch.tokens:,.0f} per step: {batch.masked_tokens:,.0f} masked, {batch.view_tokens:,.0f} "
+        f"of {batch.views} views; mean length {mean} ({lengths})",
+        f"device   {gpus:,} x {gpu}: {speed:,.4g} TFLOP/s, {capacity:,.1f} GB",
+        f"speed    {share or MFU:.1%} of the peak ({said}), replayed work included",
+    ]
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, 110)  # the table's; lines wrap where the terminal does
+    for line in [*lines, *details(settings, model, batch, gpus)]:
+        console.print(line, soft_wrap=True)
+    flops_per_second = gpus * speed * 1e12 * (share or MFU)
+    console.print(stage_table(settings, model, batch, gpus, capacity * 1e9, flops_per_second))
+    console.print(
+        "GB: per rank at the peak; 90% of a GPU's memory is planned with. s/step: computing alone, without "
+        "exchanges and checkpoints. run: all steps.",
+        soft_wrap=True,
+    )
+
+
+def utilisation_of(run: Path) -> float:
+    """Return the share of the peak that a run's steps reached, with repeated work: the median of its rows.
+
+    Raises:
+        UserError: the folder has no metrics, or they have no `hfu`.
+    """
+    rates = [row["hfu"] for row in read_metrics(run / "metrics.jsonl") if row.get("hfu")]
+    if not rates:
+        raise UserError(
+            f"--measured {run}: {run / 'metrics.jsonl'} has no row with hfu; name the folder of a run that "
+            "has trained, or give --mfu"
+        )
+    return statistics.median(rates[1:] or rates)  # the first row compiles kernels
+
+
+def assumed_batch(config: Config, length: int | None) -> tuple[BatchSize, int]:
+    """Return the batch whose texts and views all have `length` tokens, and that length; None: assumed.
+
+    Of a rate of masking that changes it is the highest.
+    """
+    prepare = config.data.prepare
+    if length is None:
+        length = min(SENTENCE, prepare.max_length) if prepare.unit == "sentence" else prepare.max_length
+    tokens, mlm = float(config.train.global_batch * length), config.objective.mlm
+    masked = tokens * config.objective.masked_copies
+    predicted = masked * max([mlm.rate, *mlm.later_rates.values()])
+    return _batch_size(config, prepare.max_length, masked, predicted, tokens), length
+
+
+def sampled_batch(config: Config, tokenizer: Any) -> tuple[BatchSize, int]:
+    """Return the batch by a sample of its first step, from the run's own loader, and the mean length."""
+    from pretrain.start.data import load_batch, open_train
+
+    reader, lanes = open_train(config), config.data.lanes
+    sample = config.model_copy(deep=True)
+    sample.train.global_batch = min(config.train.global_batch, lanes * max(1, SAMPLE // lanes))
+    sample.train.batch_start, sample.train.batch_warmup_steps = None, 0
+    batch = load_batch(sample, reader, tokenizer)
+    scale = config.train.global_batch / sample.train.global_batch
+    masked = scale * sum(masked.batch.num_tokens for masked in batch.masked)
+    predicted = scale * sum(len(masked.positions) for masked in batch.masked)
+    views = sum(view.tokens.num_tokens for view in batch.views.values()) / max(1, len(batch.views))
+    mean = max(1, reader.num_tokens // reader.num_sequences)
+    return _batch_size(config, reader.max_length, masked, predicted, scale * views), mean
+
+
+def _batch_size(
+    config: Config, longest: int, masked: float, predicted: float, tokens_per_view: float
+) -> BatchSize:
+    from pretrain.commands.estimate.sizes import BatchSize
+    from pretrain.objectives import view_specs
+
+    objective, parts = config.objective, config.objective.parts
+    # views that the losses of one sequence at a time read
+    readers = 2 * ("diffcse" in parts and objective.diffcse.replaced_token_weight > 0)
+    readers += "vadvcse" in parts and objective.vadvcse.resolved.adversarial_weight > 0
+    views = len(view_specs(config))
+    return BatchSize(
+        sequences=config.train.global_batch,
+        longest=min(config.model.max_positions, longest),
+        masked_tokens=masked,
+        predicted=predicted,
+        views=views,
+        view_tokens=tokens_per_view * views,
+        sequence_tokens=tokens_per_view * readers,
+        momentum_tokens=tokens_per_view * ("esimcse" in parts and objective.esimcse.queue > 0),
+    )
+
+
+def layout_of(config: Config, ranks: int, zero: int) -> Layout:
+    """Return how a run is spread over GPUs."""
+    from pretrain.commands.estimate.sizes import Layout
+    from pretrain.step.reduction import BUCKET
+
+    zeros = config.deepspeed.get("zero_optimization", {})
+    return Layout(
+        ranks,
+        zero,
+        config.train.micro_batch_tokens,
+        int(zeros.get("reduce_bucket_size", BUCKET if zero <= 1 else Layout.bucket)),
+        wire=WIRE[config.train.communication_dtype],
+        background=config.checkpoint.background and config.checkpoint.every > 0,
+    )
+
+
+def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> list[str]:
+    """Return the memory of a rank, a part a line, at the recipe's ZeRO stage."""
+    from pretrain.commands.estimate.formulas import memory
+
+    layout = layout_of(config, ranks, config.train.zero)
+    need = memory(model, batch, layout)
+    lines = ["", f"memory per rank at ZeRO {layout.zero}, GB"]
+    lines += [
+        f"  {getattr(need, name) / 1e9:9.3f}  {what}" for name, what in PARTS.items() if getattr(need, name)
+    ]
+    lines.append(
+        f"  {need.peak / 1e9:9.3f}  at the peak, with train.micro_batch_tokens {layout.micro_batch_tokens:,}"
+    )
+    if need.host:
+        lines.append(
+            f"  {need.host / 1e9:9.3f}  in the machine's own memory: this rank's share of a checkpoint "
+            "(checkpoint.background)"
+        )
+    return lines
+
+
+def stage_table(
+    config: Config, model: ModelSize, batch: BatchSize, ranks: int, capacity: float, flops_per_second: float
+) -> Table:
+    """Return a table with a row for each ZeRO stage that the run may have: all for AdamW, else 0 alone."""
+    from pretrain.commands.estimate.formulas import USABLE, largest_micro_batch, memory, step_flops
+
+    headings = ("ZeRO", "GB", "largest micro-batch", "s/step", "tokens/s", "run")
+    table = Table(*headings, box=SIMPLE, pad_edge=False)
+    for column in table.columns:
+        column.justify = "right"
+    steps = config.batch_sizes.full_steps(config.train.steps)
+    for zero in range(4) if config.train.optimizer == "adamw" else (0,):
+        layout = layout_of(config, ranks, zero)
+        peak, available = memory(model, batch, layout).peak, USABLE * capacity
+        largest = largest_micro_batch(model, batch, layout, available)
+        seconds = step_flops(model, batch, layout) / flops_per_second
+        hours = seconds * steps / 3600
+        table.add_row(
+            str(zero),
+            f"{peak / 1e9:,.2f}" + " too much" * (peak > available),
+            "none" if largest is None else "all" if largest >= batch.largest_pass / ranks else f"{largest:,}",
+            f"{seconds:.3g}",
+            format_count(batch.tokens / seconds),
+            f"{hours:,.1f} h" if hours < 48 else f"{hours / 24:,.1f} d",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    cli.run(plan, keys=flags, first=("config", "gpus", "gpu", "data", "length", "mfu", "measured", "memory"))

@@ -1,0 +1,390 @@
+"""Several runs of one or more recipes, and a table of them beside the paper's figures.
+
+    clearly sweep configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --eval-data DIR
+    clearly sweep configs/sweeps/clear_table3.yaml --recipes micro --data DIR --dry-run
+    clearly sweep --config configs/simcse_bert.yaml --seed-list 1,11,42,68,421
+    clearly sweep plan configs/sweeps/augcse_table7.yaml --data DIR
+    slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
+
+Runs are trained one after another (--jobs N: N at a time), each by pretrain/main.py; those that are done are
+skipped, half-done ones continue, and so does the same command after an interruption. The table is
+OUT/NAME/table.md, all figures are in results.json beside it. Runs lie under OUT/runs, where a sweep finds
+those that another has trained with the same settings.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+from augment.core.own_code import allowed, words_allow_nothing
+from pretrain.commands.sweep.differences import judging_column
+from pretrain.commands.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of
+from pretrain.commands.sweep.file import Sweep, expand, read_sweep, sweep_of
+from pretrain.commands.sweep.runs import (
+    Plan,
+    Run,
+    StopRequested,
+    Task,
+    Trainer,
+    side_by_side,
+    slug,
+    unequal_inputs,
+)
+from pretrain.commands.sweep.table import collect, columns_of, write
+from pretrain.common import cli
+from pretrain.common.cores import usable_cores
+from pretrain.common.errors import UserError
+from pretrain.common.files import discard
+from pretrain.common.processes import python_path
+from pretrain.common.program import program
+from pretrain.common.shutdown import EXIT_CODES, REASONS
+from pretrain.config.recipe import find_recipe
+from pretrain.config.recipe import flags as keys
+from pretrain.telemetry.formats import format_seconds
+
+Evaluate = Callable[[list[EvaluatedModel], dict[str, str]], None]
+
+
+class SweepFlags(BaseModel):
+    """Flags of every command here, beside any key of the configuration."""
+
+    config: str = Field("", description="a recipe in place of a sweep file")
+    seed_list: cli.Names = Field((), description="seeds by commas, in place of the file's")
+    out: Path = Field(Path("runs/sweeps"), description="folder for runs and tables")
+    rows: str = Field(
+        "", description="only rows whose names hold one of these words, by commas; or the whole name of one"
+    )
+    recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
+    evaluations: cli.Names = Field(
+        (),
+        description="which evaluations to run beside sts and geometry, by commas, or all",
+    )
+    launch: str = Field(
+        "",
+        description="what starts pretrain/main.py: 'deepspeed --num_gpus 8', 'torchrun --standalone "
+        "--nproc-per-node 8'; default: one process",
+    )
+    jobs: int = Field(
+        1,
+        ge=1,
+        description="runs and evaluations at a time, each with its share of the cores: without a GPU, "
+        "small runs end sooner with one for each core",
+    )
+    clean: bool = Field(False, description="remove the checkpoints of finished runs; best/, export/ stay")
+
+
+def sweep(
+    file: str = "",
+    *,
+    flags: SweepFlags,
+    dry_run: bool = False,
+    **overrides: str,
+) -> int:
+    """Train the runs of a sweep file, or of one recipe with several seeds, and tabulate them.
+
+    Args:
+        file: a sweep file, as those under configs/sweeps.
+        dry_run: two steps of every row, and a report of which rows start.
+    """
+    work = _open(file, flags, overrides, seeds=1 if dry_run else None)
+    return _until_stopped(work.try_out if dry_run else work.run)
+
+
+def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = None, **overrides: str) -> int:
+    """List the runs: number, row, seed, state (done, begun, to do), stage (second: after a search), folder.
+
+    Args:
+        file: a sweep file, as those under configs/sweeps.
+        words_of: print instead the flags of pretrain/main.py for the run of this number, one a line; nothing
+            if it is done.
+    """
+    runs = _open(file, flags, overrides, quick=True).plan
+    for line in runs.lines() if words_of is None else _words(runs, words_of):
+        print(line)
+    return 0
+
+
+def gather(file: str = "", *, flags: SweepFlags, **overrides: str) -> int:
+    """Evaluate the runs that are done and write the table; train nothing.
+
+    Args:
+        file: a sweep file, as those under configs/sweeps.
+    """
+    return _until_stopped(_open(file, flags, overrides).finish)
+
+
+def _open(
+    file: str, flags: SweepFlags, overrides: dict[str, str], seeds: int | None = None, quick: bool = False
+) -> _Work:
+    """Read a sweep and what is done of it. seeds: only so many. quick: neither evaluate nor comment."""
+    if bool(file) == bool(flags.config):
+        raise UserError(
+            "name a sweep file, as configs/sweeps/clear_table1.yaml, or one recipe with --config; not both"
+        )
+    path = find_recipe(Path(file or flags.config))
+    sweep = read_sweep(path) if file else sweep_of(path)
+    if flags.seed_list:
+        sweep = _with_seeds(sweep, flags.seed_list)
+    sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
+    data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
+    if data and not Path(data).is_dir():
+        raise UserError(f"there is no folder of benchmarks {data}: --eval-data, or CLEAR_DATA, names it")
+    if flags.jobs > 1 and flags.launch:
+        raise UserError(
+            f"--jobs {flags.jobs} is for runs of one process each, and --launch takes the machine's devices "
+            "for one run: give one of the two"
+        )
+    environment = _environment(data, flags.jobs)
+    folder = flags.out.resolve()
+    # an evaluation or a column that is not there is an error before any training
+    _choose(flags.evaluations, sweep)
+    judging_column(sweep, columns_of(sweep))
+    entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes)
+    if flags.rows:
+        wanted = set(rows_named(flags.rows, list(dict.fromkeys(entry.name for entry in entries))))
+        entries = [entry for entry in entries if entry.name in wanted]
+    trainer = Trainer(shlex.split(flags.launch), environment, _print_line)
+    evaluate_models = None
+    if data and not quick:
+        evaluate_models = partial(
+            evaluate,
+            environment=environment,
+            print_line=_print_line,
+            check_for_stop=trainer.check_for_stop,
+            jobs=flags.jobs,
+        )
+    runs = Plan(entries, sweep.seeds, folder, partial(_score, sweep, evaluate_models))
+    if not quick:
+        starts = [entry for entry in entries if entry.row.kind == "start"]
+        for entry in (entry for entry in starts if not models_of(entry, [], folder)):
+            print(
+                f"not evaluated: {entry.name}: {entry.points[0].recipe.name} starts from random weights; "
+                "--init names a model"
+            )
+    return _Work(sweep, runs, trainer, evaluate_models, flags, slug(path.stem))
+
+
+def rows_named(typed: str, names: Sequence[str]) -> list[str]:
+    """Return the names that hold a typed word, in any case; words are typed by commas, or one whole name.
+
+    >>> rows_named("b,C", ["a", "a + b, 5%", "c"]), rows_named("a", ["a", "a + b, 5%"])
+    (['a + b, 5%', 'c'], ['a'])
+
+    Raises:
+        UserError: no name holds a word.
+    """
+    if typed in names:
+        return [typed]
+    words = [word.strip().lower() for word in typed.split(",")]
+    for word in words:
+        if not any(word in name.lower() for name in names):
+            raise UserError(f"--rows: no row's name holds {word!r}; there are:\n  " + "\n  ".join(names))
+    return [name for name in names if any(word in name.lower() for word in words)]
+
+
+def _until_stopped(work: Callable[[], int]) -> int:
+    try:
+        return work()
+    except StopRequested as stop:
+        print(
+            f"{REASONS[stop.request]}: stopped\n"
+            "  safe: all finished runs and evaluations, and of a run that had begun its last checkpoint; an "
+            "evaluation that was running is done again\n"
+            f"  next: {shlex.join([*program().split(), *sys.argv[1:]])}",
+            file=sys.stderr,
+        )
+        return EXIT_CODES[stop.request]
+
+
+class _Work:
+    """A sweep in progress.
+
+    evaluate_models: `evaluations.evaluate`; None: there is no benchmark data.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        plan: Plan,
+        trainer: Trainer,
+        evaluate_models: Evaluate | None,
+        flags: SweepFlags,
+        name: str,
+    ):
+        self.sweep, self.plan, self.trainer, self.evaluate_models = sweep, plan, trainer, evaluate_models
+        self.out, self.name, self.flags = plan.out, name, flags
+
+    def run(self) -> int:
+        """Train, evaluate and tabulate; returns 1 if a run failed."""
+        self.train()
+        return self.finish()
+
+    def train(self) -> None:
+        """Train all runs that are not done; one failure does not stop the others."""
+        tasks = self.plan.tasks
+        known = [run for task in tasks if (run := self.plan.resolve(task)) is not None]
+        states = [run.state for run in known]
+        done, begun = states.count("done"), states.count("begun")
+        _print_line(f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do")
+
+        def train_one(number: int, task: Task) -> None:
+            heading = f"[{number}/{len(tasks)}] "
+            run = self.plan.resolve(task)
+            if run is None:
+                _print_line(
+                    f"{heading}{task.entry.name}, seed {task.seed}: skipped, its search has no winner"
+                )
+            elif run.state != "done" and self.trainer.train(run, heading):
+                summary = run.summary
+                assert summary is not None  # `train` says that the run is done
+                dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
+                name = f"{run.name} " if self.flags.jobs > 1 else ""
+                _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}")
+
+        numbered = list(enumerate(tasks, 1))
+        # tasks with a point do not wait for a search, whose runs must all be done before its winner is known
+        for stage in (
+            [pair for pair in numbered if pair[1].point is not None],
+            [pair for pair in numbered if pair[1].point is None],
+        ):
+            side_by_side([partial(train_one, *pair) for pair in stage], self.flags.jobs)
+        for name, words in self.trainer.failures.items():
+            _print_line(f"failed: {name}: {words}")
+
+    def finish(self) -> int:
+        """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
+        models = [
+            model
+            for entry in self.plan.entries
+            if entry.row.kind == "start" or entry.runs
+            for model in models_of(entry, self.plan.chosen(entry), self.out)
+        ]
+        starts = [start for model in models if (start := model.start) is not None]
+        chosen = LIGHT | _choose(self.flags.evaluations, self.sweep)
+        for entry in (entry for entry in self.plan.entries if entry.runs):
+            if names := unequal_inputs(runs := self.plan.chosen(entry)):
+                _print_line(
+                    f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} "
+                    "(inputs in their report/summary.json): of "
+                    f"{', '.join(str(run.folder) for run in runs)} remove those with the wrong one, and the "
+                    "same command trains them again"
+                )
+        if self.evaluate_models is None:
+            _print_line("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
+        else:
+            self.evaluate_models(models, {k: v for k, v in chosen.items() if k not in self.sweep.of_start})
+            if of_start := {k: v for k, v in chosen.items() if k in self.sweep.of_start}:
+                self.evaluate_models(starts, of_start)
+        content = collect(self.sweep, self.plan, self.out)
+        print(write(content, self.out / self.name))
+        if self.flags.clean:
+            for run in (model.run for model in models if model.run is not None):
+                discard(run.folder / "checkpoints")
+        if others := (self.sweep.evaluations | self.sweep.of_start).keys() - chosen.keys():
+            print(f"other columns need {', '.join(sorted(others))}: --evaluations all runs them")
+        if self.sweep.figures:
+            self._draw()
+        print(f"table and figures: {self.out / self.name}")
+        return 1 if self.trainer.failures else 0
+
+    def _draw(self) -> None:
+        """Draw the file's figures from results.json, in a process: matplotlib, and models for some."""
+        words = [sys.executable, "-m", "finetune.figures", str(self.out / self.name)]
+        if subprocess.run(words, env=self.trainer.environment).returncode:
+            _print_line(f"the figures were not drawn: {shlex.join(words)}")
+
+    def try_out(self) -> int:
+        """Start every row for two steps; returns 1 if one does not start."""
+        failed = 0
+        for entry in self.plan.entries:
+            if not entry.runs:
+                _print_line(f"{'evaluated' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
+                continue
+            folder = self.out / self.name / "dry-run" / slug(entry.name)
+            probe = Run(entry.name, entry.points[0], self.plan.seeds_of(entry)[0], folder)
+            problem = self.trainer.try_out(probe, folder)
+            discard(folder.with_name(f"{folder.name}.dry-run"))
+            failed += bool(problem)
+            _print_line(
+                f"{'FAILS' if problem else 'starts'}  {entry.name}" + (f": {problem}" if problem else "")
+            )
+        _print_line(f"{failed} rows do not start" if failed else "every row that can run starts")
+        return 1 if failed else 0
+
+
+def _score(sweep: Sweep, evaluate_models: Evaluate | None, run: Run) -> float | None:
+    """Return the figure of a run that decides a search; None: the run is not finished, or not evaluated.
+
+    Raises:
+        UserError: the run is finished and was not evaluated on STS-B dev, which decides.
+    """
+    if run.summary is None:
+        return None
+    if sweep.select == "dev":
+        if run.dev is None:
+            raise UserError(
+                f"{run.folder} has no STS-B dev score, by which its search is decided: name the "
+                "benchmarks with --eval-data or CLEAR_DATA, remove that folder, and run the sweep again"
+            )
+        return run.dev
+    model = EvaluatedModel(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
+    evaluation = sweep.select.split(".")[0]
+    if evaluate_models is not None:
+        evaluate_models([model], {evaluation: (LIGHT | sweep.evaluations).get(evaluation, "")})
+    return metric(model, sweep.select)
+
+
+def _environment(data: str, jobs: int) -> dict[str, str]:
+    """Of training and evaluating processes: this project importable from anywhere, the data where evaluations
+    look for it, and of several side by side the threads of each."""
+    own = {"PYTHONPATH": python_path()}
+    if data:
+        own["CLEAR_DATA"] = str(Path(data).resolve())
+    if jobs > 1:
+        own["OMP_NUM_THREADS"] = str(max(1, usable_cores() // jobs))
+    return os.environ | own | words_allow_nothing()
+
+
+def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:
+    known = sweep.evaluations | sweep.of_start
+    names = list(known) if words == ("all",) else words
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(
+            f"--evaluations {unknown[0]!r}: this sweep has {', '.join(known) or 'none'}, beside "
+            f"{' and '.join(LIGHT)}, which are always evaluated"
+        )
+    return {name: known[name] for name in names}
+
+
+def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+        raise UserError(f"--seed-list {','.join(words)}: give different whole numbers by commas, as 1,11,42")
+    rows = {name: row.model_copy(update={"seeds": None}) for name, row in sweep.rows.items()}
+    return sweep.model_copy(update={"seeds": list(map(int, words)), "rows": rows})
+
+
+def _words(plan: Plan, number: int) -> list[str]:
+    if number >= len(plan.tasks):
+        raise UserError(f"there are {len(plan.tasks)} runs, from 0, and no run {number}; `plan` lists them")
+    run = plan.resolve(plan.tasks[number])
+    if run is None:
+        raise UserError(f"run {number} is of the winner of an unfinished search; `plan` lists its runs")
+    trust = ["--trust=true"] if "*" in allowed() else []
+    return [*run.words(run.folder), *trust] if run.state != "done" else []
+
+
+def _print_line(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    first = "words_of data init eval_data out rows recipes seed_list config launch dry_run"
+    cli.run(sweep, keys=keys, first=first.split(), plan=plan, gather=gather)

@@ -1,0 +1,180 @@
+"""The differences of a sweep's rows to its baseline, seed by seed, and what can be told from them.
+
+Runs with the same seed read the same batches with the same dropout, whatever their objective: what differs
+between them is what the rows change. A row that reads other batches is compared as an independent one, and
+says so.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
+from pretrain.commands.sweep.evaluations import EvaluatedModel
+from pretrain.commands.sweep.file import Entry, Sweep
+from pretrain.commands.sweep.runs import Run
+from pretrain.common.errors import UserError
+from pretrain.telemetry.intervals import Resampled, interval, paired_error, unpaired_error
+
+_DECIDES_BATCHES = ("shards", "manifest", "tokenizer")  # of a run's inputs (`pretrain.start.inputs`)
+
+Rows = dict[str, list[EvaluatedModel]]
+"""Row -> its evaluated models, in the order of the row's `runs` in the table's content."""
+Noises = dict[tuple[str, int], np.ndarray]
+"""(Row, number of a run) -> what each draw of the pairs adds to its figure of a task, float64[B]."""
+
+
+def baseline_of(sweep: Sweep, entries: Sequence[Entry]) -> str | None:
+    """Return the row that others are compared with: the one the file names, else the first trained one.
+
+    Of a row with a grid it is the first cell. None: no row that is left (`--rows`) is trained.
+    """
+    named = [entry.name for entry in entries if entry.of == sweep.baseline]
+    trained = [entry.name for entry in entries if entry.runs]
+    return next(iter([*named, *trained]), None)
+
+
+def judging_column(sweep: Sweep, columns: Collection[str]) -> str:
+    """Return the column that decides whether a row is grey: the file's, its average, or its first.
+
+    Raises:
+        UserError: the file names a column that the table does not have.
+    """
+    if sweep.judged_by and sweep.judged_by not in columns:
+        raise UserError(f"judged_by {sweep.judged_by!r}: no such column; there are {', '.join(columns)}")
+    averages = [title for title, name in sweep.columns.items() if name in ("sts.average", "average")]
+    return sweep.judged_by or next(iter([*averages, *sweep.columns, *columns]))
+
+
+def unpaired(first: Run, second: Run) -> list[str]:
+    """Return why two finished runs of one seed did not read the same batches; nothing: they did."""
+    reasons = []
+    for key in ("train.global_batch", "train.batch_warmup_steps", "train.batch_start", "data.lanes"):
+        section, name = key.split(".")
+        values = [getattr(getattr(run.config, section), name) for run in (first, second)]
+        if values[0] != values[1]:
+            reasons.append(f"{key} is {values[0]}, not {values[1]}")
+    inputs = [(run.summary or {}).get("inputs", {}) for run in (first, second)]
+    differing = [name for name in _DECIDES_BATCHES if inputs[0].get(name) != inputs[1].get(name)]
+    if differing:
+        reasons.append(f"other data ({', '.join(differing)})")
+    return reasons
+
+
+def add_differences(content: dict[str, Any], rows: Rows, baseline: str | None, judged_by: str) -> None:
+    """Add to each row of a table's content its `difference` to the baseline, and whether it is `grey`.
+
+    Args:
+        content: of `pretrain.commands.sweep.table.collect`.
+        judged_by: the column that decides whether a row is grey.
+    """
+    content |= {"baseline": baseline, "judged_by": judged_by}
+    evaluated = {row["name"]: row for row in content["rows"] if row["runs"]}
+    if baseline is None or baseline not in evaluated:
+        return
+    noise_of = cache(lambda task: _noises(task, rows, baseline))  # drawn once for all rows and columns
+    for name, row in evaluated.items():
+        if name != baseline:
+            pair = (row, evaluated[baseline])
+            row["difference"] = _difference(pair, rows, content["columns"], noise_of)
+            judged = row["difference"]["columns"].get(judged_by)
+            row["grey"] = None if judged is None else not judged["told"]
+
+
+def _difference(
+    pair: tuple[dict, dict], rows: Rows, metrics: dict[str, Any], noise_of: Any
+) -> dict[str, Any]:
+    models = [rows[row["name"]] for row in pair]
+    # seed -> number of the run; empty where the row is a model as it is
+    by_seed = [
+        {model.run.seed: number for number, model in enumerate(side) if model.run is not None}
+        for side in models
+    ]
+    common = [seed for seed in by_seed[0] if seed in by_seed[1]]
+    reasons: list[str] = []
+    if common:
+        reasons = unpaired(*(side[seeds[common[0]]].run for side, seeds in zip(models, by_seed)))  # type: ignore[arg-type]
+    elif all(by_seed):
+        reasons = ["no seed in common"]
+    paired = bool(common) and not reasons
+    chosen = [
+        [seeds[seed] for seed in common] if paired else list(range(len(side)))
+        for side, seeds in zip(models, by_seed)
+    ]
+    # of a single run nobody knows what another seed would give; only a model as it is has no seeds
+    one_seed = any(seeds and len(which) == 1 for seeds, which in zip(by_seed, chosen))
+    columns = {}
+    for title in pair[0]["mean"]:
+        if title not in pair[1]["mean"] or str(metrics[title]).startswith(("run.", "start.")):
+            continue
+        first, second = (
+            [row["runs"][number]["figures"][title] for number in which] for row, which in zip(pair, chosen)
+        )
+        error = None
+        if not one_seed:
+            differences = [one - other for one, other in zip(first, second)]
+            error = paired_error(differences) if paired else unpaired_error(first, second)
+        noise = _noise([noise_of(task) for task in tasks_of(metrics[title])], pair, chosen)
+        around = interval(float(np.mean(first) - np.mean(second)), error, noise)
+        if around is not None:
+            columns[title] = {
+                "mean": around.mean,
+                "low": around.low,
+                "high": around.high,
+                "told": around.told,
+                "over_pairs": noise is not None,
+            }
+    return {
+        "to": pair[1]["name"],
+        "seeds": common,
+        "one_seed": one_seed,
+        "unpaired": reasons,
+        "columns": columns,
+    }
+
+
+def _noise(tasks: list[Noises], pair: tuple[dict, dict], chosen: list[list[int]]) -> np.ndarray | None:
+    """Return what draws of the pairs add to the difference of two means, float64[B]; None: not known."""
+    keys = [[(row["name"], number) for number in which] for row, which in zip(pair, chosen)]
+    if not tasks or any(key not in noises for noises in tasks for side in keys for key in side):
+        return None
+    first, second = (np.mean([noises[key] for noises in tasks for key in side], axis=0) for side in keys)
+    return first - second
+
+
+def _noises(task: str, rows: Rows, baseline: str) -> Noises:
+    """Return what other draws of a task's pairs would add to the figures of runs.
+
+    Runs have it whose similarities were kept, and are of the same pairs as the baseline's.
+    """
+    kept = {
+        (name, number): similarities
+        for name, models in rows.items()
+        for number, model in enumerate(models)
+        if (similarities := model.similarities(task)) is not None
+    }
+    pairs = next((gold for (name, _), (gold, _) in kept.items() if name == baseline), None)
+    if pairs is None:
+        return {}
+    kept = {key: values for key, values in kept.items() if np.array_equal(values[0], pairs)}
+    # the last draw is the pairs as they are
+    drawn = Resampled(task, pairs).spearman([values for _, values in kept.values()])
+    return {key: draws[:-1] - draws[-1] for key, draws in zip(kept, drawn) if np.isfinite(draws).all()}
+
+
+def tasks_of(metric: str | list[str]) -> list[str]:
+    """Return the STS tasks whose mean a metric is; none where it is something else.
+
+    >>> tasks_of("sts.STS-B"), tasks_of("dev"), tasks_of("glue.RTE")
+    (['STS-B'], ['STS-B-dev'], [])
+    """
+    if isinstance(metric, list):
+        parts = [tasks_of(part) for part in metric]
+        return [task for part in parts for task in part] if all(parts) else []
+    if metric == "dev":
+        return ["STS-B-dev"]
+    if metric == "sts.average":
+        return list(SEVEN_TASKS)
+    return [metric.removeprefix("sts.")] if metric.startswith("sts.") else []

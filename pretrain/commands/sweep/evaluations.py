@@ -1,0 +1,213 @@
+"""Evaluate the runs of a sweep by the commands of finetune, and read their figures.
+
+A column's metric is one of
+    dev                      STS-B dev of best/, as evaluated during training: selects best/ and winners
+    dev.start, dev.last      the same of step 0, and of the last step
+    dev.change, dev.gain     the last step less step 0; the best step less step 0, so never below 0
+    sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
+    EVALUATION.TASK[.SCORE]  the headline, or another score, of `python -m finetune.EVALUATION`
+    start.EVALUATION...      the same of the model that the run started from
+    run.seconds_per_step, run.best_step
+    run.NAME                 a score of best/ during training, as metrics.jsonl names it: heldout_mlm_loss ...
+    average                  the mean of the other columns that the paper has
+or a list of such: their mean. {KEY} in one stands for that key of the row's `at`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import statistics
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from augment.core.own_code import require_allowed
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
+from pretrain.commands.sweep.file import Entry
+from pretrain.commands.sweep.runs import Run, side_by_side, slug
+from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder
+from pretrain.common.processes import failure_line, run_logged
+
+LIGHT = {"sts": "", "geometry": "--measure sts"}
+"""Evaluations of every run: seconds on a GPU, a minute or two on a CPU."""
+FINE_TUNED = ("glue", "anli")  # evaluations that take no pooling
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model to evaluate: a run's best/ or export/, or what a recipe starts from (`run` is None)."""
+
+    model: str
+    pooling: str
+    folder: Path
+    run: Run | None = None
+
+    def results(self, evaluation: str) -> Path:
+        """Return the file of an evaluation's figures (fine-tuning names it by the model's own pooling)."""
+        if evaluation.split("-")[0] in FINE_TUNED and (
+            there := sorted(self.folder.glob(f"{evaluation}-*.json"))
+        ):
+            return there[0]
+        return self.folder / f"{evaluation}-{self.pooling}.json"
+
+    @property
+    def start(self) -> EvaluatedModel | None:
+        """What the model was trained from; itself, if it was not; None: from random weights."""
+        if self.run is None:
+            return self
+        return _start(self.run.config.model.init, self.pooling, self.run.folder.parents[1])
+
+    @property
+    def pairs(self) -> Path:
+        """The file of the similarities of all pairs, beside STS's figures (`sts_scores`)."""
+        return self.results("sts").with_suffix(".npz")
+
+    def similarities(self, task: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return an STS task's gold scores and similarities, float32[P] each; None: they were not kept."""
+        if not self.pairs.is_file():
+            return None
+        try:
+            with np.load(self.pairs) as kept:
+                names = [
+                    name for name in kept.files if name.startswith(f"{task}/") and name != f"{task}/gold"
+                ]
+                wanted = f"{task}/{self.pooling}"
+                if not names:
+                    return None
+                return kept[f"{task}/gold"], kept[wanted if wanted in names else names[0]]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise UserError(f"{self.pairs} is damaged ({error}); remove it and evaluate sts again") from error
+
+    def words(self, evaluation: str, flags: str) -> list[str]:
+        """Return the command of an evaluation."""
+        name, _, label = evaluation.partition("-")
+        words = [sys.executable, "-m", f"finetune.{name}", self.model, *shlex.split(flags)]
+        if name == "geometry" and label:
+            words += ["--label", label]
+        if name not in FINE_TUNED:
+            words += ["--pooling", self.pooling]
+        if evaluation == "sts":
+            return [*words, "--json_file", str(self.results("sts")), "--pair_file", str(self.pairs)]
+        return [*words, "--out", str(self.folder)]
+
+
+def models_of(entry: Entry, runs: list[Run], out: Path) -> list[EvaluatedModel]:
+    """Return the models to evaluate for a row: its finished runs, or what its recipe starts from."""
+    if entry.row.kind == "start":
+        config = entry.points[0].config(0)
+        start = _start(config.model.init, entry.row.pooling or config.model.pooling, out)
+        return [] if start is None else [start]
+    weights = entry.row.weights
+    return [
+        EvaluatedModel(
+            str(run.folder / weights),
+            entry.row.pooling or run.config.model.pooling,
+            run.folder / ("sweep" if weights == "best" else f"sweep-{weights}"),
+            run,
+        )
+        for run in runs
+        if run.state == "done"
+    ]
+
+
+def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
+    if init is None:
+        return None
+    model = str(Path(init).resolve()) if Path(init).exists() else init
+    if model == init and ":" in init:  # a function, as FILE.py:NAME
+        require_allowed(init.rpartition(":")[0])
+    digest = hashlib.sha256(model.encode()).hexdigest()[:10]  # a slug is cut, and leaves letters out
+    return EvaluatedModel(model, pooling, out / "start" / f"{slug(model)}-{digest}")
+
+
+def evaluate(
+    models: list[EvaluatedModel],
+    evaluations: dict[str, str],
+    *,
+    environment: dict[str, str],
+    print_line: Callable[[str], None],
+    check_for_stop: Callable[[], None],
+    jobs: int = 1,
+) -> None:
+    """Run the evaluations (name -> flags) that have no result yet, `jobs` at a time; report failures.
+
+    A request to stop, which `check_for_stop` raises, ends those that run: they write their figures at their
+    end, and the vectors that they have kept are not computed again.
+    """
+    wanted = {
+        model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
+    }
+    todo = [pair for results, pair in wanted.items() if not results.is_file()]
+
+    def run(number: int, model: EvaluatedModel, evaluation: str) -> None:
+        check_for_stop()
+        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}")
+        make_folder(model.folder)
+        log = model.folder / f"{evaluation}.txt"
+        code = run_logged(model.words(evaluation, evaluations[evaluation]), log, environment, check_for_stop)
+        if code:
+            print_line(f"  FAILED ({code}): {failure_line(log)}")
+
+    side_by_side([partial(run, number, *pair) for number, pair in enumerate(todo)], jobs)
+
+
+def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
+    """Return a figure of a model; None: not evaluated (yet)."""
+    if isinstance(name, list):
+        parts = [value for part in name if (value := metric(model, part)) is not None]
+        return statistics.mean(parts) if len(parts) == len(name) else None
+    evaluation, _, rest = name.partition(".")
+    if evaluation == "start":
+        return None if model.start is None else metric(model.start, rest)
+    if name == "dev":
+        if model.run is not None:
+            return model.run.dev
+        evaluation, rest = "sts", "STS-B-dev"
+    if evaluation == "dev":
+        return _on_the_way(model.run, rest)
+    if evaluation == "run":
+        if model.run is None or not (summary := model.run.summary):
+            return None
+        own = {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}
+        return own[rest] if rest in own else model.run.scores.get(rest)
+    path = model.results(evaluation)
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text())
+    if evaluation == "sts":
+        scores = content["results"]
+        scores = scores.get(model.pooling) or next(iter(scores.values()))
+        if rest == "average":
+            values = [round(scores[task]["spearman_all"], 2) for task in SEVEN_TASKS if task in scores]
+            return statistics.mean(values) if len(values) == len(SEVEN_TASKS) else None
+        return scores[rest]["spearman_all"] if rest in scores else None
+    result, score = _task(content["tasks"], rest)
+    if result is None:
+        return None
+    return result["scores"].get(score) if score else result["value"]
+
+
+def _on_the_way(run: Run | None, name: str) -> float | None:
+    """Return a figure of STS-B dev's course during training; None: the run is unfinished."""
+    if run is None or run.dev is None or not (course := run.dev_by_step):
+        return None
+    start, last = course[0], course[-1]
+    return {"start": start, "last": last, "change": last - start, "gain": run.dev - start}.get(name)
+
+
+def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
+    """Return the task in TASK[.SCORE], and the score. Both may hold dots."""
+    fitting = [task for task in tasks if name == task or name.startswith(f"{task}.")]
+    if not fitting:
+        return None, ""
+    task = max(fitting, key=len)
+    return tasks[task], name[len(task) + 1 :]

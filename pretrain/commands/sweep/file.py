@@ -1,0 +1,351 @@
+"""Read sweep files: a recipe, rows of overrides, a grid or a search, seeds, and the paper's figures.
+
+    title: Different divergences
+    source: V-advCSE, table 5
+    recipe: ../vadvcse_bert.yaml           # relative to this file, or the name of one of ours
+    set: {train.lr: 3e-5}                  # for all rows
+    columns: {STS-B dev: dev}              # title -> metric (pretrain.commands.sweep.evaluations)
+    rows:
+      JS: {set: {objective.vadvcse.divergence: js}, paper: {STS-B dev: 84.55}}
+
+`grid` multiplies the rows by every combination of its values; `search` tries every combination for each row
+with the first seed, and trains the best one by `select` with all seeds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from augment.core.errors import nearest_name
+from pretrain.common.errors import UserError
+from pretrain.common.typed_values import faults
+from pretrain.config.objectives import ObjectiveConfig, readers, unused
+from pretrain.config.recipe import SHORT_FLAGS, find_recipe, load_config
+from pretrain.config.run import Config
+from pretrain.config.validation import read_yaml
+
+Overrides = dict[str, str]
+"""Dotted key of the configuration -> its value as typed on the command line."""
+
+OURS = {"folder", "checkpoint.resume", "train.seed"}
+"""Keys that the sweep itself sets for every run."""
+
+
+class Row(BaseModel):
+    """A row of a table."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["trained", "start", "quoted"] = Field(
+        "trained",
+        description="trained: a run; start: the model that the recipe starts from, evaluated as it is; "
+        "quoted: the paper's figures alone, of a system that is not here",
+    )
+    recipe: Path | None = Field(None, description="in place of the sweep's")
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="overrides; {times: X} multiplies the value in force"
+    )
+    search: dict[str, list[Any]] | None = Field(
+        None, description="in place of the sweep's; {}: nothing is searched"
+    )
+    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = Field(
+        None, description="pooling to evaluate with, where it is not the one trained with"
+    )
+    seeds: list[int] | None = Field(None, min_length=1, description="in place of the sweep's")
+    weights: Literal["best", "export"] = Field(
+        "best", description="which of a run's are evaluated: of its best step, or of its last"
+    )
+    paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures, by column")
+    spread: dict[str, float] = Field(default_factory=dict, description="what the paper prints behind its ±")
+    at: dict[str, str | float] = Field(
+        default_factory=dict, description="where figures draw the row; metrics may name its keys, as {key}"
+    )
+    note: str = Field("", description="what must be known to compare")
+
+
+class Figure(BaseModel):
+    """A figure that `finetune.figures` draws of a table."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["lines", "dots", "correlations", "nli", "cases", "overlap", "differences"]
+    title: str = ""
+    columns: list[str] = Field([], description="which, a panel each; default: the file's own")
+    x: str = Field("", description="lines: the key of rows' `at` that goes to the right")
+    panels: dict[str, dict[str, str]] = Field(
+        {}, description="lines: panel -> where to the right -> column; each row is then a line"
+    )
+    split: str = Field(
+        "", description="dots, correlations: the key of rows' `at` that makes columns of its own"
+    )
+    by: str = Field(
+        "", description="dots, correlations: the key of rows' `at` that names what is compared; default: rows"
+    )
+    flags: dict[str, Any] = Field(
+        {}, description="cases: what to read, by the names of finetune.figures.cases"
+    )
+
+
+class Sweep(BaseModel):
+    """A sweep file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    title: str = Field(description="of the table; default: the file's name")
+    source: str = Field("", description="paper and table")
+    definitions: Any = Field(None, description="a place for YAML anchors")
+    recipe: Path | None = Field(
+        None, description="base recipe, relative to this file, or the name of one of ours"
+    )
+    set: dict[str, Any] = Field(default_factory=dict, description="overrides of all rows")
+    seeds: list[int] = Field(
+        [1, 11, 42, 68, 421], min_length=1, description="of every row; the default is AugCSE's five"
+    )
+    paper_reports: str = Field(
+        "", description="what the paper's figures are: of one run, a mean, the best of five seeds"
+    )
+    columns: dict[str, str | list[str]] = Field(
+        default_factory=dict, description="title -> metric; of a list the mean"
+    )
+    evaluations: dict[str, str] = Field(
+        default_factory=dict,
+        description="evaluations of finetune beside sts and geometry that "
+        "the columns want, and flags for each",
+    )
+    baseline: str = Field(
+        "", description="the row that others are compared with; default: the first that is trained"
+    )
+    judged_by: str = Field(
+        "",
+        description="the column whose difference to the baseline decides whether a row is grey; default: the "
+        "paper's average, or its first column",
+    )
+    of_start: dict[str, str] = Field(
+        default_factory=dict,
+        description="evaluations, and flags for each, of the model that the recipes start from; their "
+        "metrics are start.EVALUATION.TASK",
+    )
+    figures: dict[str, Figure] = Field(
+        default_factory=dict, description="name -> figure, drawn beside the table (finetune.figures)"
+    )
+    grid: dict[str, list[Any]] = Field(
+        default_factory=dict, description="key -> values: a row for every combination"
+    )
+    search: dict[str, list[Any]] = Field(
+        default_factory=dict, description="key -> values: the best combination of them stands for the row"
+    )
+    select: str = Field("dev", description="metric that decides a search; dev: STS-B dev during training")
+    notes: list[str] = Field(default_factory=list)
+    rows: dict[str, Row] = Field(default_factory=dict)
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+            raise ValueError(f"seeds {seeds}: give different whole numbers from 0 on")
+        return seeds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Sweep:
+        if not self.rows:
+            raise ValueError("rows: there are none")
+        if "-trust" in " ".join([*self.evaluations.values(), *self.of_start.values()]):
+            raise ValueError("evaluations: --trust is for the command line alone")
+        ours = [name for name, row in self.rows.items() if row.kind != "quoted"]
+        if self.baseline and self.baseline not in ours:
+            raise ValueError(f"baseline {self.baseline!r}: no such row of ours; there are {', '.join(ours)}")
+        for name, row in self.rows.items():
+            if row.seeds is not None:
+                self._distinct(row.seeds)
+            if row.kind != "quoted" and row.recipe is None and self.recipe is None:
+                raise ValueError(f"row {name!r}: neither it nor the sweep names a recipe")
+            for column in {**row.paper, **row.spread}:
+                if column not in self.columns:
+                    near = nearest_name(column, self.columns)
+                    raise ValueError(
+                        f"row {name!r}: paper has a figure for {column!r}, which is no column"
+                        + (f"; did you mean {near!r}?" if near else "")
+                    )
+        return self
+
+
+@dataclass(frozen=True)
+class Point:
+    """A recipe with overrides, without the seed; `label` names it among the points of its row."""
+
+    recipe: Path
+    overrides: Overrides
+    label: str = ""
+
+    def config(self, seed: int) -> Config:
+        """Return the configuration with a seed; raise UserError if the recipe or an override is wrong."""
+        if seed not in self._configs:
+            self._configs[seed] = load_config(self.recipe, self.overrides | {"train.seed": str(seed)})
+        return self._configs[seed]
+
+    @cached_property
+    def _configs(self) -> dict[int, Config]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table.
+
+    of: name of the file's row; `name` adds the values of a grid.
+    points: one, or those of a search; none where the row is quoted.
+    """
+
+    name: str
+    of: str
+    row: Row
+    points: tuple[Point, ...]
+
+    @property
+    def runs(self) -> bool:
+        return self.row.kind == "trained"
+
+    @property
+    def searched(self) -> bool:
+        return len(self.points) > 1
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Read a sweep file.
+
+    Raises:
+        UserError: it is missing, not YAML, or no sweep; the message names every fault.
+    """
+    tree = read_yaml(path)
+    if "rows" not in tree:
+        raise UserError(f"{path} is no sweep: it has no rows. Several seeds of one recipe: --config {path}")
+    try:
+        return Sweep.model_validate({"title": path.stem} | tree)
+    except ValidationError as error:
+        raise UserError(f"sweep {path}: {faults(error, lambda key: f'unknown key {key!r}')}") from None
+
+
+def sweep_of(recipe: Path) -> Sweep:
+    """Return the sweep of a single recipe: one row, for several seeds."""
+    return Sweep(title=recipe.stem, source=str(recipe), recipe=recipe.resolve(), rows={recipe.stem: Row()})
+
+
+def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "") -> list[Entry]:
+    """Return the rows, times the grid, each with the points of its search.
+
+    Args:
+        folder: what recipes' paths are relative to; those not there are names of ours.
+        given: overrides of the command line, which win over the file's; a relative value ({times: 2})
+            multiplies them. Those of an objective's section apply to the rows with that objective.
+        size: of the recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
+
+    Raises:
+        UserError: a recipe or an override is wrong (the message names the row), or a flag is of an objective
+            that no row has.
+    """
+    flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
+    if taken := sorted(OURS & flags.keys()):
+        raise UserError(
+            f"--{taken[0]} is set by the sweep itself; --out names the folder and --seed-list the seeds"
+        )
+    entries, used = [], set()
+    for name, row in sweep.rows.items():
+        recipe = Path()
+        if row.kind != "quoted":
+            path = row.recipe or sweep.recipe
+            assert path is not None  # `Sweep` refuses a row without one
+            recipe = _recipe(folder, path, size)
+        for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
+            title = ", ".join([name, *(_labels(cell))])
+            entry = Entry(title, name, row, ())
+            if row.kind != "quoted":
+                axes = sweep.search if row.search is None else row.search
+                searched = _combinations(axes if row.kind == "trained" else {})
+                try:
+                    points = tuple(
+                        _point(recipe, sweep.set, row.set | cell | values, flags, values)
+                        for values in searched
+                    )
+                    used |= {key for point in points for key in flags if key in point.overrides}
+                    for point in points:
+                        point.config((row.seeds or sweep.seeds)[0])
+                except UserError as error:
+                    raise UserError(f"row {title!r}: {error}") from None
+                different = {tuple(sorted(point.overrides.items())): point for point in points}
+                entry = replace(entry, points=tuple(different.values()))
+            entries.append(entry)
+    if idle := [key for key in unused("mlm", flags) if key not in used]:
+        raise UserError(
+            f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}. Leave it out"
+        )
+    return entries
+
+
+def text_of(value: Any) -> str:
+    """Return a value of a YAML file as it is typed after a flag."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)
+
+
+def _combinations(axes: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def _labels(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key.split('.')[-1]} {text_of(value)}" for key, value in values.items()]
+
+
+def _point(
+    recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, searched: dict[str, Any]
+) -> Point:
+    common = {SHORT_FLAGS.get(key, key): value for key, value in common.items()}
+    own = {SHORT_FLAGS.get(key, key): value for key, value in own.items()}
+    both = common | own
+    if unused("mlm", flags):
+        idle = unused(_objective(recipe, both, flags), flags)
+        flags = {key: value for key, value in flags.items() if key not in idle}
+    factors = {key: value for key, value in both.items() if _is_factor(value)}
+    # a row's factor multiplies what all rows have, where the file says that
+    plain = {key: value for part in (common, own) for key, value in part.items() if not _is_factor(value)}
+    overrides = {key: text_of(value) for key, value in plain.items()} | flags
+    for key, factor in factors.items():
+        base: Any = load_config(recipe, {k: v for k, v in overrides.items() if not k.startswith("augment.")})
+        for part in key.split("."):
+            base = getattr(base, part)
+        overrides[key] = text_of(type(base)(base * factor["times"]))
+    return Point(recipe, overrides, ", ".join(_labels(searched)))
+
+
+def _is_factor(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"times"}
+
+
+def _objective(recipe: Path, values: Mapping[str, Any], flags: Overrides) -> str:
+    """Return the objective that a row has, not yet validated: by a flag, its values or its recipe."""
+    if given := flags.get("objective.name") or values.get("objective.name") or values.get("objective"):
+        return str(given)
+    section = read_yaml(recipe).get("objective")
+    return str(section["name"]) if isinstance(section, dict) and "name" in section else ObjectiveConfig().name
+
+
+def _recipe(folder: Path, named: Path, size: str) -> Path:
+    """Return the path of a recipe below `folder`, else of one of ours."""
+    if size:
+        named = named.with_name(f"{named.stem.rsplit('_', 1)[0]}_{size}{named.suffix}")
+    path = folder / named
+    if not path.is_file() and not (path := find_recipe(named)).is_file():
+        path = folder / named
+        there = ", ".join(
+            sorted(other.name for other in path.parent.glob(f"{path.stem.split('_')[0]}_*.yaml"))
+        )
+        raise UserError(f"there is no recipe {path}" + (f"; there are {there}" if there else ""))
+    return path.resolve()

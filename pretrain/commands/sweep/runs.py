@@ -1,0 +1,424 @@
+"""The runs of a sweep: which there are, their state, and training those that are not done.
+
+A run's folder ends in a digest of everything that defines it (recipe and overrides, resolved; seed; data;
+start). So every row and sweep that asks for a run finds it again, and never one with other settings.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Literal
+
+from pretrain.commands.sweep.file import Entry, Point
+from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder, remove_file, replace, replace_durably
+from pretrain.common.folder_lock import FolderTakenError, folder_lock
+from pretrain.common.processes import die_with, failure_line
+from pretrain.common.shutdown import (
+    EXIT_CODES,
+    INTERRUPT,
+    REASONS,
+    REQUEUE,
+    SIGNALS,
+    STOP,
+    STOP_FILE,
+    TERMINATE,
+    Shutdown,
+)
+from pretrain.config.run import DROPOUTS, Config
+from pretrain.telemetry.metrics_file import read_metrics
+
+ROOT = Path(__file__).resolve().parents[3]
+MAIN = ROOT / "pretrain" / "main.py"
+# Keys that may differ between two starts of the same run.
+FREE = {
+    "data": {"remote", "remote_cache", "prepare", "workers", "damaged"},
+    "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds", "precision_file"},
+    "evaluate": {"sts"},
+}
+FAILED = "failed.txt"
+SECONDS_BETWEEN_LINES = 30.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: a point with a seed, in a folder of its own."""
+
+    name: str
+    point: Point
+    seed: int
+    folder: Path
+
+    @cached_property
+    def config(self) -> Config:
+        return self.point.config(self.seed)
+
+    @property
+    def summary(self) -> dict | None:
+        """The summary of a finished run; None: it is not finished."""
+        path = self.folder / "report" / "summary.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    @property
+    def steps_done(self) -> int:
+        """Steps up to the newest checkpoint."""
+        steps = [
+            int(path.name[5:])
+            for path in (self.folder / "checkpoints").glob("step-*")
+            if path.name[5:].isdecimal()
+        ]
+        return max(steps, default=0)
+
+    @property
+    def state(self) -> Literal["done", "begun", "to do"]:
+        return "done" if self.summary is not None else "begun" if self.steps_done else "to do"
+
+    @property
+    def failed(self) -> bool:
+        """Whether its last start ended in an error."""
+        return self.summary is None and (self.folder / FAILED).is_file()
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """What training's evaluation of best/ gave, by name; empty: the run is unfinished."""
+        if (summary := self.summary) is None:
+            return {}
+        for record in read_metrics(self.folder / "metrics.jsonl"):
+            if record.get("step") == summary["best_step"] and "evaluation" in record:
+                return record["evaluation"]
+        return {}
+
+    @property
+    def dev(self) -> float | None:
+        """STS-B dev (Spearman x 100) of best/ during training; None: unfinished, or no STS data."""
+        return self.scores.get("stsb-dev")
+
+    @property
+    def dev_by_step(self) -> list[float]:
+        """STS-B dev of every evaluation during training that gave one, by step; the first is of the start."""
+        rows = read_metrics(self.folder / "metrics.jsonl")
+        scores = [row.get("evaluation", {}).get("stsb-dev") for row in rows]
+        return [score for score in scores if score is not None]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The alarms that the run's monitors raised."""
+        return [
+            f"step {record['step']}: {record['warning']}"
+            for record in read_metrics(self.folder / "metrics.jsonl")
+            if "warning" in record
+        ]
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        summary = self.summary
+        return summary["seconds"] / summary["steps"] if summary and summary["steps"] else None
+
+    def words(self, folder: Path, **more: str) -> list[str]:
+        """Return the flags of pretrain/main.py for this run in a folder.
+
+        Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for
+        `--run-path`.
+
+        Args:
+            more: further flags, with `__` for dots.
+        """
+        flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
+        if self.config.train.precision == "auto":  # one measurement for all
+            flags["train.precision_file"] = str(folder.parent / "precision")
+        flags["folder"] = str(folder)
+        flags |= {key.replace("__", "."): value for key, value in more.items()}
+        return [f"--{key}={value}" for key, value in flags.items()]
+
+
+def unequal_inputs(runs: Iterable[Run]) -> list[str]:
+    """Return the names of the inputs (`pretrain.start.inputs`) in which finished runs differ.
+
+    A file found by the environment may have been replaced between two runs, which their digests do not show.
+    """
+    recorded = [run.summary.get("inputs", {}) for run in runs if run.summary]
+    names = dict.fromkeys(name for inputs in recorded for name in inputs)
+    return [name for name in names if len({inputs[name] for inputs in recorded if name in inputs}) > 1]
+
+
+def identity(config: Config) -> str:
+    """Return the digest of what defines a run, without keys at their default: new keys change no digest."""
+    tree = config.model_dump(mode="json", exclude_defaults=True)
+    for section, keys in FREE.items():
+        for key in keys:
+            tree.get(section, {}).pop(key, None)
+    folder = str(config.data_folder.resolve())
+    tree["data"] = tree.get("data", {}) | {"folder": folder, "lanes": config.data.lanes}
+    if config.data.sets:
+        tree["data"]["sets"] = [(str(one.folder.resolve()), one.weight) for one in config.data.sets]
+        tree["data"]["temperature"] = config.data.temperature
+    guides = tree.get("objective", {}).get("false_negatives", {})
+    generators = tree.get("objective", {}).get("diffcse", {})
+    for section, key in ((tree.get("model", {}), "init"), (guides, "guide"), (generators, "generator")):
+        if section.get(key) is not None and Path(section[key]).exists():  # else a hub's name, or a word
+            section[key] = str(Path(section[key]).resolve())
+    # a dropout that is given replaces the checkpoint's, even where it is the default
+    if config.model.init is not None:
+        tree["model"] |= {
+            key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set
+        }
+    for key in ("name", "folder", "track", "checkpoint"):
+        tree.pop(key, None)
+    tree = {key: value for key, value in tree.items() if value != {}}
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def run_of(name: str, point: Point, seed: int, out: Path) -> Run:
+    """Return the run of a point and a seed, in its folder if that exists, else in one named by `name`."""
+    digest = identity(point.config(seed))
+    existing = sorted((out / "runs").glob(f"*-{digest}"))
+    label = f"{name}, {point.label}" if point.label else name
+    folder = existing[0] if existing else out / "runs" / f"{slug(label)}-seed{seed}-{digest}"
+    return Run(f"{label}, seed {seed}", point, seed, folder)
+
+
+def slug(name: str) -> str:
+    """Return a name for a folder: lower case, at most 60 characters; hyphens replace other characters."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.").lower()[:60] or "run"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run to train. point: the number of the point; None: the winner of the row's search."""
+
+    entry: Entry
+    point: int | None
+    seed: int
+
+
+class Plan:
+    """All runs of a sweep, in a fixed order: those of searches and single points, then those of winners.
+
+    Args:
+        score: returns the figure of a finished run that decides a search; None: not evaluated yet.
+    """
+
+    def __init__(
+        self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[Run], float | None]
+    ):
+        self.entries, self.seeds, self.out, self.score = entries, seeds, out, score
+        self.tasks: list[Task] = []
+        seen: set[str] = set()
+        for entry in (entry for entry in entries if entry.runs):
+            for number, point in enumerate(entry.points):
+                for seed in self.seeds_of(entry)[:1] if entry.searched else self.seeds_of(entry):
+                    if (digest := identity(point.config(seed))) not in seen:
+                        seen.add(digest)
+                        self.tasks.append(Task(entry, number, seed))
+        self.second = len(self.tasks)
+        """Number of the first task that waits for a search."""
+        for entry in (entry for entry in entries if entry.runs and entry.searched):
+            search = "+".join(identity(point.config(self.seeds_of(entry)[0])) for point in entry.points)
+            if search not in seen:
+                seen.add(search)
+                self.tasks += [Task(entry, None, seed) for seed in self.seeds_of(entry)[1:]]
+
+    def seeds_of(self, entry: Entry) -> list[int]:
+        """Return the seeds of a row: its own, else the sweep's."""
+        return entry.row.seeds or self.seeds
+
+    def resolve(self, task: Task) -> Run | None:
+        """Return the run of a task; None: its search is not finished."""
+        number = self.winner(task.entry) if task.point is None else task.point
+        return (
+            None
+            if number is None
+            else run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
+        )
+
+    def winner(self, entry: Entry) -> int | None:
+        """Return the number of an entry's best point; None: scores are missing. A failed run cannot win."""
+        if not entry.searched:
+            return 0
+        runs = [run_of(entry.name, point, self.seeds_of(entry)[0], self.out) for point in entry.points]
+        each = [-math.inf if run.failed else self.score(run) for run in runs]
+        scores = [score for score in each if score is not None]
+        if len(scores) < len(each) or max(scores) == -math.inf:
+            return None
+        return max(range(len(scores)), key=scores.__getitem__)
+
+    def chosen(self, entry: Entry) -> list[Run]:
+        """Return the runs of a row, one for each seed; none while its search is not finished."""
+        number = self.winner(entry) if entry.runs else None
+        return (
+            []
+            if number is None
+            else [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds_of(entry)]
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Yield number, row, seed, state, "first" or "second" (waits for a search), folder; tab-separated."""
+        for number, task in enumerate(self.tasks):
+            run = self.resolve(task)
+            stage = "second" if task.point is None else "first"
+            state, folder = (run.state, str(run.folder)) if run else ("to do", "-")
+            yield "\t".join((str(number), task.entry.name, str(task.seed), state, stage, folder))
+
+
+class StopRequested(Exception):
+    """Raised to stop a sweep; finished work is kept. request: as `pretrain.common.shutdown` counts them."""
+
+    def __init__(self, request: int):
+        super().__init__(request)
+        self.request = request
+
+
+class Trainer:
+    """Train runs, each in a process of its own. A signal to this process makes them save.
+
+    A run in a single Python process receives the same signal. A launcher would end its ranks, or die while
+    they run on, so its run is stopped by the stop file.
+
+    Args:
+        launch: words before pretrain/main.py, as `deepspeed --num_gpus 8`; none: this Python.
+        environment: of the processes.
+    """
+
+    def __init__(self, launch: list[str], environment: dict[str, str], print_line: Callable[[str], None]):
+        self.launch, self.environment, self.print_line = launch or [sys.executable], environment, print_line
+        self.by_file = bool(launch)
+        self.shutdown = Shutdown(Path("."), watch_file=False)
+        self.failures: dict[str, str] = {}
+
+    def train(self, run: Run, heading: str) -> bool:
+        """Train a run to its end, from its newest checkpoint; return whether it is done.
+
+        Raises:
+            StopRequested: a stop was requested; the run has saved.
+        """
+        self.check_for_stop()
+        make_folder(run.folder)
+        try:
+            with folder_lock(run.folder, part="sweep"):
+                with folder_lock(run.folder):
+                    pass  # nothing else trains in it: a run of a killed sweep, or one started by hand
+                if run.state == "done":
+                    return True
+                begun = f", from step {run.steps_done:,}" if run.steps_done else ""
+                self.print_line(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
+                remove_file(run.folder / FAILED)
+                words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
+                code = self._process(words, run.folder / "log.txt", run.folder)
+        except FolderTakenError as taken:
+            self.print_line(f"{heading}{run.name}: another process trains it. {taken}")
+            return False
+        if run.state == "done":
+            return True
+        self.check_for_stop()
+        from pretrain.watch.ending import read_verdict  # imports torch
+
+        # the run itself was asked to stop; or it ended by a fault that may pass, and says so in its folder
+        explained = read_verdict(run.folder) is not None
+        for request in (STOP, INTERRUPT, TERMINATE, REQUEUE):
+            if code == EXIT_CODES[request] and not explained:
+                raise StopRequested(request)
+        self.failures[run.name] = failure_line(run.folder / "log.txt")
+        replace_durably(run.folder / FAILED, f"{self.failures[run.name]}\n".encode())
+        self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
+        return False
+
+    def try_out(self, run: Run, folder: Path) -> str:
+        """Make a dry run in FOLDER.dry-run; return "" or what went wrong."""
+        self.check_for_stop()
+        make_folder(folder.parent)
+        log = folder.with_name(f"{folder.name}.txt")
+        remove_file(log)
+        words = [*self.launch, str(MAIN), *run.words(folder, **{"dry-run": "true"})]
+        code = self._process(words, log, folder.with_name(f"{folder.name}.dry-run"))
+        self.check_for_stop()
+        return "" if code == 0 else failure_line(log)
+
+    def _process(self, words: list[str], log: Path, folder: Path) -> int:
+        """Run a process to its end; return its exit status.
+
+        It has a session of its own, so that Ctrl-C reaches it only through this process, and once.
+
+        Args:
+            folder: of the run, where its stop file goes.
+        """
+        stopping, shown, last = False, "", time.monotonic()
+        with open(log, "ab") as stream:
+            child = self._start(words, stream)
+        while True:
+            try:
+                code = child.wait(0.2)
+                if stopping and self.by_file:
+                    # it may have ended before it saw the file, which must not stop the next start
+                    remove_file(folder / STOP_FILE)
+                return code
+            except subprocess.TimeoutExpired:
+                pass
+            request = self.shutdown.requested()
+            if request and not stopping and (not self.by_file or folder.is_dir()):
+                stopping = True
+                self.print_line(f"{REASONS[request]}: waiting for the run to save")
+                if self.by_file:
+                    replace(folder / STOP_FILE, b"")
+                else:
+                    child.send_signal(next(number for number, what in SIGNALS.items() if what == request))
+            if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                if (line := _newest_step(log)) != shown:
+                    shown = line
+                    self.print_line(f"{line}  [{folder.name}]")
+
+    def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
+        """Start a process, which is asked to save and end when this one is killed.
+
+        Raises:
+            UserError: the launcher cannot be started.
+        """
+        parent = os.getpid()
+        try:
+            return subprocess.Popen(
+                words,
+                stdout=stream,
+                stderr=stream,
+                env=self.environment,
+                start_new_session=True,
+                preexec_fn=lambda: die_with(parent, signal.SIGTERM),
+            )
+        except OSError as error:
+            raise UserError(
+                f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH"
+            ) from None
+
+    def check_for_stop(self) -> None:
+        """Raise StopRequested if a signal has requested a stop."""
+        if request := self.shutdown.requested():
+            raise StopRequested(request)
+
+
+def side_by_side(work: Sequence[Callable[[], None]], jobs: int) -> None:
+    """Do pieces of work in order, so many at a time; what the first to fail raises begins no further one."""
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(piece) for piece in work]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _newest_step(log: Path) -> str:
+    with open(log, "rb") as stream:
+        stream.seek(max(0, os.path.getsize(log) - 4096))
+        lines = stream.read().decode(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.startswith("step ")), "")

@@ -1,0 +1,93 @@
+"""The formulas of a plan, against cases computed by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from pretrain.commands.estimate import formulas
+from pretrain.commands.estimate.sizes import BatchSize, Layout, ModelSize
+
+MODEL = ModelSize(
+    trained=1_000_000,
+    frozen=0,
+    moments=2_000_000,
+    small=10_000,
+    largest=400_000,
+    width=64,
+    vocabulary=1000,
+    copies=2e6,
+    token_bytes=5000.0,
+    masked_bytes=1000.0,
+    token_flops=2e6,
+    masked_flops=1e5,
+)
+BATCH = BatchSize(
+    sequences=100, longest=64, masked_tokens=2000.0, predicted=300.0, views=2, view_tokens=4000.0
+)
+FOUR = Layout(ranks=4, zero=0, micro_batch_tokens=500)
+
+
+@pytest.mark.parametrize(
+    "zero, weights, gradients, optimizer, master",
+    [(0, 4.0, 4.0, 8.0, 0.0), (1, 4.0, 4.0, 2.0, 1.0), (2, 4.0, 4.0, 2.0, 1.0), (3, 1.04, 6.0, 2.0, 0.0)],
+)
+def test_states_of_four_ranks(zero, weights, gradients, optimizer, master):
+    """A million parameters, 4 bytes each: MB of a rank."""
+    found = formulas.memory(MODEL, BATCH, replace(FOUR, zero=zero))
+    assert (found.weights, found.gradients) == (weights * 1e6, gradients * 1e6)
+    assert (found.optimizer, found.master) == (optimizer * 1e6, master * 1e6)
+
+
+def test_the_pass_that_needs_most_decides():
+    """500 tokens of 4000 / 4 a rank; a masked one of them with 15% predicted and their 1000 logits each."""
+    assert formulas.micro_batch_bytes(MODEL, BATCH, FOUR) == (5000 * 500 + 1000 * 75, 12 * 75 * 1000)
+    # with all at once, 1000 tokens of views, whose 200 vectors need 6 copies and their pairs a tile
+    whole = replace(FOUR, micro_batch_tokens=9000)
+    assert formulas.micro_batch_bytes(MODEL, BATCH, whole) == (5e6, 6 * 4 * 200 * 64 + 12 * 200**2)
+
+
+def test_reduction_counts_where_it_needs_more_than_a_micro_batch():
+    """A bucket of 500 million elements is reserved on a GPU at stages 1 to 3; stage 1 uses it nowhere."""
+    found = formulas.memory(MODEL, BATCH, replace(FOUR, zero=2))
+    assert found.reduction == 4e6 + 2e9 + 1e6  # gradients in one piece, the bucket, the reduced share
+    assert found.peak == 4e6 + 4e6 + 2e6 + 1e6 + found.reduction
+    on_cpu = replace(FOUR, reserved=False)
+    assert formulas.memory(MODEL, BATCH, replace(on_cpu, zero=2)).reduction == 4e6 + 4e6 + 1e6
+    assert formulas.memory(MODEL, BATCH, replace(on_cpu, zero=1)).reduction == 4e6 + 1e6
+    assert formulas.memory(MODEL, BATCH, replace(on_cpu, zero=0)).reduction == 4e6
+    small = replace(FOUR, zero=1, bucket=100_000, wire=2)
+    # a bucket in one piece, all in bfloat16, DeepSpeed's bucket, the reduced share
+    assert formulas.memory(MODEL, BATCH, small).reduction == 4e5 + 2e6 + 4e5 + 1e6
+    assert formulas.memory(MODEL, BATCH, replace(small, ranks=1)).reduction == 4e5 + 4e6
+
+
+def test_the_largest_micro_batch_fits_and_one_more_step_does_not():
+    big = replace(BATCH, view_tokens=4e6, masked_tokens=2e6, predicted=3e5)
+    one = Layout(ranks=1, zero=0, micro_batch_tokens=1)
+    available = formulas.memory(MODEL, big, replace(one, micro_batch_tokens=10 * 1024)).peak
+    assert formulas.largest_micro_batch(MODEL, big, one, available) == 10 * 1024
+    assert formulas.largest_micro_batch(MODEL, big, one, available - 1) == 9 * 1024
+    assert formulas.largest_micro_batch(MODEL, big, one, 1e6) is None
+
+
+def test_a_replay_costs_one_more_forward_of_the_views():
+    needed = 3 * (2e6 * 6000 + 1e5 * 300)
+    assert formulas.step_flops(MODEL, BATCH, FOUR) == needed + 2e6 * 4000
+    whole = replace(FOUR, micro_batch_tokens=1000)  # a rank's views at once: their graph is kept
+    assert formulas.step_flops(MODEL, BATCH, whole) == needed
+
+
+def test_one_moment_of_some_parameters_is_less_to_hold_and_save():
+    """Of a million parameters, 600,000 with one moment."""
+    muon = replace(MODEL, moments=1_400_000)
+    assert formulas.memory(muon, BATCH, FOUR).optimizer == 4 * 1.4e6
+    assert formulas.checkpoint_bytes(muon) == 4e6 + 4 * 1.4e6
+
+
+def test_a_copy_for_checkpoints_lies_in_the_machines_memory():
+    plain, copied = (formulas.memory(MODEL, BATCH, replace(FOUR, background=b)) for b in (False, True))
+    assert copied.host == 12e6 / 4 and copied.peak == plain.peak and plain.host == 0
+    on_cpu = [
+        formulas.memory(MODEL, BATCH, replace(FOUR, background=b, reserved=False)) for b in (False, True)
+    ]
+    assert on_cpu[1].peak - on_cpu[0].peak == on_cpu[1].snapshot == 12e6 / 4 and on_cpu[1].host == 0

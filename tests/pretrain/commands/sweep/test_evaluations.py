@@ -1,0 +1,170 @@
+"""Figures of a sweep's runs: names of metrics, what a run started from."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from loader_helpers import has_ended
+from run_helpers import wait_for
+from sweep_helpers import ROOT, entries_of, write_sweep
+
+from augment.spec.grammar import parse
+from pretrain.commands.sweep.evaluations import EvaluatedModel, evaluate, metric, models_of
+from pretrain.commands.sweep.file import expand, read_sweep
+from pretrain.commands.sweep.runs import Plan, StopRequested
+from pretrain.commands.sweep.table import collect
+from pretrain.common.errors import UserError
+from pretrain.common.shutdown import TERMINATE
+
+TASKS = {
+    "augmentation/delete": {"value": 0.9, "std": 0.2, "scores": {"cosine": 0.9, "rate=0.05": 5.0}},
+    "augmentation/delete:rate=0.05": {"value": 0.8, "std": 0.1, "scores": {"cosine": 0.8, "svg": 2.0}},
+    "SNIPS-5": {"value": 70.0, "std": 4.0, "scores": {"accuracy": 70.0}},
+}
+
+
+def evaluated(folder, name):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}-mean.json").write_text(json.dumps({"tasks": TASKS}))
+    return EvaluatedModel("m", "mean", folder)
+
+
+def finish(run):
+    (run.folder / "report").mkdir(parents=True)
+    summary = {"steps": 4, "seconds": 2.0, "best_step": 4}
+    (run.folder / "report" / "summary.json").write_text(json.dumps(summary))
+
+
+def test_names_of_tasks_and_scores_may_hold_dots(tmp_path):
+    model = evaluated(tmp_path, "geometry-wdel")
+    for name, expected in (
+        ("augmentation/delete", 0.9),
+        ("augmentation/delete.cosine", 0.9),
+        ("augmentation/delete:rate=0.05", 0.8),
+        ("augmentation/delete:rate=0.05.svg", 2.0),
+        ("augmentation/reorder", None),
+    ):
+        assert metric(model, f"geometry-wdel.{name}") == expected
+
+
+def test_an_evaluation_with_a_label_is_kept_apart(tmp_path):
+    words = EvaluatedModel("m", "cls", tmp_path).words("geometry-nli", "--measure nli")
+    assert words[2:] == [
+        *("finetune.geometry", "m", "--measure", "nli", "--label", "nli", "--pooling", "cls", "--out"),
+        str(tmp_path),
+    ]
+    assert "--label" not in EvaluatedModel("m", "cls", tmp_path).words("senteval-dev", "--setting dev")
+    words = EvaluatedModel("m", "cls", tmp_path).words("sts", "")
+    assert words[words.index("--pair_file") + 1] == str(tmp_path / "sts-cls.npz")
+
+
+def test_columns_may_be_of_what_a_run_started_from_and_of_where_a_row_is(tmp_path):
+    rows = {"a": {"at": {"kind": "delete"}}, "b": {"at": {"kind": "reorder"}, "set": {"train.lr": 1e-3}}}
+    rows["c"] = {"set": {"train.lr": 2e-3}}
+    path = write_sweep(
+        tmp_path,
+        rows=rows,
+        set={"model.init": str(tmp_path)},
+        columns={"cosine": "start.geometry-x.augmentation/{kind}.cosine"},
+        of_start={"geometry-x": "--measure augmentation"},
+    )
+    sweep = read_sweep(path)
+    plan = Plan(expand(sweep, tmp_path, {}), [42], tmp_path / "out", lambda run: None)
+    models = []
+    for entry in plan.entries:
+        finish(plan.chosen(entry)[0])
+        models += models_of(entry, plan.chosen(entry), plan.out)
+    (start,) = {model.start for model in models}
+    assert start.model == str(tmp_path) and start.folder.parent == tmp_path / "out" / "start"
+    evaluated(start.folder, "geometry-x")
+    rows = collect(sweep, plan, plan.out)["rows"]
+    assert [row["mean"].get("cosine") for row in rows] == [0.9, None, None]
+    assert "cosine" not in (rows[1].get("difference") or {"columns": {}})["columns"]
+
+
+def test_two_starts_with_names_that_begin_alike_are_two_models(tmp_path):
+    folders = []
+    for name in ("é", "è", "x" * 80 + "1", "x" * 80 + "2"):
+        (tmp_path / name).mkdir()
+        path = write_sweep(
+            tmp_path, rows={"start": {"kind": "start"}}, set={"model.init": str(tmp_path / name)}
+        )
+        plan = Plan(expand(read_sweep(path), tmp_path, {}), [42], tmp_path / "out", lambda run: None)
+        (model,) = models_of(plan.entries[0], [], plan.out)
+        assert model.model == str(tmp_path / name)
+        folders.append(model.folder)
+    assert len(set(folders)) == 4
+
+
+LONG = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGINT, signal.{how})
+child = os.fork()
+pathlib.Path(f"{{'child' if child == 0 else 'parent'}}").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["SIG_DFL", "SIG_IGN"])
+def test_a_request_to_stop_ends_an_evaluation_and_its_children(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+
+    class Model(EvaluatedModel):
+        def words(self, evaluation, flags):
+            return [sys.executable, "-S", "-c", LONG.format(how=how)]
+
+    def check():
+        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            raise StopRequested(TERMINATE)
+
+    started, printed = [Model("m", "mean", tmp_path), Model("n", "mean", tmp_path / "n")], []
+    with pytest.raises(StopRequested):
+        evaluate(started, {"sts": ""}, environment={}, print_line=printed.append, check_for_stop=check)
+    assert printed == ["[1/2] sts of m"]
+    processes = [int((tmp_path / name).read_text()) for name in ("parent", "child")]
+    wait_for(lambda: all(map(has_ended, processes)), [])
+
+
+def test_random_weights_are_no_model_to_start_from(tmp_path):
+    entries = entries_of(tmp_path)
+    plan = Plan(entries, [42], tmp_path / "out", lambda run: None)
+    finish(plan.chosen(entries[0])[0])
+    (model,) = models_of(entries[0], plan.chosen(entries[0]), plan.out)
+    assert model.start is None and metric(model, "start.sts.STS-B") is None
+
+
+def test_a_row_may_be_of_the_last_step(tmp_path):
+    entries = entries_of(tmp_path, rows={"best": {}, "last": {"weights": "export"}})
+    plan = Plan(entries, [42], tmp_path / "out", lambda run: None)
+    finish(plan.chosen(entries[0])[0])  # one run for both
+    (best,), (last,) = (models_of(entry, plan.chosen(entry), plan.out) for entry in entries)
+    assert (best.run.folder / "export", best.run.folder / "best") == (Path(last.model), Path(best.model))
+    assert best.results("sts") != last.results("sts")
+
+
+def test_columns_name_augmentations_as_results_do():
+    """Without what is at its default: `delete`, not `delete:rate=0.1`."""
+    named = 0
+    for path in sorted((ROOT / "configs" / "sweeps").glob("*.yaml")):
+        metrics = [name for name in read_sweep(path).columns.values() if isinstance(name, str)]
+        for name in (name for name in metrics if ".augmentation/" in name and "{" not in name):
+            specification = name.split(".augmentation/")[1].removesuffix(".cosine")
+            assert str(parse(specification)) == specification, path
+            named += 1
+    assert named == 9
+
+
+def test_similarities_are_those_of_the_pooling(tmp_path):
+    model = EvaluatedModel("m", "mean", tmp_path)
+    assert model.similarities("STS12") is None
+    gold = np.arange(3, dtype=np.float32)
+    kept = {"STS12/gold": gold, "STS12/cls": gold + 1, "STS12/mean": gold + 2, "STS13/gold": gold}
+    np.savez(model.pairs, **kept)
+    found = model.similarities("STS12")
+    assert np.array_equal(found[0], gold) and np.array_equal(found[1], gold + 2)
+    assert model.similarities("STS13") is None and model.similarities("STS14") is None
+    model.pairs.write_bytes(model.pairs.read_bytes().replace(gold.tobytes(), (gold + 9).tobytes(), 1))
+    with pytest.raises(UserError, match=r"is damaged.*evaluate sts again"):
+        model.similarities("STS12")

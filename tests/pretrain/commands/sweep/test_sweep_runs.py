@@ -1,0 +1,134 @@
+"""The runs of a sweep: their identity, sharing, searches, errors."""
+
+import json
+
+from sweep_helpers import entries_of
+
+from pretrain.commands.sweep.runs import Plan, identity, run_of, unequal_inputs
+from pretrain.common.processes import failure_line
+
+
+def point(tmp_path, **given):
+    return entries_of(tmp_path, {key.replace("__", "."): str(value) for key, value in given.items()})[
+        0
+    ].points[0]
+
+
+def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
+    def digest(seed=1, **given):
+        return identity(point(tmp_path, **given).config(seed))
+
+    monkeypatch.chdir(tmp_path)
+    plain, prompts = digest(data__folder="d"), "{anchor: 'query: '}"
+    assert digest(2, data__folder="d") != plain
+    for other in (
+        {"train__lr": 1e-5},
+        {"objective__simcse__temperature": 0.1},
+        {"model__pooling": "cls"},
+        {"train__steps": 9},
+        {"aug": "crop"},
+        {"evaluate__every": 7},
+        {"data__lanes": 8},
+        {"data__cache": 1},
+        {"data__prompts": prompts},
+    ):
+        assert digest(**{"data__folder": "d", **other}) != plain, other
+    prompted = {"data__folder": "d", "data__prompts": prompts}
+    assert digest(**prompted, data__prompts_pooled="false") != digest(**prompted)
+    assert digest(data__folder="e") != plain
+    for same in (
+        {"name": "x"},
+        {"train__threads": 2},
+        {"train__micro_batch_tokens": 999},
+        {"evaluate__sts": "s"},
+        {"checkpoint__every": 3},
+        {"data__folder": str(tmp_path / "d")},
+        {"data__workers": 2},
+        {"data__remote_cache": 1},
+        {"train__zero": 0},
+        {"train__rendezvous_seconds": 9},
+        {"train__precision_file": "p"},
+    ):
+        assert digest(**{"data__folder": "d", **same}) == plain, same
+    (tmp_path / "model").mkdir()
+    for key, objective in (
+        ("model__init", "simcse"),
+        ("objective__false_negatives__guide", "simcse"),
+        ("objective__diffcse__generator", "diffcse"),
+    ):
+        given = {"data__folder": "d", "objective__name": objective}
+        named, whole, other = (
+            digest(**given, **{key: path}) for path in ("model", tmp_path / "model", "hub")
+        )
+        assert named == whole != other, key
+
+
+def test_all_runs_of_a_sweep_share_one_choice_of_precision(tmp_path):
+    """Each would measure for itself, and on a busy machine the seeds of one row would differ in
+    arithmetic."""
+    rows = {"auto": {}, "set": {"set": {"train.precision": "bf16"}}}
+    plan = Plan(entries_of(tmp_path, rows=rows), [1, 2, 3], tmp_path, lambda run: None)
+    runs = [plan.resolve(task) for task in plan.tasks]
+    files = [[word for word in run.words(run.folder) if "precision_file" in word] for run in runs]
+    assert files[3:] == [[], [], []]
+    assert files[:3] == [[f"--train.precision_file={tmp_path / 'runs' / 'precision'}"]] * 3
+
+
+def test_rows_with_the_same_settings_share_a_run(tmp_path):
+    rows = {"mean": {"pooling": "mean"}, "[CLS]": {"pooling": "cls"}, "other": {"set": {"train.lr": 1}}}
+    entries = entries_of(tmp_path, rows=rows)
+    plan = Plan(entries, [1, 2], tmp_path, lambda run: None)
+    assert [(task.entry.name, task.seed) for task in plan.tasks] == [
+        ("mean", 1),
+        ("mean", 2),
+        ("other", 1),
+        ("other", 2),
+    ]
+    folder = plan.chosen(entries[0])[0].folder
+    folder.mkdir(parents=True)
+    assert plan.chosen(entries[1])[0].folder == folder
+    assert folder.name.startswith("mean-seed1-")
+
+
+def test_the_winner_of_a_search_is_trained_with_the_other_seeds(tmp_path):
+    entries = entries_of(
+        tmp_path, search={"train.lr": [1e-5, 2e-5, 3e-5]}, rows={"a": {}, "b": {"search": {}}}
+    )
+    scores = {}
+    plan = Plan(entries, [5, 6], tmp_path, lambda run: scores.get(run.config.train.lr))
+    kinds = [(task.entry.name, task.point, task.seed) for task in plan.tasks]
+    assert kinds == [("a", 0, 5), ("a", 1, 5), ("a", 2, 5), ("b", 0, 5), ("b", 0, 6), ("a", None, 6)]
+    assert plan.second == 5
+    assert plan.resolve(plan.tasks[-1]) is None and plan.chosen(entries[0]) == []
+    scores.update({1e-5: 70.0, 2e-5: 80.0})
+    assert plan.resolve(plan.tasks[-1]) is None  # one is still missing
+    scores[3e-5] = 75.0
+    assert plan.resolve(plan.tasks[-1]).config.train.lr == 2e-5
+    assert [run.seed for run in plan.chosen(entries[0])] == [5, 6]
+    failed = run_of("a", entries[0].points[1], 5, tmp_path)
+    failed.folder.mkdir(parents=True)
+    (failed.folder / "failed.txt").write_text("error: the loss is not finite\n")
+    assert plan.winner(entries[0]) == 2  # a run that failed does not win, and does not hold the search up
+
+
+def test_runs_of_a_row_that_read_other_files_are_told_apart(tmp_path):
+    plan = Plan(entries_of(tmp_path, rows={"a": {}}), [5, 6, 7], tmp_path, lambda run: None)
+    runs = plan.chosen(plan.entries[0])
+    for run, table in zip(runs, "xxy"):
+        assert unequal_inputs(runs) == []  # up to here they are the same
+        (run.folder / "report").mkdir(parents=True)
+        inputs = {"shards": "s", "synonyms": table} | ({"rules": "r"} if table == "x" else {})
+        (run.folder / "report" / "summary.json").write_text(json.dumps({"inputs": inputs}))
+    assert unequal_inputs(runs) == ["synonyms"]
+
+
+def test_the_failure_line_of_a_run_is_its_error(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text("step 1\n\nerror: the loss is not finite\nsomething of a library\n")
+    assert failure_line(log) == "error: the loss is not finite"
+    log.write_text(
+        "\nerror: source a.txt: no such file.\n\nerror: Preparing d failed (exit 2); the reason is above.\n"
+    )
+    assert failure_line(log) == "error: source a.txt: no such file."
+    log.write_text("")
+    assert failure_line(log) == "it printed nothing"

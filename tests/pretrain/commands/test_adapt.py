@@ -1,0 +1,204 @@
+"""Adapting published types to a text by one command: what it makes, compares, continues and refuses."""
+
+import json
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from commands import call
+from forked_python import ForkedPython, run_python
+from model_folders import save_guest
+from published_folders import write_published
+from run_helpers import ROOT, TINY, environment, records, wait_for, write_corpus
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from sts_layout import write_layout
+from transformers import AutoModelForMaskedLM, AutoTokenizer, T5Config
+
+from finetune.encoders.models import open_model
+from finetune.search.__main__ import search
+from pretrain.benchmarks.sts_scores import StsEvaluator
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
+from pretrain.commands.adapt import heldout_rows
+from pretrain.config.recipe import load_config
+from pretrain.data.tokenizer import load_tokenizer
+
+FLAGS = {key: value for key, value in TINY.items() if not key.startswith("model.")} | {
+    "train.steps": 6,
+    "evaluate.every": 3,
+    "data.prepare.heldout": 0.1,
+    "config": "adapt_micro",
+}
+
+
+def words(init: Path, text: Path, out: Path, **flags: object) -> list[str]:
+    given = {"init": init, "text": text, "out": out} | FLAGS | flags
+    return [
+        "-m",
+        "pretrain.commands.adapt",
+        *(f"--{key.replace('__', '.')}={value}" for key, value in given.items()),
+    ]
+
+
+def adapt(init: Path, text: Path, out: Path, expect: int = 0, **flags: object) -> str:
+    done = run_python(words(init, text, out, **flags), environment(), ROOT, timeout=480)
+    assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("text") / "mine.txt", documents=120)
+
+
+def table_of(output: str) -> dict[str, list[float]]:
+    """Label -> start, adapted and difference, as printed."""
+    lines = re.findall(r"^  (\S.{33}) +(-?[\d.]+) +(-?[\d.]+)   (?:~ )?([+-][\d.]+)", output, re.MULTILINE)
+    return {label.strip(): [float(figure) for figure in figures] for label, *figures in lines}
+
+
+@pytest.mark.full
+def test_a_published_type_from_its_folder_to_an_export(tmp_path, text):
+    start, out = write_published("mmbert", tmp_path / "model"), tmp_path / "run"
+    output = adapt(start, text, out)
+    # what was prepared, with which tokenizer
+    own, extended = load_tokenizer(start), load_tokenizer(out / "data")
+    assert len(extended) == len(own) + 1
+    # what to type next
+    (line,) = (line for line in output.splitlines() if line.startswith("  search "))
+    assert line == f'  search     clearly search {out} --text {text} --split "what to look for"'
+    call(search, *shlex.split(line)[3:])
+    # the table: start and best of the run's own evaluations
+    summary = json.loads((out / "report" / "summary.json").read_text())
+    assert summary["best_by"] == "heldout_mlm_loss" and summary["steps"] == 6
+    table = table_of(output)
+    for name, label in (
+        ("heldout_mlm_loss", "held-out MLM loss (nats)"),
+        ("partner_loss", "held-out contrastive loss (nats)"),
+    ):
+        first, best = summary["start"][name], summary["best"][name]
+        assert table[label] == pytest.approx([first, best, best - first], abs=0.006)
+    # the export: transformers reads its tokenizer and weights, and text goes there and back
+    tokenizer, model = (kind.from_pretrained(out / "best") for kind in (AutoTokenizer, AutoModelForMaskedLM))
+    assert tokenizer.get_vocab() == extended.get_vocab() and model.config.vocab_size == len(tokenizer)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    sentence = text.read_text().split("\n")[0]
+    ids = tokenizer(sentence)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == sentence
+    adapted = open_model(out)
+    assert adapted.pooling == adapted.trained_pooling == "mean"  # the recipe's, as the start names none
+    assert torch.isfinite(torch.from_numpy(adapted.encode([sentence]))).all()
+
+
+@pytest.mark.full
+def test_a_published_encoder_without_a_head_is_compared_by_its_own_vectors(tmp_path, text):
+    bert, said = write_published("bert", tmp_path / "bert"), {"default_prompt_name": "query"}
+    said["prompts"] = {"query": "find : ", "document": "read : "}
+    guest = save_guest(bert, tmp_path / "guest", "mean", Normalize(), **said)
+    pooling = guest / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
+    run, evaluator = tmp_path / "run", StsEvaluator(write_layout(tmp_path / "benchmarks"))
+    output = adapt(guest, text, run, eval_data=tmp_path / "benchmarks", data__prepare__max_length=32)
+    assert f"{guest} has no masked-language head: a random one is trained beside it" in output
+    assert "corrupted" not in output and "mean pooling, normalised" in output
+    assert re.search(r"MLM loss \(nats\) +random +[\d.]+   none: the start has no head for it", output)
+    summary = json.loads((run / "report" / "summary.json").read_text())
+    assert summary["random_at_start"] == ["heldout_mlm_loss"] and summary["best_by"] == "stsb-dev"
+    figures = table_of(output)["STS, 7 tasks (Spearman x 100)"]
+    for folder, figure in zip((guest, run / "best"), figures):
+        encode, tasks = SentenceTransformer(str(folder), device="cpu").encode, [*SEVEN_TASKS, "STS-B-dev"]
+        score = {name: one["spearman_all"] for name, one in evaluator.evaluate(encode, tasks).items()}
+        # ranks of near ties hang on rounding
+        assert summary["start" if folder is guest else "best"]["stsb-dev"] == pytest.approx(
+            score.pop("STS-B-dev"), abs=0.5
+        )
+        assert sum(score.values()) / 7 == pytest.approx(figure, abs=0.5)
+
+
+@pytest.mark.full
+def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_shows_its_table(tmp_path, text):
+    start, out = write_published("xlm-roberta", tmp_path / "model"), tmp_path / "run"
+    # so many that the signal comes before they are done
+    flags = {"checkpoint__every": 1, "train__steps": 60, "evaluate__every": 30}
+    process = ForkedPython(words(start, text, out, **flags), environment(), ROOT)
+    wait_for(lambda: any("loss" in row for row in records(out)), [process])
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=240)[0]
+    assert process.returncode == 130 and "The same command continues" in said, said[-3000:]
+    done = max(row["step"] for row in records(out))
+    output = adapt(start, text, out, **flags)
+    assert done < 60 and re.search(rf"resumed from \S+ at step {done}", output)
+    assert [row["step"] for row in records(out) if "loss" in row] == list(range(1, 61))
+    before = (out / "metrics.jsonl").read_bytes()
+    again = adapt(start, text, out, **flags)
+    assert (
+        "similarity: not measured (--eval-data" in again
+        and "== 2." not in again
+        and table_of(again) == table_of(output)
+    )
+    assert (out / "metrics.jsonl").read_bytes() == before
+    # the folder is of this text
+    other = write_corpus(tmp_path / "other.txt", documents=20)
+    assert str(out / "data") in adapt(start, other, out, expect=2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "what,needle",
+    [
+        ("t5", "model type 't5' is not supported; choose one of bert, roberta"),
+        ("none", "there is no folder"),
+        ("tokenizer", "has no tokenizer.json"),
+        ("taken", "holds something else; choose another --out"),
+        ("twice", "train.steps is given two values, train.steps='6' and steps='100': leave one of"),
+        ("flag", "--data follows from --init, --text"),
+        ("benchmarks", "has no SentEval/STS/STSBenchmark; leave it out"),
+    ],
+)
+def test_what_cannot_be_adapted_is_one_error_before_anything_is_written(tmp_path, text, what, needle):
+    start, out, flags = tmp_path / "model", tmp_path / "run", {}
+    if what == "t5":
+        T5Config().save_pretrained(start)
+    elif what != "none":
+        write_published("bert", start)
+    if what == "tokenizer":
+        (start / "tokenizer.json").unlink()
+        (start / "tokenizer_config.json").unlink()
+    if what == "taken":
+        out.mkdir()
+        (out / "mine.txt").write_text("keep")
+    if what == "twice":
+        flags["steps"] = 100
+    if what == "flag":
+        flags["data"] = tmp_path
+    if what == "benchmarks":
+        flags["eval_data"] = tmp_path
+    output = adapt(start, text, out, expect=2, **flags)
+    assert needle in output and output.count("error: ") == 1 and "Traceback" not in output
+    assert not out.exists() or [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_shares_are_shown_in_percent():
+    start = {"heldout_mlm_loss": 5.0, "partner_found": 0.5, "partner_loss": 2.0, "partner_among": 24.0}
+    adapted = start | {"partner_found": 0.75, "stsb-dev": 3.0}
+    rows = {label: (first, last) for label, first, last in heldout_rows(start, adapted)}
+    assert rows["top-1 retrieval of the other view (24 candidates, %)"] == (50.0, 75.0) and len(rows) == 3
+
+
+@pytest.mark.parametrize("name", ["adapt_base", "adapt_micro"])
+def test_recipes_have_a_warm_up_of_six_percent_and_choose_by_the_users_text(name):
+    config = load_config(name, {})
+    assert config.train.warmup_steps == 0.06 * config.train.steps
+    assert config.evaluate.best_by == "heldout_mlm_loss" and config.objective.name == "clear"
+
+
+def test_the_best_is_chosen_by_the_named_score():
+    from pretrain.step.progress import selection_score
+
+    scores = {"stsb-dev": 70.0, "heldout_mlm_loss": 3.0, "partner_loss": 0.1}
+    assert selection_score(scores, by="heldout_mlm_loss") == ("heldout_mlm_loss", -3.0)
+    assert selection_score(scores, from_random=True, by="partner_loss") == ("partner_loss", -0.1)
+    assert selection_score({"partner_loss": 0.1}, by="heldout_mlm_loss") == ("partner_loss", -0.1)

@@ -1,0 +1,186 @@
+"""Run `python -m augment` as a user does."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import augment_tokenizers
+import parse_builder
+import pytest
+
+from augment.spec.catalogue import CATALOGUE
+from augment.spec.sets import SETS
+from pretrain.commands import augment as command_line
+from pretrain.common import cli
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess:
+    """Run it in its own process, which takes a second: for standard input and the exit status."""
+    return subprocess.run(
+        [sys.executable, "-m", "augment", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "160", "PYTHONPATH": str(ROOT)},
+        **({"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}),
+    )
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Return what runs it in this process: (exit status, standard output, standard error)."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("COLUMNS", "160")
+        monkeypatch.setattr(sys, "argv", ["augment", *arguments])
+        monkeypatch.setattr(command_line, "is_piped", lambda: False)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as leaving:
+            cli.run(command_line.main)
+        captured = capsys.readouterr()
+        return leaving.value.code, captured.out, captured.err
+
+    return command
+
+
+def test_shows_built_in_sentences_without_input(call):
+    result = run("--aug", "del-span,reorder")
+    assert result.returncode == 0, result.stderr
+    for text in ("original", "view 1", "view 2", "changed", "[DEL]", "WordPiece one was made", "4 sentences"):
+        assert text in result.stdout
+    assert call("--aug", "del-span,reorder")[1] == result.stdout
+    assert call("--aug", "del-span,reorder", "--seed", "1")[1] != result.stdout
+
+
+@pytest.mark.full
+def test_sentences_from_text_file_and_standard_input(tmp_path, call):
+    plain = tmp_path / "sentences.txt"
+    plain.write_text("one two three\n\nfour five six\nseven eight\n")
+    packed = tmp_path / "sentences.txt.gz"
+    with gzip.open(packed, "wt") as file:
+        file.write(plain.read_text())
+    outputs = [
+        call(str(plain), "--aug", "none")[1],
+        call(str(packed), "--aug", "none")[1],
+        run("--aug", "none", stdin=plain.read_text()).stdout,
+        run("-", "--aug", "none", stdin=plain.read_text()).stdout,
+    ]
+    assert len(set(outputs)) == 1
+    assert "four five six" in outputs[0] and "3 sentences: 0% of the tokens changed" in outputs[0]
+    assert "1 sentence:" in call(str(plain), "--aug=none", "--limit", "1")[1]
+    assert "12, 13" in call("--aug", "none", "--text", "12, 13")[1].replace("12 , 13", "12, 13")
+
+
+@pytest.mark.parametrize("folder", ["short", "/".join(["a folder with a long name"] * 8)])
+def test_tokenizer_folder_and_synonyms(tmp_path, call, monkeypatch, folder):
+    augment_tokenizers.byte_level(delete=False).save_pretrained(tmp_path / "tokenizer")
+    table = tmp_path / folder / "table.json"
+    table.parent.mkdir(parents=True)
+    table.write_text(json.dumps({"big": ["large"]}))
+    text = [
+        "--text",
+        "a Big house is big",
+        "--synonyms",
+        str(table),
+        "--aug",
+        "subs:rate=0.1,del-word:rate=0.0",
+    ]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    status, output, error = call(*text, "--tokenizer=~/tokenizer")
+    assert status == 0, error
+    assert "large" in output.lower()
+    (line,) = (line for line in output.splitlines() if line.startswith("synonyms: "))
+    assert str(table) in line and "of 5 words" in line
+    assert "large" in call(*text)[1].lower()
+
+
+def test_list_and_help(call):
+    status, listed, error = call("--list")
+    assert (status, error) == (0, "")
+    for text in (*CATALOGUE, "rate=0.7", "CLEAR", "ESimCSE", "DeCLUTR", "VaSCL", "SDA"):
+        assert text in listed
+    status, page, error = call("--help", "all")
+    assert (status, error) == (0, "")
+    for syntax in ("one after the other", *SETS):
+        assert syntax in page and syntax in listed
+    for text in ("--aug str (default del-span,reorder)", "--tokenizer", "--synonyms", "--list"):
+        assert text in page
+    assert "--list" in call("--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--agu", "none"], "did you mean --aug?"),
+        (["--aug", "del-spam"], "did you mean 'del-span'"),
+        (["--seed", "x"], "--seed: Input should be a valid integer"),
+        (["--limit", "0"], "--limit: Input should be greater than or equal to 1 (got '0')"),
+        (["A lazy dog."], "there is no file A lazy dog.; a sentence is given by --text"),
+        (["--text", "a", "b.txt"], "not both"),
+        (["--tokenizer", "nowhere"], "nowhere: no such folder"),
+        (["--aug", "subs", "--synonyms", "nowhere.json"], "nowhere.json does not exist"),
+    ],
+)
+def test_errors_are_one_message(call, arguments, message):
+    status, _, error = call(*arguments)
+    assert status == 2
+    assert message in error and len(error.strip().splitlines()) == 1
+
+
+def test_empty_input_is_an_error():
+    result = run(stdin="\n \n")
+    assert result.returncode == 2 and "no sentences" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.full
+def test_input_that_is_no_text_is_an_error(tmp_path, call):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C"}
+    environment.pop("PYTHONIOENCODING", None)
+    damaged = b"a line\ncaf\xe9 \xff\n"
+    for given, said in (
+        (["-"], "standard input cannot be read as text"),
+        ([], "standard input cannot be read as text"),
+        (["--text", damaged], "--text is not UTF-8"),
+    ):
+        words = [sys.executable, "-m", "augment", *given]
+        result = subprocess.run(words, input=damaged, capture_output=True, env=environment)
+        error = result.stderr.decode()
+        assert result.returncode == 2 and said in error and "Traceback" not in error
+    whole = gzip.compress(os.urandom(3000).hex().encode())
+    for damaged in (whole[:1000], whole[:500] + b"\xff" * 200 + whole[700:]):
+        (tmp_path / "a.gz").write_bytes(damaged)
+        status, _, error = call(str(tmp_path / "a.gz"))
+        assert status == 2 and "a.gz cannot be read as text" in error
+
+
+def test_the_list_says_what_text_augmentations_do_to_the_meaning_and_need(call):
+    status, output, _ = call("--list")
+    entry = output[output.index("\nneg  (text)") :]
+    assert status == 0 and "meaning: altering" in entry and "needs: a dependency parse (--parser" in entry
+    assert "variant=paper (one of paper, code)" in entry
+    assert "He travelled widely in Europe. -> He did not travel widely in Europe." in entry
+
+
+def test_text_augmentations_are_shown_as_they_write(call, monkeypatch):
+    text = "Zoë said  “no”."
+    parsed = parse_builder.parse(
+        text, "Zoë/NNP/nsubj/2 said/VBD/ROOT/0 “/``/punct/4 no/UH/obj/2 ”/''/punct/4 ././punct/2"
+    )
+    monkeypatch.setattr(command_line, "parse_texts", lambda texts, model: [parsed for _ in texts])
+    status, output, _ = call("--aug", "neg", "--text", text, "--parser", "any")
+    assert status == 0 and "Zoë did not say  “no”." in output and text in output
+    status, output, _ = call("--aug", "neg,del-word:rate=0.9", "--text", text, "--parser", "any")
+    assert status == 0 and "[DEL]" in output
+
+
+def test_a_missing_parser_is_one_clear_error(call, monkeypatch):
+    monkeypatch.delenv("CLEAR_PARSER", raising=False)
+    monkeypatch.setattr("spacy.util.get_installed_models", lambda: [])
+    status, _, error = call("--aug", "pi", "--text", "Rain fell.")
+    assert status == 2 and "spacy download en_core_web_sm" in error and "--parser" in error
+    status, _, error = call("--aug", "pi", "--text", "Rain fell.", "--parser", "nowhere")
+    assert status == 2 and "'nowhere' cannot be loaded" in error

@@ -1,0 +1,145 @@
+"""`clearly doctor`: what it finds on this machine, and on ones where something is wrong."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from run_helpers import environment
+
+from pretrain.commands import doctor
+from pretrain.commands.doctor import Finding, show
+
+
+def levels(findings):
+    return [finding.level for finding in findings]
+
+
+@pytest.mark.full
+def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
+    words = [
+        sys.executable,
+        "-m",
+        "pretrain.commands.doctor",
+        "--folder",
+        str(tmp_path / "runs"),
+    ]
+    run = subprocess.run(words, env=environment(), capture_output=True, text=True)
+    assert run.returncode == 0 and "nothing here will fail" in run.stdout, run.stdout + run.stderr
+    for what in (
+        "software",
+        "CPython",
+        "torch ",
+        "machine",
+        "cores",
+        "2 ranks meet",
+        "GiB free",
+    ):
+        assert what in run.stdout, what
+    words[-1] = "/proc/nothing"
+    run = subprocess.run(words, env=environment(), capture_output=True, text=True)
+    assert run.returncode == 1 and "WRONG" in run.stdout and "1 thing will fail" in run.stdout
+
+
+def test_what_is_installed_is_compared_with_what_is_required(monkeypatch):
+    here = importlib.metadata.version
+
+    def version(name):
+        if name == "deepspeed":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return here(name)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: ["torch>=1", "numpy<1", "deepspeed>=0.1"])
+    numpy, missing, own = doctor.packages()
+    assert levels([own, numpy, missing]) == ["ok", "WRONG", "WRONG"]
+    assert "1 packages as required; torch " in own.what
+    assert "<1 is needed" in numpy.what and missing.todo == "pip install 'deepspeed>=0.1'"
+
+
+def test_a_slow_or_full_disk_is_a_note_and_one_that_cannot_be_written_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "_rates", lambda path: (20.0, 900.0))
+    _, speed = doctor.disk(tmp_path)
+    assert speed.level == "note" and "writes 20 MiB/s" in speed.what and "faster disk" in speed.todo
+    monkeypatch.undo()
+    (found,) = doctor.disk(Path("/proc/nothing"))
+    assert found.level == "WRONG" and "/proc/nothing cannot be written" in found.what and found.todo
+    assert "cannot be written" in next(doctor.disk(Path("/etc/hosts"))).what  # a file
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "_rates", lambda path: (900.0, 900.0))
+    assert next(doctor.disk(tmp_path / "runs" / "a")).what.startswith(str(tmp_path))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_tasks_look_for_each_others_files(tmp_path):
+    slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+    code = (
+        "import os, sys; from pathlib import Path; from pretrain.commands import doctor\n"
+        "print(next(doctor.visibility(Path(sys.argv[1]), os.environ, float(sys.argv[2]))).what)"
+    )
+    apart = [tmp_path / "a", tmp_path / "b"]
+    for places, seconds, expected in (([tmp_path] * 2, 120, "is seen by"), (apart, 3, "does not see")):
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, str(place), str(seconds)],
+                env=environment() | slurm | {"SLURM_PROCID": str(number)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for number, place in enumerate(places)
+        ]
+        for process in processes:
+            assert expected in process.communicate()[0]
+    assert list(doctor.visibility(tmp_path, {})) == []
+
+
+def test_a_job_says_which_it_is_and_what_a_task_may_use(monkeypatch):
+    given = {
+        "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8", "SLURM_STEP_TASKS_PER_NODE": "2(x3)",
+        "SLURM_NTASKS": "6", "SLURM_PROCID": "5",
+    }  # fmt: skip
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    (found,) = doctor.job(given)
+    assert found.level == "ok" and "job 7, task 5 of 6" in found.what and "8 CPUs for 2 tasks" in found.what
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    (found,) = doctor.job(given)
+    assert found.level == "note" and "--cpus-per-task 4" in found.todo
+    assert list(doctor.job({})) == []
+
+
+def test_ranks_that_cannot_meet_are_wrong(monkeypatch):
+    monkeypatch.setattr(doctor, "_MEET", "raise SystemExit('no such interface')")
+    (finding,) = doctor.meeting()
+    assert finding.level == "WRONG" and "no such interface" in finding.what
+    monkeypatch.setattr(doctor, "_MEET", "import time; time.sleep(60)")
+    monkeypatch.setattr(doctor, "_MEETING_SECONDS", 1.0)
+    (finding,) = doctor.meeting()
+    assert (
+        finding.level == "WRONG" and "did not meet" in finding.what and "GLOO_SOCKET_IFNAME" in finding.todo
+    )
+
+
+def test_threads_that_are_given_away_are_noted(monkeypatch):
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert any("OMP_NUM_THREADS is 2, of 8 cores" in finding.what for finding in doctor.processor())
+
+
+def test_a_parser_that_is_not_there_is_wrong(monkeypatch):
+    monkeypatch.setenv("CLEAR_PARSER", "/no/such/pipeline")
+    (finding,) = doctor.parser()
+    assert finding.level == "WRONG" and "/no/such/pipeline" in finding.what
+    monkeypatch.delenv("CLEAR_PARSER")
+    assert levels(doctor.parser()) == ["note"]
+
+
+def test_what_to_do_stands_below_a_finding():
+    console = Console(record=True, width=60, highlight=False)
+    show(console, Finding("note", "the disk is slow", "take another"))
+    show(console, Finding("ok", "all else"))
+    assert console.export_text() == "  note   the disk is slow\n         -> take another\n  ok     all else\n"

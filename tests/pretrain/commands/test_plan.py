@@ -1,0 +1,63 @@
+"""`clearly plan`: what it prints, and what it refuses."""
+
+import sys
+
+import pytest
+
+from pretrain.commands import plan as planning
+from pretrain.common import cli
+from pretrain.config.recipe import DEFAULT_RECIPE, flags
+
+SMALL = ["--model.layers=3", "--model.hidden_size=32", "--model.heads=2", "--data.prepare.vocabulary=500"]
+
+
+def run(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["plan", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.run(planning.plan, keys=flags)
+    captured = capsys.readouterr()
+    return left.value.code or 0, captured.out, captured.err
+
+
+def test_a_plan_says_what_a_run_needs(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)  # no prepared data here
+    code, out, err = run(monkeypatch, capsys, "--gpus=32", "--gpu=a100-80", *SMALL)
+    assert code == 0, err
+    assert "32 x a100-80: 312 TFLOP/s, 80.0 GB" in out and "mean length 24 (assumed" in out
+    assert "optimizer's moments" in out and "largest micro-batch" in out
+    assert [line.split()[0] for line in out.splitlines() if line.rstrip().endswith(" h")] == list("0123")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--gpu=h300"], "--gpu h300: give one of h200, h100"),
+        (["--mfu=0.4", "--measured=x"], "give one of them"),
+        (["--mfu=1.5"], "--mfu"),
+        (["--gpus=0"], "--gpus"),
+        (["--measured=nowhere"], "has no row with hfu"),
+        (["--data=nowhere"], "nowhere holds no prepared data"),
+    ],
+)
+def test_bad_input_is_one_message(monkeypatch, capsys, tmp_path, words, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(monkeypatch, capsys, *words, *SMALL)
+    assert code == 2 and said in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_measured_run_gives_its_share_of_the_peak(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    rows = ['{"step": 1, "hfu": 0.1}', '{"step": 2, "hfu": 0.41}', '{"step": 3, "hfu": 0.43}', '{"step": 4}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    code, out, err = run(monkeypatch, capsys, f"--measured={tmp_path}", *SMALL)
+    assert code == 0, err
+    assert "speed    42.0% of the peak" in out
+
+
+@pytest.mark.parametrize("recipe", ["diffcse_micro", "augcse_micro", "esimcse_micro"])
+def test_second_encoders_and_heads_of_other_objectives_are_counted(monkeypatch, capsys, tmp_path, recipe):
+    words = [f"--config={DEFAULT_RECIPE.with_name(recipe + '.yaml')}", *SMALL]
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert code == 0, err
+    assert "parameters and " in out.splitlines()[0]  # the masked-language head, which nothing trains here
