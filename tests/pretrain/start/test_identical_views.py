@@ -79,6 +79,11 @@ def test_views_of_equal_tokens_without_dropout_are_refused(sentences, name):
         assert said in words
 
 
+def test_dropout_that_views_go_without_does_not_tell_them_apart(sentences):
+    with pytest.raises(UserError, match="objective.view_dropout"):
+        examine(sentences, {"name": "clear", "view_dropout": False}, {}, dropout=0.1)
+
+
 @pytest.mark.parametrize(
     "objective, augment, more",
     [
