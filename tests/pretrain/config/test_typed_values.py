@@ -147,7 +147,7 @@ def test_flags_of_preparation_and_of_a_cache(tmp_path, capsys):
         tokenizer="none",
         heldout="0.2",
     )
-    assert code == 0 and read_yaml(data / "manifest.json")["config"]["dedup"] == "none"
+    assert not code and read_yaml(data / "manifest.json")["config"]["dedup"] == "none"
     made = call(
         cache_command.main,
         data=str(data),
@@ -158,7 +158,7 @@ def test_flags_of_preparation_and_of_a_cache(tmp_path, capsys):
         workers="none",
         progress="false",
     )
-    assert made == 0 and read_yaml(tmp_path / "cache" / "manifest.json")["columns"] == ["text", "augmented"]
+    assert not made and read_yaml(tmp_path / "cache" / "manifest.json")["columns"] == ["text", "augmented"]
     for flags, words in (
         ({"resample": "0"}, ["resample", "greater than or equal"]),
         ({"workers": "few"}, ["workers", "few"]),
@@ -174,7 +174,7 @@ def test_flags_of_preparation_and_of_a_cache(tmp_path, capsys):
 @pytest.mark.parametrize(
     "content,words",
     [
-        (b"\xff\xfe\x00binary\x80", ["not a text file"]),
+        (b"\xff\xfe\x00binary\x80", ["read as text"]),
         (b"a: " + b"[" * 30_000 + b"]" * 30_000, ["nested too deeply"]),
         (b"a: [1\n", ["not YAML"]),
         (b"a: 2026-13-45\n", ["not YAML", "month"]),
