@@ -16,7 +16,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
 
 COMMANDS = {
-    "sts.__main__": "main",
+    "sts": "main",
     "zh_sts": "main",
     "clustering": "main",
     "intents.__main__": "main",

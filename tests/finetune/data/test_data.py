@@ -27,7 +27,7 @@ def own_cache(tmp_path, monkeypatch):
 def test_data_root_and_find(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="give --eval-data DIR, or set CLEAR_DATA"):
         data_root()
-    with pytest.raises(UserError, match="is not there; --eval-data DIR or CLEAR_DATA"):
+    with pytest.raises(UserError, match="is not there; --eval-data or CLEAR_DATA"):
         data_root(tmp_path / "none")
     monkeypatch.setenv("CLEAR_DATA", str(tmp_path))
     assert data_root() == tmp_path

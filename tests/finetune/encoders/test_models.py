@@ -280,13 +280,7 @@ def test_functions(tmp_path, monkeypatch):
         *(2 * (text,) for text in ("encoder_of_mine.py:embed", "encoder_of_mine:embed")),
     ):
         model = open_model(source)
-        assert (model.name, model.pooling, model.source.folder, model.run, model.remark) == (
-            name,
-            "function",
-            None,
-            None,
-            None,
-        )
+        assert (model.name, model.pooling, model.run, model.remark) == (name, "function", None, None)
         assert model.encode(["a", "b"]).dtype == np.float32 and len(model.encode(SENTENCES[:2])) == 2
     with pytest.raises(UserError, match="is a function"):
         open_model(embed, "cls")
