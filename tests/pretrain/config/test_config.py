@@ -30,8 +30,15 @@ def test_the_base_recipe_is_the_papers():
     train = config.train
     assert (train.global_batch, train.steps, train.warmup_steps, train.lr) == (8192, 500_000, 24_000, 6e-4)
     assert (train.betas, train.eps, train.weight_decay, train.schedule) == ((0.9, 0.98), 1e-6, 0.01, "linear")
-    assert (config.model.dropout, config.model.attention_dropout, config.model.pooling) == (0.1, 0.1, "cls")
     assert config.data.prepare.unit == "sequence" and config.data.prepare.max_length == 512
+    assert (config.model.dropout, config.model.attention_dropout) == (0.1, 0.1)
+
+
+def test_the_papers_letter_is_the_base_recipe_but_for_what_lets_the_sentence_loss_learn():
+    base, paper = (load_config(name, {}) for name in ("clear_base", "clear_paper"))
+    assert (base.model.pooling, base.objective.view_dropout) == ("mean", False)
+    letter = {"model.pooling": "cls", "objective.view_dropout": "true", "aug": "del-span,reorder"}
+    assert load_config("clear_base", letter | {"name": "clear_paper"}) == paper
 
 
 def test_a_sweep_is_no_recipe_and_the_message_says_what_it_is_for():
