@@ -262,7 +262,7 @@ def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
         for attempt in range(2):
             *_, damaged = read_sound(readers[1], 100, True, known_damaged(progress.heldout_left_out))
             found = [{"chunk": chunk, "reason": reason} for chunk, reason in damaged.items() if not attempt]
-            data = Data(None, *readers, None, None, None, {})
+            data = Data(None, [], *readers, None, None, None, {})
             report_damage(data, SimpleNamespace(left_out=found), progress, telemetry)
             assert [(row["chunk"], row["step"]) for row in progress.heldout_left_out] == [(0, 7)]
             assert progress.best_score is None  # scores on other sequences are not compared
