@@ -131,7 +131,7 @@ def fit_all(
         rows: the G sets of rows.
         l2: float[R], or float[G, R] where it differs between sets: added to the gradient as weight decay,
         bias included.
-        burned: length of a permutation that SentEval draws before training (it splits off dev rows with it);
+        discarded: length of a permutation that SentEval draws before training (it splits off dev rows with it);
             0: none.
     """
     l2 = np.broadcast_to(np.asarray(l2, np.float64), (len(rows), np.shape(l2)[-1]))

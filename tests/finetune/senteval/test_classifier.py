@@ -243,7 +243,7 @@ def test_folds_need_enough_examples_of_every_class():
     features, labels = examples(40)
     labels[:] = 0
     labels[:2] = 1
-    with pytest.raises(UserError, match="rarest class has 2"):
+    with pytest.raises(UserError, match="rarest has 2"):
         nested(torch.from_numpy(features), labels, 2, Setting(5, FAST))
 
 
