@@ -153,7 +153,7 @@ def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_sho
         ("none", "there is no folder"),
         ("tokenizer", "has no tokenizer.json"),
         ("taken", "holds something else; choose another --out"),
-        ("twice", "train.steps is given two values, train.steps='6' and steps='100': leave one of"),
+        ("twice", "train.steps is given two values, train.steps='6' and steps='100'"),
         ("flag", "--data follows from --init, --text"),
         ("benchmarks", "has no SentEval/STS/STSBenchmark; leave it out"),
     ],
