@@ -99,7 +99,7 @@ def test_statistics_belong_to_the_head():
     with plain.with_statistics(()):
         plain(torch.randn(3, 6))
     with (
-        pytest.raises(ValueError, match="2 batch norms for a head that has 0"),
+        pytest.raises(AssertionError),
         plain.with_statistics(head.statistics(torch.randn(5, 6))),
     ):
         pass
