@@ -178,6 +178,7 @@ PICTURE_BOXES = {
     "finetune": "evaluations",
     "finetune.answers": "encoders",
     "finetune.encoders": "encoders",
+    "finetune.flags": "encoders",
     "finetune.tuning": "encoders",
     "pretrain.clearly": "commands",
     "pretrain.run": "main",

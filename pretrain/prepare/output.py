@@ -90,8 +90,8 @@ def _finish(out: Path, work: Path, began: float, options: ExecutorOptions, large
 def submitted(out: Path) -> str:
     """Return what to print when the stages have been submitted to Slurm."""
     return (
-        f"submitted to Slurm (squeue lists the jobs; logs: {out}/.work/logs). When the jobs have ended, give the same "
-        "command again: it submits what has failed, or else removes the work folder"
+        f"submitted to Slurm (squeue lists the jobs; logs: {out}/.work/logs). When the jobs have ended, give "
+        "the same command again: it submits what has failed, or else removes the work folder"
     )
 
 

@@ -39,8 +39,10 @@ def run_printed_command(folder: Path) -> None:
     """Run, as a shell would, the command in the message that refuses the folder."""
     with pytest.raises(CannotLoad, match="pickled weights alone") as refused:
         require_weights(folder)
-    words = shlex.split(re.search("python .*", str(refused.value)).group())
-    subprocess.run([sys.executable, *words[1:]], cwd=ROOT, check=True, capture_output=True)
+    words = shlex.split(re.search("clearly convert .*", str(refused.value)).group())
+    subprocess.run(
+        [sys.executable, "-m", "pretrain.clearly", *words[1:]], cwd=ROOT, check=True, capture_output=True
+    )
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
