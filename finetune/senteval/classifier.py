@@ -131,7 +131,7 @@ def fit_all(
         rows: the G sets of rows.
         l2: float[R], or float[G, R] where it differs between sets: added to the gradient as weight decay,
         bias included.
-        discarded: length of a permutation that SentEval draws before training, to split off dev rows; 0: none.
+        discarded: length of a permutation that SentEval draws before training, for dev rows; 0: none.
     """
     l2 = np.broadcast_to(np.asarray(l2, np.float64), (len(rows), np.shape(l2)[-1]))
     inputs = features if isinstance(features, PairFeatures) else _with_ones(features.float())

@@ -118,7 +118,8 @@ def test_looking_at_a_run_runs_none_of_its_code(own, tiny_data, tmp_path):
         for named, *flags in commands:
             place = [str(run)] if [named, *flags] in of_run else ["--config", str(run / "config.yaml")]
             words = [*flags, str(run / "sweep.yaml")] if named == "sweep" else [*place, *flags]
-            said = run_python(["-m", f"pretrain.{named}", *words], environment(), tmp_path)
+            module = "pretrain.main" if named == "main" else f"pretrain.commands.{named}"
+            said = run_python(["-m", module, *words], environment(), tmp_path)
             assert said.returncode == 2 and not ran(own), (words, said)
             assert f"code in {own} runs only where the command itself names it" in said.stderr, said
             assert len(said.stderr.strip().splitlines()) == 1, said.stderr
