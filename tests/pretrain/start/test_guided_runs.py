@@ -50,10 +50,6 @@ def test_it_resumes_with_the_same_guide_wherever_that_lies_and_with_no_other(tin
     weights = load_file(elsewhere / "model.safetensors")
     weights["bert.embeddings.word_embeddings.weight"].mul_(2)
     save_file(weights, elsewhere / "model.safetensors", {"format": "pt"})
-    said = (
-        f"guide was {first[:12]} ({guide})",
-        "--objective.false_negatives.guide",
-        "--checkpoint.accept 'guide'",
-    )
+    said = (f"guide was {first[:12]} ({guide})", "--checkpoint.accept 'guide'")
     refused(words(elsewhere, checkpoint__resume="auto"), *said)
     refused(words("self", checkpoint__resume="auto"), "objective.false_negatives.guide=")
