@@ -37,17 +37,17 @@ MAY_IMPORT = {
     "pretrain.telemetry": "",
     "pretrain.model": "",
     "pretrain.watch": "pretrain.checkpoint pretrain.telemetry",
-    "pretrain.objectives.losses": "pretrain.model",
+    "pretrain.losses": "pretrain.model",
     "pretrain.data.ledger": "",
     "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config",
-    "pretrain.objectives": "pretrain.config pretrain.model pretrain.data",
+    "pretrain.objectives": "pretrain.config pretrain.model pretrain.losses pretrain.data",
     "pretrain.export": "pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
     "pretrain.prepare": "augment.text pretrain.config pretrain.data",
     "pretrain.benchmarks": "pretrain.prepare",
     "pretrain.cache": "augment.tokens augment.spec pretrain.config pretrain.data pretrain.objectives "
     "pretrain.prepare",
     "pretrain.step": "augment.tokens augment.spec pretrain.config pretrain.telemetry pretrain.model "
-    "pretrain.data pretrain.objectives",
+    "pretrain.losses pretrain.data pretrain.objectives",
     "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
     "pretrain.data pretrain.objectives pretrain.export pretrain.prepare "
     "pretrain.benchmarks pretrain.cache pretrain.step",

@@ -9,18 +9,18 @@ from torch import Tensor
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
-from pretrain.model.encoder import SentenceEncoder
-from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
-from pretrain.objectives.losses.adversary import (
+from pretrain.losses.adversary import (
     Discriminator,
     discriminator_accuracy,
     discriminator_loss,
     majority_share,
     reverse_gradient,
 )
-from pretrain.objectives.losses.contrastive import info_nce, symmetric_info_nce
-from pretrain.objectives.losses.exclusions import Guide
+from pretrain.losses.contrastive import info_nce, symmetric_info_nce
+from pretrain.losses.exclusions import Guide
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import batch_norm_head
+from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
 
 
 class Augcse(Objective):

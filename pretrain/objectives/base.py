@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from pretrain.config.run import Config
 from pretrain.config.terms import FalseNegativesConfig, Term
+from pretrain.losses.exclusions import Exclusions, Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
-from pretrain.objectives.losses.exclusions import Exclusions, Guide
 
 
 class Probe:

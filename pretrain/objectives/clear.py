@@ -3,11 +3,11 @@
 from torch import Tensor, nn
 
 from pretrain.config.run import Config
+from pretrain.losses.contrastive import nt_xent
+from pretrain.losses.exclusions import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
 from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
-from pretrain.objectives.losses.contrastive import nt_xent
-from pretrain.objectives.losses.exclusions import Guide
 
 
 class Clear(Objective):

@@ -12,6 +12,9 @@ from augment.core.pretrained import pretrained, pretrained_model
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
+from pretrain.losses.contrastive import info_nce
+from pretrain.losses.exclusions import Guide
+from pretrain.losses.mlm import replaced_token_loss
 from pretrain.model.architectures import family_of
 from pretrain.model.encoder import SentenceEncoder, check_tokenizer
 from pretrain.model.heads import batch_norm_head
@@ -23,9 +26,6 @@ from pretrain.objectives.base import (
     joint,
     running_statistics_kept,
 )
-from pretrain.objectives.losses.contrastive import info_nce
-from pretrain.objectives.losses.exclusions import Guide
-from pretrain.objectives.losses.mlm import replaced_token_loss
 
 
 class Diffcse(Objective):

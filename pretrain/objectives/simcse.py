@@ -10,6 +10,14 @@ from torch.nn.functional import cosine_similarity
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE
+from pretrain.losses.contrastive import (
+    Negatives,
+    info_nce,
+    nt_xent,
+    relaxed_negative_info_nce,
+    symmetric_info_nce,
+)
+from pretrain.losses.exclusions import Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
 from pretrain.objectives.base import (
@@ -22,14 +30,6 @@ from pretrain.objectives.base import (
     share_of_loss,
     stacked_identities,
 )
-from pretrain.objectives.losses.contrastive import (
-    Negatives,
-    info_nce,
-    nt_xent,
-    relaxed_negative_info_nce,
-    symmetric_info_nce,
-)
-from pretrain.objectives.losses.exclusions import Guide
 
 HEADS: dict[str, Callable[[int], nn.Module]] = {
     "mlp": simcse_head,

@@ -7,6 +7,19 @@ from torch.nn.functional import cosine_similarity
 
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
+from pretrain.losses.contrastive import info_nce
+from pretrain.losses.exclusions import Guide
+from pretrain.losses.vectors import unit_vectors
+from pretrain.losses.virtual_adversarial import (
+    Ascent,
+    adversarial_noise,
+    at_lengths_of,
+    divergence,
+    in_batch_logits,
+    repeated_texts,
+    sequence_noise,
+    sizes,
+)
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import (
@@ -16,19 +29,6 @@ from pretrain.objectives.base import (
     exclusions,
     joint,
     running_statistics_kept,
-)
-from pretrain.objectives.losses.contrastive import info_nce
-from pretrain.objectives.losses.exclusions import Guide
-from pretrain.objectives.losses.vectors import unit_vectors
-from pretrain.objectives.losses.virtual_adversarial import (
-    Ascent,
-    adversarial_noise,
-    at_lengths_of,
-    divergence,
-    in_batch_logits,
-    repeated_texts,
-    sequence_noise,
-    sizes,
 )
 
 

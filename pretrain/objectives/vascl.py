@@ -6,19 +6,19 @@ import torch
 from torch import Tensor
 
 from pretrain.config.run import Config
-from pretrain.model.encoder import SentenceEncoder
-from pretrain.model.heads import vascl_head
-from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
-from pretrain.objectives.losses.contrastive import nt_xent
-from pretrain.objectives.losses.exclusions import Guide, Meanings
-from pretrain.objectives.losses.neighbourhood import (
+from pretrain.losses.contrastive import nt_xent
+from pretrain.losses.exclusions import Guide, Meanings
+from pretrain.losses.neighbourhood import (
     NONE,
     nearest_neighbours,
     neighbourhood_loss,
     random_directions,
     virtual_augmentation,
 )
-from pretrain.objectives.losses.vectors import unit_vectors
+from pretrain.losses.vectors import unit_vectors
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import vascl_head
+from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
 
 
 class Vascl(Objective):

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.data.microbatches import MicroBatch
+from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import BatchContext, Views, WholeObjective
-from pretrain.objectives.losses.mlm import masked_lm_loss
 
 
 class SentenceModel(nn.Module):

@@ -35,11 +35,11 @@ from pretrain.config.run import Balance
 from pretrain.data.batch import NEGATIVE, RankBatch, column_of
 from pretrain.data.lanes import lanes_of_rank, most_lanes
 from pretrain.data.microbatches import MicroBatch, send_all
+from pretrain.losses.contrastive import shared_over
+from pretrain.losses.exclusions import Meanings
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
-from pretrain.objectives.losses.contrastive import shared_over
-from pretrain.objectives.losses.exclusions import Meanings
 from pretrain.step.model import Request, SentenceModel
 from pretrain.step.placement import Placement, initial_owners, place
 from pretrain.step.plan import GUIDE, MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss

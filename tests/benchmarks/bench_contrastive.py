@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from torch import Tensor, nn
 
-from pretrain.objectives.losses.contrastive import info_nce, nt_xent
+from pretrain.losses.contrastive import info_nce, nt_xent
 
 TEMPERATURE = 0.05
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from pretrain.objectives.losses.contrastive import nt_xent, shared_over
+from pretrain.losses.contrastive import nt_xent, shared_over
 
 
 def measure(rank: int, ranks: int, port: int, sizes: list[int], width: int, rounds: int, results) -> None:

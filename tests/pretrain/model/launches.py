@@ -18,12 +18,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pretrain.losses import mlm
+from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model import attention as flash
 from pretrain.model import encoder as encoder_module
 from pretrain.model.encoder import SentenceEncoder, build_encoder
 from pretrain.model.kernels import fused
-from pretrain.objectives.losses import mlm
-from pretrain.objectives.losses.mlm import masked_lm_loss
 
 VOCABULARY, TOKENS, LENGTH = 30_522, 16_384, 128
 SIZES = {"layers": 12, "hidden_size": 768, "heads": 12, "intermediate_size": 3072, "max_positions": 512}

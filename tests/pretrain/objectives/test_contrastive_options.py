@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerFast
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
+from pretrain.losses.contrastive import Negatives, info_nce, nt_xent, symmetric_info_nce
+from pretrain.losses.exclusions import Exclusions, Guide
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import BatchContext, build_objective
-from pretrain.objectives.losses.contrastive import Negatives, info_nce, nt_xent, symmetric_info_nce
-from pretrain.objectives.losses.exclusions import Exclusions, Guide
 
 N, WIDTH = 23, 32
 RULES = [("absolute", 0.0), ("absolute", 0.1), ("absolute", -0.2), ("relative", 0.05), ("relative", -0.5)]

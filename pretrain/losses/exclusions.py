@@ -25,7 +25,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from pretrain.common.transfer import send
-from pretrain.objectives.losses.vectors import unit_vectors
+from pretrain.losses.vectors import unit_vectors
 
 
 class Adjustment(Protocol):

@@ -21,14 +21,14 @@ autocast.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.objectives.losses.exclusions import (
+from pretrain.losses.exclusions import (
     NO_EXCLUSIONS,
     Adjustment,
     Exclusions,
@@ -36,7 +36,7 @@ from pretrain.objectives.losses.exclusions import (
     Identities,
     Meanings,
 )
-from pretrain.objectives.losses.vectors import inverse, unit_vectors
+from pretrain.losses.vectors import inverse, unit_vectors
 
 TILE_LOGITS = {"cpu": 2**22, "cuda": 2**26}
 """Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 256 MiB on
@@ -151,6 +151,9 @@ def info_nce(
     exclusions: Exclusions = NO_EXCLUSIONS,
     negatives: Negatives | None = None,
     tile: int | None = None,
+    *,
+    anchor_identities: Tensor | None = None,
+    positive_identities: Tensor | None = None,
 ) -> Tensor:
     """Compute InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5).
 
@@ -160,11 +163,14 @@ def info_nce(
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
         temperature: divides the cosine.
         tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
+        anchor_identities, positive_identities: int64[N], the two rows of `Exclusions.identities`.
 
     Returns:
         The mean over the N anchors, a scalar.
     """
     assert anchors.shape == positives.shape
+    if anchor_identities is not None and positive_identities is not None:
+        exclusions = replace(exclusions, identities=torch.stack([anchor_identities, positive_identities]))
     count, device, guide = len(anchors), anchors.device, exclusions.guide
     with torch.autocast(device.type, enabled=False):
         candidates, further, absent, bias = unit_vectors(positives), None, None, 0.0

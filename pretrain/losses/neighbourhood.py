@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pretrain.common.transfer import send
+from pretrain.losses.contrastive import TILE_LOGITS, complete, is_shared, my_rows
+from pretrain.losses.vectors import directions, inverse, unit_vectors
 from pretrain.model.kernels.plain import at_least_float32
-from pretrain.objectives.losses.contrastive import TILE_LOGITS, complete, is_shared, my_rows
-from pretrain.objectives.losses.vectors import directions, inverse, unit_vectors
 
 NONE = -1
 """In the place of a neighbour: there is none."""

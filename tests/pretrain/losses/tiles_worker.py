@@ -15,7 +15,7 @@ import torch.distributed as dist
 from deepspeed.utils import safe_get_full_grad
 from encoder_helpers import make_encoder, random_ids
 
-from pretrain.objectives.losses.mlm import masked_lm_loss
+from pretrain.losses.mlm import masked_lm_loss
 from pretrain.step.engine import without_shared_memory_reduction
 
 MASKED = (3, 70)  # masked positions of each rank: on CPU 64 and 128 rows, 4 and 8 tiles of 16

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from pretrain.common.errors import UserError
-from pretrain.objectives.losses.contrastive import (
+from pretrain.losses.contrastive import (
     Negatives,
     info_nce,
     nt_xent,
@@ -13,8 +13,8 @@ from pretrain.objectives.losses.contrastive import (
     softmax_over_candidates,
     symmetric_info_nce,
 )
-from pretrain.objectives.losses.exclusions import Exclusions
-from pretrain.objectives.losses.vectors import directions, unit_vectors
+from pretrain.losses.exclusions import Exclusions
+from pretrain.losses.vectors import directions, unit_vectors
 
 TILES = [1, 7, 37, 512, None]
 
@@ -364,3 +364,10 @@ def test_a_temperature_of_0_is_an_error():
     ):
         with pytest.raises(UserError, match="temperature"):
             loss(0.0)
+
+
+def test_identities_by_name_are_those_of_the_exclusions():
+    a, p = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(3))
+    ids = torch.tensor([[1, 1, 2, 3, 4, 4], [5, 6, 7, 7, 8, 9]])
+    named = info_nce(a, p, 0.05, anchor_identities=ids[0], positive_identities=ids[1])
+    assert named == info_nce(a, p, 0.05, Exclusions(identities=ids)) != info_nce(a, p, 0.05)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain.objectives.losses.contrastive import (
+from pretrain.losses.contrastive import (
     TILE_LOGITS,
     Negatives,
     info_nce,
@@ -14,7 +14,7 @@ from pretrain.objectives.losses.contrastive import (
     relaxed_negative_info_nce,
     symmetric_info_nce,
 )
-from pretrain.objectives.losses.exclusions import Exclusions
+from pretrain.losses.exclusions import Exclusions
 
 
 class Largest(TorchDispatchMode):

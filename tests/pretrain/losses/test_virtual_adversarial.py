@@ -8,8 +8,8 @@ import torch
 from scipy.stats import kstest
 
 from augment.core.keys import sequence_keys
-from pretrain.objectives.losses.vectors import unit_vectors
-from pretrain.objectives.losses.virtual_adversarial import (
+from pretrain.losses.vectors import unit_vectors
+from pretrain.losses.virtual_adversarial import (
     Ascent,
     adversarial_noise,
     divergence,

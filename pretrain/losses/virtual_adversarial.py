@@ -21,9 +21,9 @@ from torch.nn.functional import kl_div
 
 from augment.core.keys import token_bits
 from pretrain.common.transfer import send
+from pretrain.losses.vectors import inverse, unit_vectors
 from pretrain.model.kernels.dropout import signed32
 from pretrain.model.kernels.plain import at_least_float32
-from pretrain.objectives.losses.vectors import inverse, unit_vectors
 
 NEVER = -1e9
 """A logit of probability 0 that stays finite, so that 0 times its logarithm is 0."""

@@ -7,8 +7,7 @@ from test_contrastive_memory import Largest, peak_memory, restart_peak
 from torch.nn.functional import cross_entropy, normalize
 
 from pretrain.common.errors import UserError
-from pretrain.model.heads import vascl_head
-from pretrain.objectives.losses.neighbourhood import (
+from pretrain.losses.neighbourhood import (
     NONE,
     nearest_neighbours,
     neighbourhood_loss,
@@ -16,6 +15,7 @@ from pretrain.objectives.losses.neighbourhood import (
     softmax_over_listed,
     virtual_augmentation,
 )
+from pretrain.model.heads import vascl_head
 
 
 @pytest.mark.parametrize("tile", TILES)

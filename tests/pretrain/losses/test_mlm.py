@@ -11,9 +11,9 @@ from encoder_helpers import make_encoder
 from run_helpers import ROOT, finish, start
 from torch.nn.functional import cross_entropy
 
+from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model import encoder as encoder_module
 from pretrain.model.kernels.plain import cross_entropy_sum
-from pretrain.objectives.losses.mlm import masked_lm_loss
 
 
 def test_cross_entropy_sum_equals_the_reference():

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from pretrain.objectives.losses.adversary import (
+from pretrain.losses.adversary import (
     Discriminator,
     discriminator_accuracy,
     discriminator_loss,
     reverse_gradient,
 )
-from pretrain.objectives.losses.mlm import replaced_token_loss
+from pretrain.losses.mlm import replaced_token_loss
 
 # ---- AugCSE
 # ------------------------------------------------------------------------------------------------------------
