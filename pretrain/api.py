@@ -119,12 +119,15 @@ class Run:
         if eval_data is not None:
             given["eval_data"] = eval_data
         module, written_as = ("evaluate", "eval.json") if name in SUITES else (name, f"{name}*.json")
+        before = _stamps(folder, written_as)
         words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
         run_to_end(f"finetune.{module}", words, "The same call starts it again, or continues it")
-        newest = max(folder.glob(written_as), key=lambda path: path.stat().st_mtime_ns, default=None)
-        if newest is None:
+        after = _stamps(folder, written_as)
+        # a suite may have been done before; of others the figures are those that this call wrote
+        written = [path for path in after if name in SUITES or before.get(path) != after[path]]
+        if not written:
             raise UserError(f"{name} of {self.folder} wrote no figures; what it printed says why")
-        return json.loads(newest.read_text("utf-8"))
+        return json.loads(max(written, key=after.__getitem__).read_text("utf-8"))
 
     def export(self, out: str | Path | None = None, step: int | str = "latest") -> Path:
         """Write a checkpoint's encoder as a folder that transformers and sentence-transformers load.
@@ -331,3 +334,8 @@ def _as_flag(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _stamps(folder: Path, pattern: str) -> dict[Path, int]:
+    """Return when each file of an evaluation's figures was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
