@@ -169,6 +169,7 @@ def info_nce(
         The mean over the N anchors, a scalar.
     """
     assert anchors.shape == positives.shape
+    assert (anchor_identities is None) == (positive_identities is None)
     if anchor_identities is not None and positive_identities is not None:
         exclusions = replace(exclusions, identities=torch.stack([anchor_identities, positive_identities]))
     count, device, guide = len(anchors), anchors.device, exclusions.guide
