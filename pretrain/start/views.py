@@ -148,7 +148,7 @@ def require_signal(
     Raises:
         UserError: it will not, and `train.faults.dead_loss` is stop.
     """
-    if signal >= DROWNED or not objective.roles:
+    if signal >= DROWNED or not objective.needs_views(config.train.steps - 1):
         return
     model, remedy = config.model, "weaker augmentations (--aug)"
     if config.objective.view_dropout and (model.dropout or model.attention_dropout):

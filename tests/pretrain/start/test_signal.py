@@ -28,7 +28,11 @@ def test_noise_alone_has_no_signal_and_equal_views_no_noise():
 
 
 class Roles:
-    roles = ("anchor", "positive")
+    needs_views = staticmethod(lambda step: True)
+
+
+class Masked:
+    needs_views = staticmethod(lambda step: False)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +52,7 @@ def test_the_remedies_are_those_that_are_left(model, objective, remedies):
     require_signal(config, Roles, 0.3, said.append)
     assert len(said) == 1
     config.train.faults.dead_loss = "stop"
+    require_signal(config, Masked, 0.005, said.append)
     with pytest.raises(UserError, match="will not learn"):
         require_signal(config, Roles, 0.005, said.append)
 
