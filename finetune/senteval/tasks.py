@@ -173,6 +173,14 @@ def _trec_example(line: str) -> tuple[str, int]:
     return question, TREC_CLASSES.index(label)
 
 
+_binary_label = ("0", "1").index
+
+
+def _sst2_example(line: str) -> tuple[str, int]:
+    text, label = line.split("\t")  # no third column
+    return text, _binary_label(label)
+
+
 def _sst5_example(line: str) -> tuple[str, int]:
     label, text = line.split(" ", 1)
     return text, list("01234").index(label)
@@ -199,12 +207,11 @@ def _sick(label: int, convert: Callable[[str], float]) -> Callable[..., TaskSpli
     return _table((1, 2), label, convert, "pair_ID, two sentences, relatedness, entailment", 3, header=True)
 
 
-_binary_label = ("0", "1").index
 _trec = _reader(_trec_example, "CLASS:subclass question", len(TREC_CLASSES), encoding="latin-1")
 _mrpc = _table(
     (3, 4), 0, _binary_label, "a label, two numbers and two sentences between tabs", 2, header=True
 )
-_sst2 = _table((0,), 1, _binary_label, "a sentence, a tab and 0 or 1", 2)
+_sst2 = _reader(_sst2_example, "a sentence, a tab and 0 or 1", 2)
 _sst5 = _reader(_sst5_example, "a class from 0 to 4 and a sentence", 5)
 _sts_benchmark = _table((5, 6), 4, float, "seven columns: score fifth, sentences sixth and seventh", 5)
 
