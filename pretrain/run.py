@@ -43,6 +43,7 @@ from pretrain.start.resume import check_requested, resume_from, roll_back, verif
 from pretrain.start.views import measure_lengths, require_different_views, require_signal
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
+from pretrain.step.graphs import Graphs
 from pretrain.step.model import SentenceModel
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
@@ -215,6 +216,7 @@ class TrainingRun:
             self.config.objective.mask_duplicates,
             settings.balance,
             lanes=self.config.data.lanes,
+            graphs=Graphs(self.engine, settings.graphs, self.telemetry.say),
         )
         self.update = Update(self.engine, settings.clip, self.scale)
         self.faults = Faults(self.config, self.whole, self.update, self.telemetry, progress, self.decode)

@@ -244,6 +244,10 @@ class TrainConfig(Section):
     activation_checkpointing: bool = False
     """keep of each layer of the encoder what goes into it, and compute it again in the backward pass: a third
     more time for larger micro-batches. Changes no gradient"""
+    graphs: Literal["auto", "off"] = "auto"
+    """auto: on a GPU, in bf16 or fp16, what the encoder does with a row is launched at once, as a CUDA graph
+    recorded when a row of the same shape comes a second time; a GPU waits for the host else, with short
+    sentences most of the time. Changes no gradient. The run says where it cannot. off: never"""
     zero: int = Field(1, ge=0, le=3)
     """DeepSpeed ZeRO stage"""
     communication_dtype: Literal["fp32", "bf16"] = "fp32"

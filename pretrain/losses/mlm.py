@@ -44,7 +44,7 @@ def masked_lm_loss(
     """
     bound = tile_elements or TILE_ELEMENTS.get(hidden.device.type, TILE_ELEMENTS["cuda"])
     rows = max(1, bound // encoder.vocab_size)
-    positions, labels = _round_up(positions, labels.long())
+    positions, labels = round_up(positions, labels.long())
     tiles = list(zip(hidden.index_select(0, positions).split(rows), labels.split(rows), strict=True))
     tiles += [(hidden[:0], labels[:0])] * (_agreed_count(encoder, len(tiles)) - len(tiles))
 
@@ -79,7 +79,7 @@ def _agreed_count(encoder: "SentenceEncoder", tiles: int) -> int:
     return int(count)
 
 
-def _round_up(positions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def round_up(positions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Fill up with ignored rows, so that few shapes occur (see `pretrain.common.memory`)."""
     filler = rounded_rows(len(positions)) - len(positions)
     pad = torch.nn.functional.pad

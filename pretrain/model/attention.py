@@ -21,11 +21,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pretrain.common.memory import rounded_rows, row_multiple
 from pretrain.common.transfer import send
 
 HALF = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256
 _HEAD_MULTIPLE = 8
+_SLOT_MULTIPLE = 8
+_TILE = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +48,11 @@ class PackedLayout:
     cumulative: Tensor
     """int32[N+1] on the device: where each sequence begins, and the last one ends."""
     boundaries: Tensor
-    """int32[N+1+F]: `cumulative`, and behind it the same of the filler, as F sequences of at most `longest`
-    tokens. A kernel for a whole row then needs no cut of what goes in and comes out."""
+    """int32[S+1]: `cumulative`, and behind it the same of the filler, as sequences of at most `longest`
+    tokens, and of empty ones. A kernel for a whole row then needs no cut of what goes in and comes out, and S
+    takes few values, as the number of tokens does: rows of one shape can be one CUDA graph."""
     longest: int
-    """Tokens of the longest sequence of `boundaries`."""
+    """No sequence of `boundaries` has more tokens: a power of 2 from 16 to 128, or a multiple of 128."""
     window_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     """(length, half window) -> bool[length, length], filled on first use, shared by the forward's layers."""
 
@@ -57,11 +61,16 @@ class PackedLayout:
         """`lengths` int64[N] on the CPU (no device synchronisation is needed then), equal ones adjacent."""
         values, counts = torch.unique_consecutive(lengths, return_counts=True)
         num_tokens, max_length = int(lengths.sum()), int(values.max()) if len(values) else 0
-        longest = max_length or filler
-        ends = [num_tokens + min(end, filler) for end in range(longest, filler + longest, longest or 1)]
-        boundaries = torch.zeros(len(lengths) + 1 + len(ends), dtype=torch.int32)
+        most = max_length or filler
+        longest = -(-most // _TILE) * _TILE if most > _TILE else max(16, 1 << (most - 1).bit_length())
+        ends = range(num_tokens, num_tokens + filler, longest)
+        # as many pieces as the filler of a row of so many tokens may have
+        pieces = max(len(ends), -(-row_multiple(num_tokens + filler) // longest))
+        slots = rounded_rows(len(lengths), _SLOT_MULTIPLE) + pieces
+        boundaries = torch.full((slots + 1,), num_tokens + filler, dtype=torch.int32)
+        boundaries[0] = 0
         boundaries[1 : len(lengths) + 1] = lengths.cumsum(0)
-        boundaries[len(lengths) + 1 :] = torch.tensor(ends)
+        boundaries[len(lengths) : len(lengths) + len(ends)] = torch.tensor(ends)
         (boundaries,) = send([boundaries], device)
         return cls(
             groups=tuple(zip(counts.tolist(), values.tolist(), strict=True)),
@@ -90,6 +99,11 @@ def sort_order(lengths: Tensor) -> Tensor | None:
     if runs == torch.unique(lengths).numel():
         return None
     return torch.argsort(lengths, stable=True)
+
+
+def takes_whole_rows(dtype: torch.dtype, head_size: int, device: torch.device) -> bool:
+    """Return whether one kernel attends in rows of any lengths, by `PackedLayout.boundaries`."""
+    return takes_flash(torch.empty((0, head_size), dtype=dtype, device=device))
 
 
 def takes_flash(qkv: Tensor) -> bool:

@@ -6,6 +6,7 @@ Face folder.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,13 @@ class SentenceEncoder(nn.Module):
         return self.family.usable_positions(self.lm.config)
 
     @contextmanager
-    def weights_unchanged(self) -> Iterator[None]:
-        """Make working copies of weights once for all forward passes inside; the weights must not change."""
+    def weights_unchanged(self, anew: bool = False) -> Iterator[None]:
+        """Make working copies of weights once for all forward passes inside; the weights must not change.
+
+        anew: do not share those of a caller that is inside already.
+        """
         before = self._copies
-        self._copies = {} if before is None else before
+        self._copies = {} if before is None or anew else before
         try:
             yield
         finally:
@@ -136,9 +140,14 @@ class SentenceEncoder(nn.Module):
 
         pooling: None for the encoder's own. edit, keys, dropout: as in `states`.
         """
+        return self.embed_row(self.pack(ids, lengths, keys=keys, dropout=dropout), pooling, edit)
+
+    def embed_row(
+        self, row: PackedRow, pooling: str | None = None, edit: EditEmbeddings | None = None
+    ) -> Tensor:
+        """Return `embed`'s vectors of a row that `pack` has made."""
         pooling = check_pooling(pooling or self.pooling)
-        states = self.states(ids, lengths, SECOND_STATE[pooling], edit=edit, keys=keys, dropout=dropout)
-        return self.vectors(states, pooling)
+        return self.vectors(self.states_of_row(row, SECOND_STATE[pooling], edit), pooling)
 
     def vectors(self, states: PackedStates, pooling: str) -> Tensor:
         """Pool hidden states into sentence vectors [N, H].
@@ -174,6 +183,11 @@ class SentenceEncoder(nn.Module):
         return torch.nn.functional.linear(states, weight, bias)
 
     @property
+    def leaves_out(self) -> bool:
+        """Whether `leave_out` names any prompt."""
+        return bool(self._left_out)
+
+    @property
     def has_token_types(self) -> bool:
         """Whether the model marks a pair's second text by token types (BERT, ELECTRA; RoBERTa does not)."""
         return self.lm.config.model_type in ("bert", "electra") and self.lm.config.type_vocab_size > 1
@@ -201,20 +215,36 @@ class SentenceEncoder(nn.Module):
         An empty batch is a row of filler, which still reaches every parameter (with a zero gradient): a rank
         without work takes part in the collectives of those that have some.
         """
+        return self.states_of_row(self.pack(ids, lengths, token_types, keys, dropout), second, edit)
+
+    def pack(
+        self,
+        ids: Tensor,
+        lengths: Tensor,
+        token_types: Tensor | None = None,
+        keys: np.ndarray | None = None,
+        dropout: bool = True,
+    ) -> PackedRow:
+        """Return the row that a pass over a packed batch reads; arguments and errors as those of `states`."""
         self._check(ids, lengths)
         if not self.training or not dropout:
             keys = None
         elif keys is None:
             keys = torch.randint(-(2**63), 2**63 - 1, (len(lengths),)).numpy().view(np.uint64)
-        row = PackedRow.build(
-            ids, lengths, self.lm.device, self._pad_id, self._first_position, token_types, keys
-        )
+        device, pooled = self.lm.device, self._pooled(ids, lengths) if self._left_out else None
+        row = PackedRow.build(ids, lengths, device, self._pad_id, self._first_position, token_types, keys)
+        return row if pooled is None else replace(row, pooled=pooled)
+
+    def states_of_row(
+        self, row: PackedRow, second: int | None = None, edit: EditEmbeddings | None = None
+    ) -> PackedStates:
+        """Return `states` of a row that `pack` has made."""
         last, other = self._run(row, second, edit)
         return PackedStates(
             last=row.in_input_order(last),
             second=None if other is None else row.in_input_order(other),
-            lengths=lengths,
-            pooled=self._pooled(ids, lengths) if self._left_out else None,
+            lengths=row.lengths,
+            pooled=row.pooled,
         )
 
     def _pooled(self, ids: Tensor, lengths: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from pretrain.common.errors import UserError
-from pretrain.common.transfer import send
 from pretrain.model.kernels.plain import at_least_float32
 
 SECOND_STATE: dict[str, int | None] = {
@@ -37,7 +36,7 @@ class PackedStates:
     second: Tensor | None
     """[T, H]: the other state that the encoder's pooling needs, if any."""
     lengths: Tensor
-    """int64[N] on the CPU."""
+    """int64[N], on the states' device."""
     pooled: Tensor | None = None
     """bool[T]: the tokens that a mean is over; None: all."""
 
@@ -55,7 +54,8 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
     device_type = states.last.device.type
     with torch.autocast(device_type, enabled=False):
         if pooling == "cls":
-            (starts,) = send([lengths.cumsum(0) - lengths], states.last.device)
+            # an empty sequence at the end of a row has no first token; nobody reads its vector
+            starts = (lengths.cumsum(0) - lengths).clamp(max=len(states.last) - 1)
             return at_least_float32(states.last.index_select(0, starts))
         means = _mean(states.last, states)
         if SECOND_STATE[check_pooling(pooling)] is None:
@@ -74,11 +74,10 @@ def _mean(values: Tensor, states: PackedStates) -> Tensor:
 
 
 def segment_mean(values: Tensor, lengths: Tensor) -> Tensor:
-    """Mean of each segment: values [T, H] on any device, positive lengths int64[N] on the CPU -> [N, H]."""
-    (on_device,) = send([lengths], values.device)
+    """Mean of each segment: values [T, H], lengths int64[N] on their device -> [N, H], NaN without rows."""
     if values.device.type == "cpu":
-        rows = torch.repeat_interleave(on_device, output_size=len(values))
+        rows = torch.repeat_interleave(lengths, output_size=len(values))
         sums = values.new_zeros(len(lengths), values.shape[1]).index_add(0, rows, values)
-        return sums / on_device[:, None].to(values.dtype)
+        return sums / lengths[:, None].to(values.dtype)
     # index_add on CUDA adds with atomics, in an order that changes from run to run.
-    return torch.segment_reduce(values, "mean", lengths=on_device, axis=0, unsafe=True)
+    return torch.segment_reduce(values, "mean", lengths=lengths, axis=0, unsafe=True)

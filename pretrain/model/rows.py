@@ -1,7 +1,7 @@
 """A packed batch as the encoder runs it: one row of sequences in an order, with positions and filler."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,8 +25,10 @@ class PackedRow:
     ids, positions, token_types: int64[T + filler], on the device; positions count from the model's first,
         token_types is None where none were given.
     keys: int64[T + filler], a dropout key for every token, or None.
+    lengths: int64[N], on the device, in the order of the input.
     order, restore: int64[T], on the device: the tokens' places in the input, and the inverse; None where the
         row is in the input's order.
+    pooled: bool[T], in the order of the input: the tokens that a mean is over; None: all.
 
     >>> ids, lengths = torch.tensor([1, 9, 2, 1, 7, 8, 2, 1, 6, 2]), torch.tensor([3, 4, 3])
     >>> row = PackedRow.build(ids, lengths, torch.device("cpu"), pad_id=0, first_position=0)
@@ -41,8 +43,10 @@ class PackedRow:
     token_types: Tensor | None
     keys: Tensor | None
     layout: PackedLayout
+    lengths: Tensor
     order: Tensor | None
     restore: Tensor | None
+    pooled: Tensor | None = None
 
     @classmethod
     def build(
@@ -65,7 +69,7 @@ class PackedRow:
         if keys is not None:
             # whatever else the caller draws by these keys, dropout is independent of it
             sequence_keys = torch.from_numpy(derive(keys, "dropout").view(np.int64))
-        order = sort_order(lengths)
+        order, of_input = sort_order(lengths), lengths
         if order is not None:
             token_order = _token_order(lengths, order)
             restore = torch.empty_like(token_order)
@@ -84,17 +88,43 @@ class PackedRow:
             return padded(values, value)
 
         # What is known of every token is made on the device, from numbers of the sequences.
-        of_sequences = [lengths] if sequence_keys is None else [lengths, sequence_keys]
-        on_device, *moved_keys = send(of_sequences, device)
+        of_sequences = [lengths, *([] if order is None else [of_input])]
+        of_sequences += [] if sequence_keys is None else [sequence_keys]
+        on_device, *others = send(of_sequences, device)
+        of_input = on_device if order is None else others.pop(0)
         return cls(
             in_row(ids, pad_id),
             padded(_positions(on_device, tokens) + first_position, first_position),
             None if token_types is None else in_row(token_types),
-            padded(token_keys(moved_keys[0], on_device, tokens)) if moved_keys else None,
+            padded(token_keys(others[0], on_device, tokens)) if others else None,
             PackedLayout.build(lengths, device, filler),
+            of_input,
             token_order,
             restore,
         )
+
+    @property
+    def contents(self) -> list[Tensor]:
+        """Return all that a pass reads of a row that is in the input's order, but for its `shape`."""
+        assert self.order is None and self.token_types is None and self.pooled is None
+        keys = [] if self.keys is None else [self.keys]
+        return [self.ids, self.positions, self.layout.boundaries, *keys]
+
+    @property
+    def shape(self) -> Hashable:
+        """Return what is the same of rows whose `contents` may lie in the same memory."""
+        return len(self.ids), len(self.layout.boundaries), self.layout.longest, self.keys is None
+
+    def of_slots(self, contents: Sequence[Tensor]) -> "PackedRow":
+        """Return a row of the same shape and other `contents`, whose sequences are all S of its boundaries.
+
+        Behind the N of its own are filler, and empty ones. No number of it depends on what the contents are.
+        """
+        ids, positions, boundaries, *keys = contents
+        whole = {"groups": (), "num_tokens": len(ids), "filler": 0}
+        layout = replace(self.layout, **whole, cumulative=boundaries, boundaries=boundaries, window_masks={})
+        lengths = boundaries.diff().long()
+        return PackedRow(ids, positions, None, keys[0] if keys else None, layout, lengths, None, None)
 
     def in_input_order(self, state: Tensor) -> Tensor:
         """Return the row's states [T + filler, H] as [T, H], in the order of the input."""

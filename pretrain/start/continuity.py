@@ -31,6 +31,7 @@ FREE = {
     "train.micro_batch_tokens": "changes no gradient",
     "train.balance": "changes no gradient",
     "train.activation_checkpointing": "changes no gradient",
+    "train.graphs": "changes no gradient",
     "train.deterministic": "decides the order of sums, on a GPU",
     "train.optimizer_code": "changes no gradient; its updates differ by rounding",
     "train.zero": "changes no gradient",

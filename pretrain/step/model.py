@@ -17,6 +17,7 @@ from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.precision import DTYPES
+from pretrain.model.rows import PackedRow
 from pretrain.objectives import BatchContext, Views, WholeObjective
 
 
@@ -44,12 +45,15 @@ class SentenceModel(nn.Module):
         return request.method(self, *request.arguments)
 
     @contextmanager
-    def weights_unchanged(self) -> Iterator[None]:
-        """Let all encoders make working copies of weights once inside; the weights must not change."""
+    def weights_unchanged(self, anew: bool = False) -> Iterator[None]:
+        """Let all encoders make working copies of weights once inside; the weights must not change.
+
+        anew: as for an encoder.
+        """
         with ExitStack() as encoders:
             for module in [*self.modules(), self.objective.guide]:
                 if isinstance(module, SentenceEncoder):
-                    encoders.enter_context(module.weights_unchanged())
+                    encoders.enter_context(module.weights_unchanged(anew))
             yield
 
     def autocast(self, row: MicroBatch) -> AbstractContextManager:
@@ -69,9 +73,16 @@ class SentenceModel(nn.Module):
 
     def embed(self, row: MicroBatch) -> Tensor:
         """Embed a packed row as a view: sentence vectors float32[n, d] (float64 from a float64 model)."""
-        dropout = self.objective.view_dropout
         with self.autocast(row):
-            vectors = self.encoder.embed(row.ids, row.lengths, keys=row.keys, dropout=dropout)
+            return self.embed_row(self.pack(row, self.objective.view_dropout))
+
+    def pack(self, row: MicroBatch, dropout: bool = True) -> PackedRow:
+        """Return what the encoder reads of a packed row; dropout: whether training mode has any."""
+        return self.encoder.pack(row.ids, row.lengths, keys=row.keys, dropout=dropout)
+
+    def embed_row(self, packed: PackedRow) -> Tensor:
+        """Embed what `pack` has made as `embed` does, in the precision of the caller."""
+        vectors = self.encoder.embed_row(packed)
         return vectors if vectors.dtype == torch.float64 else vectors.float()
 
     def embed_for_use(self, row: MicroBatch) -> Tensor:
@@ -94,8 +105,12 @@ class SentenceModel(nn.Module):
     def masked_loss(self, row: MicroBatch) -> Tensor:
         """Sum the cross-entropies over a row's masked positions: a scalar."""
         with self.autocast(row):
-            hidden = self.encoder.forward_packed(row.ids, row.lengths, row.keys)
-            return masked_lm_loss(self.encoder, hidden, row.positions, row.labels)
+            return self.masked_loss_of_row(self.pack(row), row.positions, row.labels)
+
+    def masked_loss_of_row(self, packed: PackedRow, positions: Tensor, labels: Tensor) -> Tensor:
+        """Sum the cross-entropies of what `pack` has made, as `masked_loss`, in the caller's precision."""
+        hidden = self.encoder.states_of_row(packed).last
+        return masked_lm_loss(self.encoder, hidden, positions, labels)
 
     def sequence_loss(self, name: str, role: str, row: MicroBatch, condition: Tensor | None) -> Tensor:
         """Sum a term's loss over the sequences of a row (`Objective.sequence_loss`): a scalar.

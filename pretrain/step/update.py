@@ -56,7 +56,7 @@ class Update:
         if not gradients:
             self.engine.zero_grad()
             return math.nan, ~self._true, ~self._true
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in gradients]))
+        norm = torch.nn.utils.get_total_norm(gradients)
         finite = norm.isfinite() & loss.isfinite()
         sound = finite & (norm <= limit)
         if not self.skips and not sound:

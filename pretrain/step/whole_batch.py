@@ -40,6 +40,7 @@ from pretrain.losses.exclusions import Meanings
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
+from pretrain.step.graphs import Graphs
 from pretrain.step.model import Request, SentenceModel
 from pretrain.step.placement import Placement, initial_owners, place
 from pretrain.step.plan import GUIDE, MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
@@ -93,6 +94,7 @@ class WholeBatch:
         mask_duplicates: bool = True,
         balance: Balance = "off",
         lanes: int | None = None,
+        graphs: Graphs | None = None,
     ):
         """
         Args:
@@ -104,6 +106,7 @@ class WholeBatch:
             mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
             balance: when sequences change ranks before a pass (`pretrain.step.placement`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
+            graphs: of the encoder's passes; None: every pass is launched operator by operator.
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
@@ -113,6 +116,7 @@ class WholeBatch:
         self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.lanes = lanes or self.world
+        self.graphs = graphs or Graphs(engine, "off")
         self.device = engine.device
         self.reduction = reduction_of(engine)
         # What the ranks agree on before a step is about numbers of the host. Over NCCL it would wait for all
@@ -201,7 +205,7 @@ class WholeBatch:
         views, placed, objective = rows[VIEWS], placements[VIEWS], self.objective
         single = len(views) == 1
         with self.clock("encode"), nullcontext() if single else torch.no_grad():
-            parts = [self._run(SentenceModel.embed, row) for row in views]
+            parts = [self._run(self.graphs.embed, row) for row in views]
         with self.clock("loss"):
             whole = self._in_order(views, parts, placed)
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
@@ -233,7 +237,7 @@ class WholeBatch:
 
         for index, row in enumerate(views):
             with self.clock("encode"):
-                part = parts[index] if single else self._run(SentenceModel.embed, row)
+                part = parts[index] if single else self._run(self.graphs.embed, row)
             with self.clock("backward"):
                 self._backward_scaled((part * own_gradient[row.rows]).sum(), last and index == len(views) - 1)
             parts[index] = part = None  # one graph alive at a time
@@ -367,7 +371,7 @@ class WholeBatch:
             rest = math.frexp(scale)[0] if self.half else 1.0
             for index, row in enumerate(rows):
                 with self.clock("encode"):
-                    total = self._run(SentenceModel.masked_loss, row)
+                    total = self._run(self.graphs.masked_loss, row)
                 sums[copy] += total.detach()
                 with self.clock("backward"):
                     last = index == len(rows) - 1 and copy == len(counts) - 1

@@ -58,7 +58,7 @@ def _forward(
     assert query.shape == key.shape == value.shape and query.shape[-1] % 8 == 0
     assert cum_seq_q.dtype == torch.int32 and torch.equal(cum_seq_q, cum_seq_k)
     assert int(cum_seq_q[0]) == 0 and int(cum_seq_q[-1]) == len(query)
-    assert int(cum_seq_q.diff().min()) > 0 and int(cum_seq_q.diff().max()) <= max_q == max_k
+    assert int(cum_seq_q.diff().min()) >= 0 and int(cum_seq_q.diff().max()) <= max_q == max_k
     window = (window_size_left, window_size_right)
     calls.append(
         {

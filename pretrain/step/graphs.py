@@ -1,0 +1,229 @@
+"""A step's passes over packed rows as CUDA graphs: recorded once, then launched as one.
+
+With short sentences a GPU waits for the host, which launches a thousand operators a row one by one. A graph
+of them is one launch. It repeats what was recorded at the same addresses, so a row is first copied to where
+the graph reads, and its shape must be that of the recorded row: rows have few (`PackedRow.shape`).
+
+A shape is recorded when it comes a second time with a backward pass behind it. From then on its forward is
+one graph and its backward another, and the two are a function to autograd, which adds their gradients to the
+parameters' own as it adds any: hooks, order and bits are those of a pass without graphs, at ZeRO 0 to 2.
+
+All graphs share one pool of memory. What a forward keeps for its backward is there until another graph runs.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call
+from torch.nn import Parameter
+
+from pretrain.data.microbatches import MicroBatch
+from pretrain.losses.mlm import round_up
+from pretrain.model.attention import takes_whole_rows
+from pretrain.model.layer import layers_of
+from pretrain.model.precision import DTYPES
+from pretrain.model.rows import PackedRow
+from pretrain.step.model import Request, SentenceModel
+
+MOST_GRAPHS = 64
+"""Shapes that are recorded; each holds a few MB of the device."""
+LARGEST_ROW = 1 << 15
+"""Tokens of the longest row that is recorded: with more, launches no longer limit the device, and a second
+pool of activations would have to fit into its memory."""
+
+Method = Callable[..., Tensor]
+"""Of a `SentenceModel`: (model, packed row, more tensors) -> sentence vectors [N, H], or a scalar."""
+Record = Callable[[Callable[[], None]], Callable[[], None]]
+"""Takes a function without arguments or result, and returns one that repeats it on the device."""
+
+
+class Graphs:
+    """The graphs of a model's passes. Whatever cannot be recorded runs operator by operator, as before."""
+
+    def __init__(
+        self, engine, setting: str, say: Callable[[str], None] = print, record: Record | None = None
+    ):
+        """
+        Args:
+            engine: DeepSpeed engine around a `SentenceModel`.
+            setting: `train.graphs`.
+            say: told once why a GPU goes without graphs.
+            record: how functions are recorded; None: as CUDA graphs.
+        """
+        self.model: SentenceModel = engine.module
+        self.say = say
+        self.refusal = "train.graphs is off" if setting == "off" else ""
+        if not self.refusal and record is None and engine.device.type != "cuda":
+            self.refusal = "there is no GPU"
+        elif not self.refusal and (refusal := _refusal(engine)):
+            self._refuse(refusal)
+        if not self.refusal:
+            self.record = record or cuda_recorder()
+        self.live: RowGraph | None = None  # whose activations are in the pool
+        self._graphs: dict[Hashable, RowGraph] = {}
+        self._met: set[Hashable] = set()
+        self._gradients: dict[int, Tensor] = {}
+
+    def embed(self, model: SentenceModel, row: MicroBatch) -> Tensor:
+        """Return `SentenceModel.embed(row)`."""
+        with model.autocast(row):
+            packed = model.pack(row, model.objective.view_dropout)
+            return self._run(SentenceModel.embed_row, row, packed)
+
+    def masked_loss(self, model: SentenceModel, row: MicroBatch) -> Tensor:
+        """Return `SentenceModel.masked_loss(row)`."""
+        with model.autocast(row):
+            more = round_up(row.positions, row.labels)
+            return self._run(SentenceModel.masked_loss_of_row, row, model.pack(row), *more)
+
+    def gradient_of(self, parameter: Parameter) -> Tensor:
+        """Return where every graph writes its gradient of a parameter."""
+        if id(parameter) not in self._gradients:
+            self._gradients[id(parameter)] = torch.empty_like(parameter)
+        return self._gradients[id(parameter)]
+
+    def _run(self, method: Method, row: MicroBatch, packed: PackedRow, *more: Tensor) -> Tensor:
+        graph = self._graph(method, row, packed, more)
+        if graph is None:
+            return method(self.model, packed, *more)
+        self.live = graph
+        torch._foreach_copy_(graph.contents, [*packed.contents, *more])
+        return _Replay.apply(self, graph, len(row.lengths), *graph.parameters)
+
+    def _graph(
+        self, method: Method, row: MicroBatch, packed: PackedRow, more: tuple[Tensor, ...]
+    ) -> "RowGraph | None":
+        large = len(packed.ids) > LARGEST_ROW
+        if self.refusal or large or packed.order is not None or not self.model.training:
+            return None
+        key = method, packed.shape, *map(len, more)
+        if key in self._graphs:
+            return self._graphs[key]
+        if key not in self._met or len(self._graphs) == MOST_GRAPHS:
+            if torch.is_grad_enabled():
+                self._met.add(key)
+            return None
+        try:
+            self._graphs[key] = RowGraph(self, method, packed, more)
+        except RuntimeError as error:  # CUDA's, and out of memory, too
+            self._refuse(f"recording failed: {str(error).strip().splitlines()[0]}")
+            return None
+        finally:
+            if row.seed is not None:  # recording has run the row once
+                torch.manual_seed(row.seed)
+        return self._graphs[key]
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = why
+        self.say(f"graphs     none: {why}")
+
+
+class RowGraph:
+    """Forward and backward of rows of one shape.
+
+    contents: what the forward reads. output: where it leaves its result. gradient: that of the result, which
+    the backward reads. parameters: those that have a gradient. gradients: where the backward leaves theirs.
+    """
+
+    def __init__(self, graphs: Graphs, method: Method, packed: PackedRow, more: tuple[Tensor, ...]):
+        self._model, self._method, self._packed = graphs.model, method, packed
+        self.contents = [part.clone() for part in (*packed.contents, *more)]
+        named = dict(self._model.named_parameters())
+        trained = {n: p for n, p in named.items() if p.requires_grad and n.startswith("encoder.")}
+        # stand for the parameters, whose hooks and accumulated gradients must not get into the graphs
+        self._aliases = {name: parameter.detach().requires_grad_() for name, parameter in trained.items()}
+        # Run it once as it is: what is loaded or compiled at its first use must not be while it is recorded.
+        self._result = self._within(self._compute)
+        self.output, self.gradient = torch.zeros_like(self._result), torch.zeros_like(self._result)
+        found = [gradient is not None for gradient in self._within(self._differentiate)]
+        self.parameters = [parameter for parameter, has_one in zip(trained.values(), found) if has_one]
+        self.gradients = [graphs.gradient_of(parameter) for parameter in self.parameters]
+        self.forward = graphs.record(self._forward)
+        self.backward = graphs.record(self._backward)
+
+    def _forward(self) -> None:
+        self._result = self._within(self._compute)
+        self.output.copy_(self._result.detach())
+
+    def _backward(self) -> None:
+        found = [gradient for gradient in self._within(self._differentiate) if gradient is not None]
+        torch._foreach_copy_(self.gradients, found)
+
+    def _compute(self) -> Tensor:
+        inputs = len(self._packed.contents)
+        row, more = self._packed.of_slots(self.contents[:inputs]), self.contents[inputs:]
+        return self._method(self._model, row, *more)
+
+    def _differentiate(self) -> tuple[Tensor | None, ...]:
+        result, self._result = self._result, None  # with it goes what the pool holds of the row
+        aliases = list(self._aliases.values())
+        with torch.autocast(result.device.type, enabled=False):
+            return torch.autograd.grad(result, aliases, self.gradient, allow_unused=True)
+
+    def _within(self, body: Callable[[], Any]) -> Any:
+        """Call `body` where the aliases are the model's parameters, and no copy of a weight outlives it."""
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            with torch.enable_grad(), self._model.weights_unchanged(anew=True):
+                return functional_call(self._model, self._aliases, (Request(lambda _: body()),))
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+
+
+class _Replay(torch.autograd.Function):
+    """What a graph makes of the row in its `contents`; differentiable by the graph's parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, graphs: Graphs, graph: RowGraph, count: int, *parameters: Tensor) -> Tensor:
+        """count: how many sequences the row has."""
+        ctx.graphs, ctx.graph, ctx.count = graphs, graph, count
+        graph.forward()
+        return (graph.output[:count] if graph.output.ndim else graph.output).clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        graphs, graph = ctx.graphs, ctx.graph
+        if graphs.live is not graph:
+            raise RuntimeError("another graph ran between a row's forward and its backward")
+        graphs.live = None
+        if graph.gradient.ndim:
+            graph.gradient[: ctx.count].copy_(gradient)
+            graph.gradient[ctx.count :].zero_()
+        else:
+            graph.gradient.copy_(gradient)
+        graph.backward()
+        return None, None, None, *graph.gradients
+
+
+def cuda_recorder() -> Record:
+    """Return what records functions as CUDA graphs, all in one pool of memory."""
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(body: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        # other threads (a checkpoint being saved, NCCL's watchdog) may go on with what they do
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            body()
+        return graph.replay
+
+    return record
+
+
+def _refusal(engine) -> str:
+    """Return why a model's passes cannot be recorded; "" where they can."""
+    encoder, precision = engine.module.encoder, engine.module.precision
+    if int(engine.zero_optimization_stage()) == 3:
+        return "ZeRO 3 gathers weights in every pass"
+    if encoder.lm.is_gradient_checkpointing:
+        return "train.activation_checkpointing is on"
+    if encoder.leaves_out:
+        return "prompts are left out of means"
+    head_size = encoder.hidden_size // layers_of(encoder.lm)[0].heads
+    if not takes_whole_rows(DTYPES[precision], head_size, engine.device):
+        return f"attention in {precision} on this device runs length by length"
+    return ""
