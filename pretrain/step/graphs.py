@@ -133,14 +133,14 @@ class RowGraph:
         self.contents = [part.clone() for part in (*packed.contents, *more)]
         named = dict(self._model.named_parameters())
         trained = {n: p for n, p in named.items() if p.requires_grad and n.startswith("encoder.")}
-        # stand for the parameters, whose hooks and accumulated gradients must not get into the graphs
-        self._aliases = {name: parameter.detach().requires_grad_() for name, parameter in trained.items()}
+        self._aliases = _aliases(trained)
         # Run it once as it is: what is loaded or compiled at its first use must not be while it is recorded.
         self._result = self._within(self._compute)
         self.output, self.gradient = torch.zeros_like(self._result), torch.zeros_like(self._result)
         found = [gradient is not None for gradient in self._within(self._differentiate)]
         self.parameters = [parameter for parameter, has_one in zip(trained.values(), found) if has_one]
         self.gradients = [graphs.gradient_of(parameter) for parameter in self.parameters]
+        self._aliases = _aliases(trained)  # autograd remembers on which stream it met the others
         self.forward = graphs.record(self._forward)
         self.backward = graphs.record(self._backward)
 
@@ -172,6 +172,11 @@ class RowGraph:
                 return functional_call(self._model, self._aliases, (Request(lambda _: body()),))
         finally:
             torch.set_autocast_cache_enabled(cached)
+
+
+def _aliases(parameters: dict[str, Parameter]) -> dict[str, Tensor]:
+    """Return what stands for parameters whose hooks and accumulated gradients must not get into a graph."""
+    return {name: parameter.detach().requires_grad_() for name, parameter in parameters.items()}
 
 
 class _Replay(torch.autograd.Function):
@@ -217,13 +222,14 @@ def cuda_recorder() -> Record:
 def _refusal(engine) -> str:
     """Return why a model's passes cannot be recorded; "" where they can."""
     encoder, precision = engine.module.encoder, engine.module.precision
+    layer = layers_of(encoder.lm)[0]
     if int(engine.zero_optimization_stage()) == 3:
         return "ZeRO 3 gathers weights in every pass"
-    if encoder.lm.is_gradient_checkpointing:
+    if layer.gradient_checkpointing:
         return "train.activation_checkpointing is on"
     if encoder.leaves_out:
         return "prompts are left out of means"
-    head_size = encoder.hidden_size // layers_of(encoder.lm)[0].heads
+    head_size = encoder.hidden_size // layer.heads
     if not takes_whole_rows(DTYPES[precision], head_size, engine.device):
         return f"attention in {precision} on this device runs length by length"
     return ""
