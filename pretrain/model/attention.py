@@ -4,11 +4,13 @@ Padding would multiply the work of every linear layer by (longest / mean length)
 the row would make attention quadratic in T. Here the linear layers see a row without padding, and attention
 runs
 
-- on CUDA in half precision as one flash kernel for all lengths, dropout included. torch has the kernel (Dao
-  2023, "FlashAttention-2") with a backward, windows, and dropout on the probabilities, as
-  `aten::_flash_attention_forward` (what it makes public, `torch.nn.attention.varlen`, has no dropout). It
-  draws its dropout from torch's generator on the device, so a second pass drops the same where the generator
-  was seeded the same (`SentenceModel.autocast`);
+- on CUDA, in a row of sequences of at most 128 tokens, as one program for each sequence and head
+  (`pretrain.model.kernels.fused`), with dropout by hash;
+- on CUDA in half precision, in rows with longer sequences, as one flash kernel for all lengths, dropout
+  included. torch has the kernel (Dao 2023, "FlashAttention-2") with a backward, windows, and dropout on the
+  probabilities, as `aten::_flash_attention_forward` (what it makes public, `torch.nn.attention.varlen`, has
+  no dropout). It draws its dropout from torch's generator on the device, so a second pass drops the same
+  where the generator was seeded the same (`SentenceModel.autocast`);
 - anywhere else by `pretrain.model.kernels`, as one dense product for each distinct length or in C++.
 
 What depends on the batch only (groups, cumulative lengths, masks) is computed once per forward.
@@ -24,6 +26,8 @@ from torch.nn.functional import pad
 from pretrain.common.transfer import send
 
 HALF = (torch.float16, torch.bfloat16)
+BUCKETS = (16, 32, 64, 128)
+"""Most tokens of the sequences that one launch for short sequences takes."""
 _LARGEST_HEAD = 256
 _HEAD_MULTIPLE = 8
 
@@ -49,6 +53,12 @@ class PackedLayout:
     tokens. A kernel for a whole row then needs no cut of what goes in and comes out."""
     longest: int
     """Tokens of the longest sequence of `boundaries`."""
+    slots: Tensor
+    """int32[N+F, 2] on the device: first token and tokens of each sequence of `boundaries`, by bucket; a slot
+    without tokens would be no sequence."""
+    buckets: tuple[tuple[int, int], ...]
+    """(most tokens, slots) of each bucket that has any, in the order of `slots`; empty where a sequence is
+    longer than all of `BUCKETS`."""
     window_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     """(length, half window) -> bool[length, length], filled on first use, shared by the forward's layers."""
 
@@ -62,7 +72,8 @@ class PackedLayout:
         boundaries = torch.zeros(len(lengths) + 1 + len(ends), dtype=torch.int32)
         boundaries[1 : len(lengths) + 1] = lengths.cumsum(0)
         boundaries[len(lengths) + 1 :] = torch.tensor(ends)
-        (boundaries,) = send([boundaries], device)
+        slots, buckets = _slots(boundaries)
+        boundaries, slots = send([boundaries, slots], device)
         return cls(
             groups=tuple(zip(counts.tolist(), values.tolist(), strict=True)),
             num_tokens=num_tokens,
@@ -71,6 +82,8 @@ class PackedLayout:
             cumulative=boundaries[: len(lengths) + 1],
             boundaries=boundaries,
             longest=longest,
+            slots=slots,
+            buckets=buckets,
         )
 
     def window_mask(self, length: int, half_window: int, device: torch.device) -> Tensor | None:
@@ -82,6 +95,15 @@ class PackedLayout:
             position = torch.arange(length, device=device)
             self.window_masks[key] = (position[:, None] - position[None, :]).abs() <= half_window
         return self.window_masks[key]
+
+
+def _slots(boundaries: Tensor) -> tuple[Tensor, tuple[tuple[int, int], ...]]:
+    """Return `PackedLayout.slots` and `PackedLayout.buckets` of its `boundaries`, on the CPU."""
+    lengths = boundaries.diff()
+    bucket = torch.bucketize(lengths, torch.tensor(BUCKETS))
+    slots = torch.stack([boundaries[:-1], lengths], 1)[bucket.argsort(stable=True)]
+    *counts, longer = torch.bincount(bucket, minlength=len(BUCKETS) + 1).tolist()
+    return slots, () if longer else tuple((most, n) for most, n in zip(BUCKETS, counts, strict=True) if n)
 
 
 def sort_order(lengths: Tensor) -> Tensor | None:

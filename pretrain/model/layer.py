@@ -26,6 +26,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pretrain.model.attention import PackedLayout, attend, takes_flash
+from pretrain.model.kernels import fused
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
 from pretrain.model.kernels.plain import Norm
 
@@ -59,7 +60,8 @@ class ForwardState:
 
     def attend(self, qkv: Tensor, half_window: int | None, dropout: Dropout | None) -> Tensor:
         """Attend within each sequence: qkv [T, 3, heads, D] -> [T, heads * D]."""
-        if takes_flash(qkv):
+        short = self.kernels is fused and fused.takes_attention(qkv, self.layout)
+        if takes_flash(qkv) and not short:
             rate = 0.0 if dropout is None else dropout.rate
             return attend(qkv, self.layout, rate, half_window).flatten(1)
         scale = qkv.shape[-1] ** -0.5
