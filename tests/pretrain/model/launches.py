@@ -1,8 +1,10 @@
 """Count what a micro-batch launches on a GPU, and the bytes it moves, on a machine without one.
 
 Tensors of the device "meta" have shapes and no data. On them the encoder takes the branches that CUDA takes:
-fused kernels, attention of short sequences or flash attention, a vocabulary that is filled up. Whatever reads
-a value on the host raises an error. Counted are operators that compute (no views, no allocations). A tensor counts once for an operator, however often that reads it.
+fused kernels, flash attention for long sequences, a vocabulary that is filled up. Whatever reads a value on
+the host raises an error. Counted are operators that compute (no views, no allocations); flash attention's
+backward is one, and three kernels on a GPU. A tensor counts once for an operator, however often that reads
+it.
 `python tests/pretrain/model/launches.py` prints the operators of each family.
 """
 
