@@ -4,11 +4,13 @@ Padding would multiply the work of every linear layer by (longest / mean length)
 the row would make attention quadratic in T. Here the linear layers see a row without padding, and attention
 runs
 
-- on CUDA in half precision as one flash kernel for all lengths, dropout included. torch has the kernel (Dao
-  2023, "FlashAttention-2") with a backward, windows, and dropout on the probabilities, as
-  `aten::_flash_attention_forward` (what it makes public, `torch.nn.attention.varlen`, has no dropout). It
-  draws its dropout from torch's generator on the device, so a second pass drops the same where the generator
-  was seeded the same (`SentenceModel.autocast`);
+- on CUDA, in a row of sequences of at most 128 tokens, as one program for each sequence and head
+  (`pretrain.model.kernels.fused`), with dropout by hash;
+- on CUDA in half precision, in rows with longer sequences, as one flash kernel for all lengths, dropout
+  included. torch has the kernel (Dao 2023, "FlashAttention-2") with a backward, windows, and dropout on the
+  probabilities, as `aten::_flash_attention_forward` (what it makes public, `torch.nn.attention.varlen`, has
+  no dropout). It draws its dropout from torch's generator on the device, so a second pass drops the same
+  where the generator was seeded the same (`SentenceModel.autocast`);
 - anywhere else by `pretrain.model.kernels`, as one dense product for each distinct length or in C++.
 
 What depends on the batch only (groups, cumulative lengths, masks) is computed once per forward.
@@ -21,14 +23,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pretrain.common.memory import rounded_rows, row_multiple
+from pretrain.common.memory import row_multiple
 from pretrain.common.transfer import send
 
 HALF = (torch.float16, torch.bfloat16)
+BUCKETS = (16, 32, 64, 128)
+"""Most tokens of the sequences that one launch for short sequences takes."""
 _LARGEST_HEAD = 256
 _HEAD_MULTIPLE = 8
-_SLOT_MULTIPLE = 8
-_TILE = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +50,17 @@ class PackedLayout:
     cumulative: Tensor
     """int32[N+1] on the device: where each sequence begins, and the last one ends."""
     boundaries: Tensor
-    """int32[S+1]: `cumulative`, and behind it the same of the filler, as sequences of at most `longest`
-    tokens, and of empty ones. A kernel for a whole row then needs no cut of what goes in and comes out, and S
-    takes few values, as the number of tokens does: rows of one shape can be one CUDA graph."""
+    """int32[S+1] on the device: `cumulative`, and behind it the same of the filler, as sequences of at most
+    `longest` tokens, and of empty ones. A kernel for a whole row then needs no cut of what goes in and comes
+    out, and S takes few values, as the number of tokens does: rows of one shape can be one CUDA graph."""
     longest: int
-    """No sequence of `boundaries` has more tokens: a power of 2 from 16 to 128, or a multiple of 128."""
+    """No sequence of `boundaries` has more tokens: one of `BUCKETS`, or a multiple of the last."""
+    slots: Tensor
+    """int32[., 2] on the device: first token and tokens of each sequence of `boundaries`, by bucket, each
+    filled up to one of few numbers by slots without tokens."""
+    buckets: tuple[tuple[int, int], ...]
+    """(most tokens, slots) of each bucket that has any, in the order of `slots`; empty where a sequence is
+    longer than all of `BUCKETS`."""
     window_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     """(length, half window) -> bool[length, length], filled on first use, shared by the forward's layers."""
 
@@ -61,25 +69,27 @@ class PackedLayout:
         """`lengths` int64[N] on the CPU (no device synchronisation is needed then), equal ones adjacent."""
         values, counts = torch.unique_consecutive(lengths, return_counts=True)
         num_tokens, max_length = int(lengths.sum()), int(values.max()) if len(values) else 0
-        most = max_length or filler
-        longest = -(-most // _TILE) * _TILE if most > _TILE else max(16, 1 << (most - 1).bit_length())
+        longest = _longest(max_length or filler)
         ends = range(num_tokens, num_tokens + filler, longest)
-        # as many pieces as the filler of a row of so many tokens may have
+        # as many pieces as the filler of any row of this size may have
         pieces = max(len(ends), -(-row_multiple(num_tokens + filler) // longest))
-        slots = rounded_rows(len(lengths), _SLOT_MULTIPLE) + pieces
-        boundaries = torch.full((slots + 1,), num_tokens + filler, dtype=torch.int32)
+        count = len(lengths)
+        boundaries = torch.full((_slots(count) + pieces + 1,), num_tokens + filler, dtype=torch.int32)
         boundaries[0] = 0
-        boundaries[1 : len(lengths) + 1] = lengths.cumsum(0)
-        boundaries[len(lengths) : len(lengths) + len(ends)] = torch.tensor(ends)
-        (boundaries,) = send([boundaries], device)
+        boundaries[1 : count + 1] = lengths.cumsum(0)
+        boundaries[count : count + len(ends)] = torch.tensor(ends)
+        slots, buckets = _by_bucket(boundaries, count, pieces, longest)
+        boundaries, slots = send([boundaries, slots], device)
         return cls(
             groups=tuple(zip(counts.tolist(), values.tolist(), strict=True)),
             num_tokens=num_tokens,
             filler=filler,
             max_length=max_length,
-            cumulative=boundaries[: len(lengths) + 1],
+            cumulative=boundaries[: count + 1],
             boundaries=boundaries,
             longest=longest,
+            slots=slots,
+            buckets=buckets,
         )
 
     def window_mask(self, length: int, half_window: int, device: torch.device) -> Tensor | None:
@@ -93,17 +103,43 @@ class PackedLayout:
         return self.window_masks[key]
 
 
+def _longest(most: int) -> int:
+    """Return the smallest `PackedLayout.longest` that is at least `most`."""
+    bucket = next((bucket for bucket in BUCKETS if most <= bucket), None)
+    return -(-most // BUCKETS[-1]) * BUCKETS[-1] if bucket is None else bucket
+
+
+def _slots(count: int) -> int:
+    """Round a number of sequences up to one of 4 an octave, a multiple of 8."""
+    multiple = max(8, 1 << max(count.bit_length() - 3, 0))
+    return -(-count // multiple) * multiple
+
+
+def _by_bucket(
+    boundaries: Tensor, count: int, pieces: int, longest: int
+) -> tuple[Tensor, tuple[tuple[int, int], ...]]:
+    """Return a layout's `slots` and `buckets`: of `count` sequences, and `pieces` of filler behind them."""
+    lengths = boundaries.diff()
+    slots = torch.stack([boundaries[:-1], lengths], 1)
+    if longest not in BUCKETS:
+        return slots[:0], ()
+    sequences, filler = slots[:count], slots[count : count + pieces]
+    bucket = torch.bucketize(lengths[:count], torch.tensor(BUCKETS))
+    parts, buckets = [], []
+    for number, most in enumerate(BUCKETS):
+        own, behind = sequences[bucket == number], filler[: pieces if most == longest else 0]
+        if size := _slots(len(own)) + len(behind):
+            parts += [own, behind, own.new_zeros((size - len(own) - len(behind), 2))]
+            buckets.append((most, size))
+    return torch.cat(parts), tuple(buckets)
+
+
 def sort_order(lengths: Tensor) -> Tensor | None:
     """int64[N]: the stable order by length, or None when equal lengths are neighbours already."""
     runs = torch.unique_consecutive(lengths).numel()
     if runs == torch.unique(lengths).numel():
         return None
     return torch.argsort(lengths, stable=True)
-
-
-def takes_whole_rows(dtype: torch.dtype, head_size: int, device: torch.device) -> bool:
-    """Return whether one kernel attends in rows of any lengths, by `PackedLayout.boundaries`."""
-    return takes_flash(torch.empty((0, head_size), dtype=dtype, device=device))
 
 
 def takes_flash(qkv: Tensor) -> bool:

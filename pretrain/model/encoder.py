@@ -21,7 +21,7 @@ from pretrain.common.memory import limit_kernel_cache
 from pretrain.common.transfer import send
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
 from pretrain.model.kernels import kernels_for
-from pretrain.model.layer import Copies, ForwardState, install, rotations, run_layers, working_copy
+from pretrain.model.layer import Copies, ForwardState, install, layers_of, rotations, run_layers, working_copy
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 
@@ -183,11 +183,6 @@ class SentenceEncoder(nn.Module):
         return torch.nn.functional.linear(states, weight, bias)
 
     @property
-    def leaves_out(self) -> bool:
-        """Whether `leave_out` names any prompt."""
-        return bool(self._left_out)
-
-    @property
     def has_token_types(self) -> bool:
         """Whether the model marks a pair's second text by token types (BERT, ELECTRA; RoBERTa does not)."""
         return self.lm.config.model_type in ("bert", "electra") and self.lm.config.type_vocab_size > 1
@@ -264,20 +259,35 @@ class SentenceEncoder(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """[T + filler, H], twice: the last states, and those of another layer."""
         device, base = row.ids.device, self.lm.base_model
-        dtype = self.lm.dtype
-        if torch.is_autocast_enabled(device.type):
-            dtype = torch.get_autocast_dtype(device.type)
-        # the residual stream: float16 would overflow where it has grown, bfloat16 round every sum
-        residual = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-        run = ForwardState(row.layout, kernels_for(device, dtype), row.keys, dtype, residual, self._copies)
+        run = self._state(row)
         with torch.autocast(device.type, enabled=False):
             hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
             hidden = row.edited(hidden, edit)
             if hasattr(base, "embeddings_project"):  # ELECTRA's, where embeddings are narrower
-                hidden = base.embeddings_project(hidden.to(self.lm.dtype)).to(residual)
+                hidden = base.embeddings_project(hidden.to(self.lm.dtype)).to(run.residual)
             if hasattr(base, "rotary_emb"):
                 run.rotary.update(rotations(base.rotary_emb, hidden, row.positions))
             return run_layers(self.lm, hidden, run, second)
+
+    def _state(self, row: PackedRow) -> ForwardState:
+        device, dtype = row.ids.device, self.lm.dtype
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        # the residual stream: float16 would overflow where it has grown, bfloat16 round every sum
+        residual = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+        return ForwardState(row.layout, kernels_for(device, dtype), row.keys, dtype, residual, self._copies)
+
+    def why_not_repeatable(self, row: PackedRow) -> str:
+        """Return why a pass over a row launches other things than over others of its `shape`; "" else."""
+        if row.pooled is not None:
+            return "prompts are left out of means"
+        if row.order is not None:
+            return "its sequences are not in order of length"
+        heads = layers_of(self.lm)[0].heads
+        run, size = self._state(row), (0, 3, heads, self.hidden_size // heads)
+        if not run.attends_by_slots(torch.empty(size, dtype=run.dtype, device=row.ids.device)):
+            return f"{str(run.dtype)[6:]} attention runs length by length here"
+        return ""
 
     def _check(self, ids: Tensor, lengths: Tensor) -> None:
         # on the CPU: reading them from a device would stall it at every call

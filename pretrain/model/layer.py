@@ -26,6 +26,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pretrain.model.attention import PackedLayout, attend, takes_flash
+from pretrain.model.kernels import fused
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
 from pretrain.model.kernels.plain import Norm
 
@@ -59,11 +60,21 @@ class ForwardState:
 
     def attend(self, qkv: Tensor, half_window: int | None, dropout: Dropout | None) -> Tensor:
         """Attend within each sequence: qkv [T, 3, heads, D] -> [T, heads * D]."""
-        if takes_flash(qkv):
+        if takes_flash(qkv) and not self._is_short(qkv):
             rate = 0.0 if dropout is None else dropout.rate
             return attend(qkv, self.layout, rate, half_window).flatten(1)
         scale = qkv.shape[-1] ** -0.5
         return self.kernels.attention(qkv, self.layout, scale, half_window, dropout).flatten(1)
+
+    def attends_by_slots(self, qkv: Tensor) -> bool:
+        """Return whether `attend` takes tensors like `qkv` [T, 3, heads, D] without looking at lengths.
+
+        Of the layout it then needs `longest`, `buckets` and the tensors that lie on the device.
+        """
+        return takes_flash(qkv) or self._is_short(qkv)
+
+    def _is_short(self, qkv: Tensor) -> bool:
+        return self.kernels is fused and fused.takes_attention(qkv, self.layout)
 
     def product(self, x: Tensor, *maps: nn.Linear, bias: bool = True) -> Tensor:
         """Apply linear maps side by side, as one product in the working type: [T, in] -> [T, sum of outs]."""

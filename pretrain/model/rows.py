@@ -108,22 +108,23 @@ class PackedRow:
         """Return all that a pass reads of a row that is in the input's order, but for its `shape`."""
         assert self.order is None and self.token_types is None and self.pooled is None
         keys = [] if self.keys is None else [self.keys]
-        return [self.ids, self.positions, self.layout.boundaries, *keys]
+        return [self.ids, self.positions, self.layout.boundaries, self.layout.slots, *keys]
 
     @property
     def shape(self) -> Hashable:
         """Return what is the same of rows whose `contents` may lie in the same memory."""
-        return len(self.ids), len(self.layout.boundaries), self.layout.longest, self.keys is None
+        layout = self.layout
+        return len(self.ids), len(layout.boundaries), layout.longest, layout.buckets, self.keys is None
 
     def of_slots(self, contents: Sequence[Tensor]) -> "PackedRow":
         """Return a row of the same shape and other `contents`, whose sequences are all S of its boundaries.
 
         Behind the N of its own are filler, and empty ones. No number of it depends on what the contents are.
         """
-        ids, positions, boundaries, *keys = contents
-        whole = {"groups": (), "num_tokens": len(ids), "filler": 0}
-        layout = replace(self.layout, **whole, cumulative=boundaries, boundaries=boundaries, window_masks={})
-        lengths = boundaries.diff().long()
+        ids, positions, boundaries, slots, *keys = contents
+        whole = {"groups": (), "num_tokens": len(ids), "filler": 0, "window_masks": {}}
+        tensors = {"cumulative": boundaries, "boundaries": boundaries, "slots": slots}
+        layout, lengths = replace(self.layout, **whole, **tensors), boundaries.diff().long()
         return PackedRow(ids, positions, None, keys[0] if keys else None, layout, lengths, None, None)
 
     def in_input_order(self, state: Tensor) -> Tensor:

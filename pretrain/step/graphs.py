@@ -22,9 +22,7 @@ from torch.nn import Parameter
 
 from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.mlm import round_up
-from pretrain.model.attention import takes_whole_rows
 from pretrain.model.layer import layers_of
-from pretrain.model.precision import DTYPES
 from pretrain.model.rows import PackedRow
 from pretrain.step.model import Request, SentenceModel
 
@@ -50,20 +48,20 @@ class Graphs:
         Args:
             engine: DeepSpeed engine around a `SentenceModel`.
             setting: `train.graphs`.
-            say: told once why a GPU goes without graphs.
+            say: told, once each, why a GPU runs rows without graphs.
             record: how functions are recorded; None: as CUDA graphs.
         """
         self.model: SentenceModel = engine.module
-        self.say = say
-        self.refusal = "train.graphs is off" if setting == "off" else ""
-        if not self.refusal and record is None and engine.device.type != "cuda":
-            self.refusal = "there is no GPU"
-        elif not self.refusal and (refusal := _refusal(engine)):
-            self._refuse(refusal)
-        if not self.refusal:
+        self.say, self.said = say, set[str]()
+        self.on = setting == "auto" and (record is not None or engine.device.type == "cuda")
+        if self.on and int(engine.zero_optimization_stage()) == 3:
+            self._give_up("ZeRO 3 gathers weights in every pass")
+        elif self.on and layers_of(self.model.encoder.lm)[0].gradient_checkpointing:
+            self._give_up("train.activation_checkpointing is on")
+        if self.on:
             self.record = record or cuda_recorder()
-        self.live: RowGraph | None = None  # whose activations are in the pool
-        self._graphs: dict[Hashable, RowGraph] = {}
+        self.live: RowGraph | None = None  # the one whose activations are in the pool
+        self.graphs: dict[Hashable, RowGraph] = {}
         self._met: set[Hashable] = set()
         self._gradients: dict[int, Tensor] = {}
 
@@ -96,29 +94,37 @@ class Graphs:
     def _graph(
         self, method: Method, row: MicroBatch, packed: PackedRow, more: tuple[Tensor, ...]
     ) -> "RowGraph | None":
-        large = len(packed.ids) > LARGEST_ROW
-        if self.refusal or large or packed.order is not None or not self.model.training:
+        """Return the graph of a row's shape, recorded where this is the time to; None: there is none."""
+        if not self.on or not self.model.training or len(packed.ids) > LARGEST_ROW:
+            return None
+        if why := self.model.encoder.why_not_repeatable(packed):
+            self._say(f"of no row of which {why}")
             return None
         key = method, packed.shape, *map(len, more)
-        if key in self._graphs:
-            return self._graphs[key]
-        if key not in self._met or len(self._graphs) == MOST_GRAPHS:
+        if key in self.graphs:
+            return self.graphs[key]
+        if key not in self._met or len(self.graphs) == MOST_GRAPHS:
             if torch.is_grad_enabled():
                 self._met.add(key)
             return None
         try:
-            self._graphs[key] = RowGraph(self, method, packed, more)
-        except RuntimeError as error:  # CUDA's, and out of memory, too
-            self._refuse(f"recording failed: {str(error).strip().splitlines()[0]}")
+            self.graphs[key] = RowGraph(self, method, packed, more)
+        except RuntimeError as error:  # CUDA's, and those of a full memory, are such, too
+            self._give_up(str(error).strip().splitlines()[0])
             return None
         finally:
             if row.seed is not None:  # recording has run the row once
                 torch.manual_seed(row.seed)
-        return self._graphs[key]
+        return self.graphs[key]
 
-    def _refuse(self, why: str) -> None:
-        self.refusal = why
-        self.say(f"graphs     none: {why}")
+    def _give_up(self, why: str) -> None:
+        self.on = False
+        self._say(f"none any more: {why}" if self.graphs else f"none: {why}")
+
+    def _say(self, what: str) -> None:
+        if what not in self.said:
+            self.said.add(what)
+            self.say(f"graphs     {what}")
 
 
 class RowGraph:
@@ -217,19 +223,3 @@ def cuda_recorder() -> Record:
         return graph.replay
 
     return record
-
-
-def _refusal(engine) -> str:
-    """Return why a model's passes cannot be recorded; "" where they can."""
-    encoder, precision = engine.module.encoder, engine.module.precision
-    layer = layers_of(encoder.lm)[0]
-    if int(engine.zero_optimization_stage()) == 3:
-        return "ZeRO 3 gathers weights in every pass"
-    if layer.gradient_checkpointing:
-        return "train.activation_checkpointing is on"
-    if encoder.leaves_out:
-        return "prompts are left out of means"
-    head_size = encoder.hidden_size // layer.heads
-    if not takes_whole_rows(DTYPES[precision], head_size, engine.device):
-        return f"attention in {precision} on this device runs length by length"
-    return ""

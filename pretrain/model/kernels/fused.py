@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout
 from pretrain.model.kernels.plain import Norm
@@ -21,6 +22,11 @@ PROGRAMS = 512
 """Programs of a backward that adds up rows; on any GPU the same, and so are the sums."""
 _COLUMNS = 1024
 _LARGEST_WIDTH = 1 << 14
+_LARGEST_HEAD = 128
+_WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
+"""Of attention, by the most tokens of a bucket: the fastest on an H200."""
+_TILES = {2: 5, 4: 6}
+"""Bytes of a number -> tiles [most tokens, channels] that attention's backward shares, compiled for sm_90."""
 
 
 @cache  # every forward pass asks, and Python looks for a missing package again each time
@@ -70,8 +76,26 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return plain.rotate(qkv, cos, sin) if qkv.dtype == torch.float64 else _Rotate.apply(qkv, cos, sin)
 
 
-attention = plain.attention
-"""By length in plain torch, where there is no flash kernel (float32, old GPUs)."""
+def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
+    """Return whether there is a program for attention of qkv [T, 3, heads, D] in a row of this layout.
+
+    There is for sequences of at most 128 tokens and heads of at most 128 channels, where the device's shared
+    memory holds a sequence's tiles.
+    """
+    if qkv.dtype == torch.float64 or qkv.shape[-1] > _LARGEST_HEAD or not layout.buckets:
+        return False
+    size, most = qkv.element_size(), layout.buckets[-1][0]
+    tile = size * most * max(_columns(qkv.shape[-1]), most // 2)
+    return _TILES[size] * tile <= _shared_memory(qkv.device)
+
+
+def attention(
+    qkv: Tensor, layout: PackedLayout, scale: float, half_window: int | None, dropout: Dropout | None
+) -> Tensor:
+    """As `plain`'s, but filler attends to itself; where `takes_attention` is false, `plain`'s."""
+    if not takes_attention(qkv, layout):
+        return plain.attention(qkv, layout, scale, half_window, dropout)
+    return _Attention.apply(qkv, _Attends(layout, scale, half_window, _drops(dropout)))
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
@@ -261,6 +285,61 @@ def _rotation(qkv: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
     blocks = {"HALF": _block(size // 2)["BLOCK"], "BLOCK": _block(heads)["BLOCK"]}
     _launch("rotation", (tokens, 3), qkv, cos, sin, output, heads, size, SIGN=sign, **blocks)
     return output
+
+
+class _Attends(NamedTuple):
+    """What attention does: as the arguments of `attention`."""
+
+    layout: PackedLayout
+    scale: float
+    half_window: int | None
+    drops: _Drops
+
+
+class _Attention(torch.autograd.Function):
+    """Keeps nothing but its input: probabilities are computed again in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, how: _Attends) -> Tensor:
+        qkv, ctx.how = qkv.contiguous(), how
+        ctx.save_for_backward(qkv)
+        output = torch.empty_like(qkv[:, 0], memory_format=torch.contiguous_format)
+        return _attend("attention_forward", how, (qkv,), output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        (qkv,) = ctx.saved_tensors
+        read = (gradient.contiguous(), qkv)
+        return _attend("attention_backward", ctx.how, read, torch.empty_like(qkv)), None
+
+
+def _attend(name: str, how: _Attends, read: tuple[Tensor, ...], written: Tensor) -> Tensor:
+    first, (heads, size), (keys, site) = 0, written.shape[-2:], how.drops.place
+    constants = {"SIZE": size, "RATE": how.drops.rate, "COLUMNS": _columns(size)}
+    for most, count in how.layout.buckets:
+        # ModernBERT's window leaves out something of the longest ones only
+        window = -1 if how.half_window is None or most <= how.half_window + 1 else how.half_window
+        arguments = (*read, how.layout.slots, keys, written, first, heads, how.scale, site)
+        constants |= {"WINDOW": window, "BLOCK": most}
+        _launch(name, (count * heads,), *arguments, **constants, warps=_WARPS[most])
+        first += count
+    return written
+
+
+def _columns(size: int) -> int:
+    """Return a head's size up to a power of 2 that products take."""
+    return max(_block(size)["BLOCK"], 16)
+
+
+@cache
+def _shared_memory(device: torch.device) -> float:
+    """Return the bytes that a program of attention may share; none before NVIDIA's Ampere generation."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return float("inf")  # without data, or by Triton's interpreter
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return 0
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
 class _CrossEntropySum(torch.autograd.Function):

@@ -11,8 +11,9 @@ from triton.backends.compiler import GPUTarget
 from pretrain.model.kernels import programs
 
 TARGET = GPUTarget("cuda", 90, 32)
-INTEGERS = {"width": "i32", "rows": "i32", "programs": "i32", "site": "i32", "heads": "i32", "size": "i32"}
-TYPES = INTEGERS | {"stride": "i32", "eps": "fp32", "labels": "*i64", "keys": "*i64", "losses": "*fp32"}
+INTEGERS = dict.fromkeys(("width", "rows", "programs", "stride", "site", "heads", "size", "first"), "i32")
+TYPES = INTEGERS | {"eps": "fp32", "scale": "fp32", "labels": "*i64", "keys": "*i64", "losses": "*fp32"}
+TYPES |= {"slots": "*i32"}
 FLOATS = {"bias", "weight", "norm_bias", "statistics", "sums", "cos", "sin"}
 STREAM = {"residual", "added", "sum", "normed", "of_stream", "of_residual"}
 OPTIONAL = {"bias", "residual", "norm_bias", "keys", "added", "normed", "working", "of_stream", "of_working"}
@@ -28,6 +29,8 @@ TUPLES = {
     "shape": ("rows", "width", "programs"),
 }
 CONSTANTS = {"RATE": 0.1, "BLOCK": 1024, "HALF": 32, "SIGN": -1, "IGNORED": -1}
+CONSTANTS |= {"SIZE": 32, "COLUMNS": 32, "WINDOW": 8}
+BLOCKS = {"rotation": 16, "attention_forward": 16, "attention_backward": 16}
 
 
 def type_of(name: str, activation: str, stream: str, flag: bool) -> str:
@@ -51,8 +54,8 @@ def main() -> None:
                     if parameter.isupper():
                         signature[parameter] = "constexpr"
                         constants[place,] = CONSTANTS.get(parameter, flag)
-                        if (name, parameter) == ("rotation", "BLOCK"):
-                            constants[place,] = 16
+                        if parameter == "BLOCK":
+                            constants[place,] = BLOCKS.get(name, constants[place,])
                         continue
                     names = TUPLES.get(parameter, (parameter,))
                     types = tuple(type_of(part, activation, stream, flag) for part in names)

@@ -8,6 +8,7 @@ from flash_reference import flash_on_cpu
 
 from pretrain.model import attention as flash
 from pretrain.model.attention import PackedLayout
+from pretrain.model.rows import PackedRow
 
 LENGTHS = torch.tensor([5, 1, 2, MAX_POSITIONS, 7, 7, 1, 19, MAX_POSITIONS, 5])
 FAMILIES = ["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"]
@@ -34,7 +35,7 @@ def test_it_equals_attention_by_length_forward_and_backward(family):
     dense, expected = backpropagate(encoder, ids, LENGTHS)
     with flash_on_cpu() as calls:
         hidden, found = backpropagate(encoder, ids, LENGTHS)
-    assert len(calls) == 3 and {call["longest"] for call in calls} == {MAX_POSITIONS}
+    assert len(calls) == 3 and {call["longest"] for call in calls} == {64}
     windows = {(-1, -1), (4, 4)} if family == "modernbert" else {(-1, -1)}
     assert {call["window"] for call in calls} == windows
     torch.testing.assert_close(hidden, dense, rtol=0, atol=1e-10)
@@ -64,7 +65,7 @@ def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient():
     none = torch.zeros(0, dtype=torch.long)
     with flash_on_cpu() as calls:
         encoder.embed(none, none).sum().backward()
-    assert [call["longest"] for call in calls] == [1, 1, 1]
+    assert [call["longest"] for call in calls] == [16, 16, 16]
     base = dict(encoder.lm.base_model.named_parameters())
     assert base and all(p.grad is not None and not p.grad.any() for p in base.values())
 
@@ -100,18 +101,40 @@ def test_hashed_dropout_does_not_depend_on_the_kernel_of_attention():
 @pytest.mark.parametrize(
     "lengths,filler,boundaries,longest",
     [
-        ([3, 5, 5], 0, [0, 3, 8, 13], 5),
-        ([3, 5], 5, [0, 3, 8, 13], 5),
-        ([3, 5], 12, [0, 3, 8, 13, 18, 20], 5),
-        ([], 4, [0, 4], 4),
-        ([], 0, [0], 0),
+        ([3, 5, 5], 0, [0, 3, 8, 13], 16),
+        ([3, 17], 5, [0, 3, 20, 25], 32),
+        ([3, 5], 40, [0, 3, 8, 24, 40, 48], 16),
+        ([3, 129], 300, [0, 3, 132, 388, 432], 256),
+        ([], 4, [0, 4], 16),
+        ([], 0, [0], 16),
     ],
 )
-def test_filler_is_sequences_of_its_own_no_longer_than_the_longest(lengths, filler, boundaries, longest):
+def test_filler_is_sequences_of_its_own_and_empty_ones_behind_them(lengths, filler, boundaries, longest):
     layout = PackedLayout.build(torch.tensor(lengths, dtype=torch.long), torch.device("cpu"), filler)
-    assert layout.boundaries.tolist() == boundaries and layout.longest == longest
+    assert layout.longest == longest and layout.boundaries.dtype == torch.int32
     assert layout.cumulative.tolist() == boundaries[: len(lengths) + 1]
-    assert layout.boundaries.dtype == torch.int32
+    found = layout.boundaries.tolist()
+    assert found[: len(boundaries)] == boundaries
+    assert len(found) > len(boundaries) and set(found[len(boundaries) :]) == {boundaries[-1]}
+
+
+def test_rows_of_about_equal_lengths_have_one_layout():
+    """But for what is on the device: so that they can be one CUDA graph."""
+    random, shapes = torch.Generator().manual_seed(0), set()
+    for _ in range(50):
+        lengths = torch.randint(5, 33, (128,), generator=random).sort().values
+        row = PackedRow.build(
+            torch.zeros(int(lengths.sum()), dtype=torch.long), lengths, torch.device("cpu"), 0, 0
+        )
+        shapes.add(row.shape)
+        every, layout = sorted(row.layout.boundaries.diff().tolist()), row.layout
+        assert sorted(layout.slots[:, 1].tolist())[-len(every) :] == every[-len(layout.slots) :]
+        first = 0
+        for most, count in layout.buckets:
+            assert layout.slots[first : first + count, 1].max() <= most
+            first += count
+        assert first == len(layout.slots)
+    assert len(shapes) < 15
 
 
 def test_the_kernel_takes_what_it_can():

@@ -21,7 +21,7 @@ from pretrain.model.kernels import fused
 from pretrain.model.rows import PackedRow
 
 BUDGETS = json.loads(Path(__file__).with_name("launches.json").read_text())
-LENGTHS = torch.tensor([5, 9, 5, 40])
+LENGTHS = torch.tensor([5, 9, 5, 140])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -38,14 +38,16 @@ def test_launches_and_bytes_of_a_micro_batch_stay_within_their_budget(family):
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_fused_kernels_and_flash_attention_compute_every_layer(family):
-    train, embed = count_micro_batch(make_encoder(family, layers=4))
+@pytest.mark.parametrize("family,length", [*((family, 128) for family in FAMILIES), ("bert", 256)])
+def test_fused_kernels_compute_every_layer_and_flash_attention_long_sequences(family, length):
+    train, embed = count_micro_batch(make_encoder(family, layers=4), length)
+    attention = "attention_{}" if length <= 128 else "_flash_attention_{}"
     for launches in (train, embed):
-        assert launches.operators["_flash_attention_forward"] == 4
+        assert launches.operators[attention.format("forward")] == 4
+        assert sum("attention" in name for name in launches.operators) == 1 + (launches is train)
         assert launches.operators["norm_forward"] == (8 if family == "modernbert" else 9)
         assert not {"native_dropout", "bernoulli_", "_softmax"} & set(launches.operators)
-    assert train.operators["_flash_attention_backward"] == 4
+    assert train.operators[attention.format("backward")] == 4
     assert train.operators["cross_entropy"] == 1 and "_log_softmax" not in train.operators
 
 
@@ -95,7 +97,7 @@ def test_tensors_that_say_they_are_on_cuda_take_the_variable_length_branch(famil
             last, _ = encoder._run(row, None, None)
             logits = encoder.filled_logits(last)
         assert last.device.type == "cuda" and last.dtype == torch.float32
-        assert logits.shape == (64, 30_592) and logits.dtype == torch.bfloat16
+        assert logits.shape == (192, 30_592) and logits.dtype == torch.bfloat16
         with pytest.raises(DataDependentOutputException):
             float(last.sum())
     assert operators.devices["_flash_attention_forward"] == {"cuda"}

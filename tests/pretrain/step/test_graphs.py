@@ -11,11 +11,11 @@ from exactness_cases import make_batch, share
 from exactness_worker import build
 from flash_reference import flash_on_cpu
 
-from pretrain.step import graphs as module
 from pretrain.step.graphs import Graphs
 from pretrain.step.whole_batch import WholeBatch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+CPU = torch.device("cpu")
 CUDA = pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a CUDA device")
 
 
@@ -24,7 +24,7 @@ class PlainEngine:
 
     communication_data_type = torch.float32
 
-    def __init__(self, model, device=torch.device("cpu"), stage=0):
+    def __init__(self, model, device=CPU, stage=0):
         self.module, self.device, self.stage = model.to(device).train(), device, stage
 
     def __call__(self, request):
@@ -87,7 +87,7 @@ def run_steps(engine, graphs, steps, budget, lr=0.0):
     return found
 
 
-def made(case, precision="fp32", device=torch.device("cpu"), **more):
+def made(case, precision="fp32", device=CPU, **more):
     _, model = build(case, 0, precision, 0.2, **more)
     return PlainEngine(model, device)
 
