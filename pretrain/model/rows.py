@@ -122,9 +122,17 @@ class PackedRow:
         Behind the N of its own are filler, and empty ones. No number of it depends on what the contents are.
         """
         ids, positions, boundaries, slots, *keys = contents
-        whole = {"groups": (), "num_tokens": len(ids), "filler": 0, "window_masks": {}}
-        tensors = {"cumulative": boundaries, "boundaries": boundaries, "slots": slots}
-        layout, lengths = replace(self.layout, **whole, **tensors), boundaries.diff().long()
+        layout = replace(
+            self.layout,
+            groups=(),
+            num_tokens=len(ids),
+            filler=0,
+            cumulative=boundaries,
+            boundaries=boundaries,
+            slots=slots,
+            window_masks={},
+        )
+        lengths = boundaries.diff().long()
         return PackedRow(ids, positions, None, keys[0] if keys else None, layout, lengths, None, None)
 
     def in_input_order(self, state: Tensor) -> Tensor:

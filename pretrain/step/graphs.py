@@ -54,16 +54,16 @@ class Graphs:
         self.model: SentenceModel = engine.module
         self.say, self.said = say, set[str]()
         self.on = setting == "auto" and (record is not None or engine.device.type == "cuda")
+        self.live: RowGraph | None = None  # the one whose activations are in the pool
+        self.graphs: dict[Hashable, RowGraph] = {}
+        self._met: set[Hashable] = set()
+        self._gradients: dict[int, Tensor] = {}
         if self.on and int(engine.zero_optimization_stage()) == 3:
             self._give_up("ZeRO 3 gathers weights in every pass")
         elif self.on and layers_of(self.model.encoder.lm)[0].gradient_checkpointing:
             self._give_up("train.activation_checkpointing is on")
         if self.on:
             self.record = record or cuda_recorder()
-        self.live: RowGraph | None = None  # the one whose activations are in the pool
-        self.graphs: dict[Hashable, RowGraph] = {}
-        self._met: set[Hashable] = set()
-        self._gradients: dict[int, Tensor] = {}
 
     def embed(self, model: SentenceModel, row: MicroBatch) -> Tensor:
         """Return `SentenceModel.embed(row)`."""

@@ -12,6 +12,7 @@ from exactness_worker import build
 from flash_reference import flash_on_cpu
 
 from pretrain.step.graphs import Graphs
+from pretrain.step.plan import passes_of
 from pretrain.step.whole_batch import WholeBatch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -70,14 +71,18 @@ def alone():
     dist.destroy_process_group()
 
 
+def batch_of(model, step):
+    batch = make_batch(5 + step % 2, model.objective.masked_copies, model.objective.roles)
+    return share(batch, 0, 1, step)
+
+
 def run_steps(engine, graphs, steps, budget, lr=0.0):
     """Return every step's losses and gradients, after a step of SGD each; the batches differ."""
     model, found = engine.module, []
     whole = WholeBatch(engine, 5, budget, graphs=graphs)
     for step in steps:
         model.zero_grad()
-        batch = make_batch(5 + step % 2, model.objective.masked_copies, model.objective.roles)
-        result = whole.compute(share(batch, 0, 1, step))
+        result = whole.compute(batch_of(model, step))
         gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
         found.append({n: loss.clone() for n, loss in result.losses.items()} | gradients)
         with torch.no_grad():
@@ -92,16 +97,132 @@ def made(case, precision="fp32", device=CPU, **more):
     return PlainEngine(model, device)
 
 
-@pytest.mark.parametrize("case", ["simcse", "clear_mean", "clear_cls", "clear_views_without_dropout"])
-@pytest.mark.parametrize("budget", [64, 4096])
+@pytest.mark.parametrize(
+    "case,budget",
+    [
+        ("simcse", 4096),  # one row: its graph is kept between the two passes
+        ("clear_mean", 150),  # several, and maskings
+        ("clear_cls", 4096),
+        ("clear_views_without_dropout", 4096),
+    ],
+)
 def test_losses_and_gradients_are_those_of_passes_without_graphs(case, budget):
     with flash_on_cpu():
-        expected = run_steps(made(case), None, range(6), budget, 0.1)
-        engine, record = made(case), Recorder()
+        expected = run_steps(made(case), None, range(3), budget, 0.1)
+        record = Recorder()
+        engine = made(case)
         graphs = Graphs(engine, "auto", record=record)
-        found = run_steps(engine, graphs, range(6), budget, 0.1)
-    assert record.repeats and all(record.repeats)
+        found = run_steps(engine, graphs, range(3), budget, 0.1)
+    assert graphs.graphs and all(record.repeats)
+    check_equal(found, expected)
+
+
+def check_equal(found, expected):
     for mine, other in zip(found, expected, strict=True):
         assert mine.keys() == other.keys()
         for name in mine:
             assert torch.equal(mine[name], other[name]), name
+
+
+def test_a_shape_is_recorded_when_it_comes_a_second_time():
+    with flash_on_cpu():
+        engine, record = made("simcse"), Recorder()
+        graphs = Graphs(engine, "auto", record=record)
+        run_steps(engine, graphs, [0], 4096)
+        assert not record.repeats
+        run_steps(engine, graphs, [2], 4096)
+        assert record.repeats == [1, 1]  # a forward and a backward
+        run_steps(engine, graphs, [4], 4096)
+        assert record.repeats == [2, 2]
+        run_steps(engine, graphs, [6, 8], 150)  # rows are encoded twice, of which once without a backward
+        forward, backward = record.repeats[2::2], record.repeats[3::2]
+        assert len(forward) > 1 and sum(forward) > sum(backward)
+    assert not engine.module.encoder._copies  # nothing of a recording stays
+
+
+def test_gradients_of_parameters_are_their_own_memory():
+    with flash_on_cpu():
+        engine = made("simcse")
+        graphs = Graphs(engine, "auto", record=Recorder())
+        run_steps(engine, graphs, [0, 2, 4], 4096)
+    (graph,) = graphs.graphs.values()
+    taken = {parameter.grad.data_ptr() for parameter in graph.parameters}
+    assert not taken & {gradient.data_ptr() for gradient in graph.gradients}
+
+
+def test_another_graph_between_forward_and_backward_is_an_error():
+    with flash_on_cpu():
+        engine = made("clear_mean")
+        graphs = Graphs(engine, "auto", record=Recorder())
+        run_steps(engine, graphs, [0, 2], 4096)
+        views, masked = (
+            part.micro_batches(1)[0]
+            for part in passes_of(batch_of(engine.module, 4), engine.module.objective, 4096, 5, 0).values()
+        )
+        vectors = graphs.embed(engine.module, views)
+        graphs.masked_loss(engine.module, masked)
+        with pytest.raises(RuntimeError, match="another graph"):
+            vectors.sum().backward()
+
+
+def test_what_cannot_be_recorded_runs_as_before_and_says_why_once():
+    said = []
+    expected = run_steps(made("simcse"), None, range(3), 4096)
+    found = run_steps(engine := made("simcse"), Graphs(engine, "auto", said.append), range(3), 4096)
+    check_equal(found, expected)
+    assert not said  # a CPU needs no reason
+
+    def graphs_of(setting="auto", stage=0):
+        said.clear()
+        engine = PlainEngine(made("simcse").module, stage=stage)
+        if setting == "recompute":
+            engine.module.encoder.recompute_layers()
+        return engine, Graphs(engine, "off" if setting == "off" else "auto", said.append, Recorder())
+
+    assert not graphs_of("off")[1].on and not said
+    assert not graphs_of(stage=3)[1].on and "ZeRO 3" in said[0]
+    assert not graphs_of("recompute")[1].on and "activation_checkpointing" in said[0]
+    check_equal(run_steps(*graphs_of(), range(3), 4096), expected)
+    assert len(said) == 1 and "float32 attention runs length by length" in said[0]
+    with flash_on_cpu():
+        expected = run_steps(made("simcse"), None, range(3), 4096)
+        engine, graphs = graphs_of()
+        engine.module.encoder.leave_out([torch.tensor([7, 8]).numpy()])
+        run_steps(engine, graphs, range(3), 4096)
+        assert len(said) == 1 and "prompts" in said[0] and graphs.on
+        engine, graphs = graphs_of()
+        graphs.record = refuse
+        check_equal(run_steps(engine, graphs, range(3), 4096), expected)
+    assert said == ["graphs     none: no memory"] and not graphs.on
+
+
+def refuse(function):
+    function()
+    raise RuntimeError("no memory\nand more")
+
+
+@pytest.mark.gpu
+@CUDA
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("budget", [64, 4096])
+def test_on_a_gpu_graphs_change_no_bit(precision, budget):
+    expected = run_steps(made("clear_mean", precision, DEVICE), None, range(6), budget, 0.1)
+    engine = made("clear_mean", precision, DEVICE)
+    graphs = Graphs(engine, "auto")
+    found = run_steps(engine, graphs, range(6), budget, 0.1)
+    assert graphs.on and graphs.graphs
+    check_equal(found, expected)
+
+
+@pytest.mark.gpu
+@CUDA
+def test_on_a_gpu_any_split_has_the_gradient_of_the_whole_and_a_resume_its_bits():
+    whole = run_steps(engine := made("simcse", "fp32", DEVICE), Graphs(engine, "auto"), range(4), 4096)
+    parts = run_steps(engine := made("simcse", "fp32", DEVICE), Graphs(engine, "auto"), range(4), 64)
+    for mine, other in zip(parts, whole):
+        for name in other:
+            torch.testing.assert_close(mine[name], other[name], rtol=1e-4, atol=1e-6)
+    straight = run_steps(engine := made("simcse", "bf16", DEVICE), Graphs(engine, "auto"), range(6), 64, 0.1)
+    first = made("simcse", "bf16", DEVICE)
+    run_steps(first, Graphs(first, "auto"), range(3), 64, 0.1)
+    check_equal(run_steps(first, Graphs(first, "auto"), range(3, 6), 64, 0.1), straight[3:])
