@@ -254,6 +254,7 @@ def diagnose(
     broken: list[int] = []
     described = list(range(len(batch)))
     if again:
+        whole.graphs.on = False  # where a graph is repeated no module runs
         with first.watching(whole.engine.module):
             result = whole.compute(batch)
         if result.views is not None:

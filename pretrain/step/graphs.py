@@ -5,8 +5,9 @@ of them is one launch. It repeats what was recorded at the same addresses, so a 
 the graph reads, and its shape must be that of the recorded row: rows have few (`PackedRow.shape`).
 
 A shape is recorded when it comes a second time with a backward pass behind it. From then on its forward is
-one graph and its backward another, and the two are a function to autograd, which adds their gradients to the
-parameters' own as it adds any: hooks, order and bits are those of a pass without graphs, at ZeRO 0 to 2.
+one graph and its backward another, and the two are a function to autograd. Their gradients are added to the
+parameters' own: at ZeRO 0 in a few launches, at ZeRO 1 and 2 by autograd, as DeepSpeed's hooks want. Order and
+bits are those of a pass without graphs.
 
 All graphs share one pool of memory. What a forward keeps for its backward is there until another graph runs.
 """
@@ -23,8 +24,9 @@ from torch.nn import Parameter
 from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.mlm import round_up
 from pretrain.model.layer import layers_of
+from pretrain.model.precision import divided
 from pretrain.model.rows import PackedRow
-from pretrain.step.model import Request, SentenceModel
+from pretrain.step.model import Request, SentenceModel, seed
 
 MOST_GRAPHS = 64
 """Shapes that are recorded; each holds a few MB of the device."""
@@ -58,7 +60,10 @@ class Graphs:
         self.graphs: dict[Hashable, RowGraph] = {}
         self._met: set[Hashable] = set()
         self._gradients: dict[int, Tensor] = {}
-        if self.on and int(engine.zero_optimization_stage()) == 3:
+        stage = int(engine.zero_optimization_stage())
+        # instead of the parameters, where autograd is to add nothing to them
+        self._instead = (torch.zeros((), requires_grad=True),) if stage == 0 else None
+        if self.on and stage == 3:
             self._give_up("ZeRO 3 gathers weights in every pass")
         elif self.on and layers_of(self.model.encoder.lm)[0].gradient_checkpointing:
             self._give_up("train.activation_checkpointing is on")
@@ -83,13 +88,28 @@ class Graphs:
             self._gradients[id(parameter)] = torch.empty_like(parameter)
         return self._gradients[id(parameter)]
 
+    def add(self, graph: "RowGraph") -> tuple[Tensor | None, ...]:
+        """Add a graph's gradients to its parameters' own; return what is left to autograd."""
+        if self._instead is None:
+            return tuple(graph.gradients)
+        gradients = divided(self.model, graph.gradients)
+        own = [parameter.grad for parameter in graph.parameters]
+        pairs = [(mine, new) for mine, new in zip(own, gradients) if mine is not None]
+        if pairs:
+            torch._foreach_add_(*zip(*pairs))
+        if len(pairs) < len(own):
+            fresh = torch._foreach_clone(gradients) if gradients is graph.gradients else gradients
+            for parameter, mine, new in zip(graph.parameters, own, fresh):
+                parameter.grad = new if mine is None else mine
+        return (None,)
+
     def _run(self, method: Method, row: MicroBatch, packed: PackedRow, *more: Tensor) -> Tensor:
         graph = self._graph(method, row, packed, more)
         if graph is None:
             return method(self.model, packed, *more)
         self.live = graph
         torch._foreach_copy_(graph.contents, [*packed.contents, *more])
-        return _Replay.apply(self, graph, len(row.lengths), *graph.parameters)
+        return _Replay.apply(self, graph, len(row.lengths), *(self._instead or graph.parameters))
 
     def _graph(
         self, method: Method, row: MicroBatch, packed: PackedRow, more: tuple[Tensor, ...]
@@ -114,7 +134,7 @@ class Graphs:
             return None
         finally:
             if row.seed is not None:  # recording has run the row once
-                torch.manual_seed(row.seed)
+                seed(row.seed, row.ids.device)
         return self.graphs[key]
 
     def _give_up(self, why: str) -> None:
@@ -191,7 +211,7 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, graphs: Graphs, graph: RowGraph, count: int, *parameters: Tensor) -> Tensor:
         """count: how many sequences the row has."""
-        ctx.graphs, ctx.graph, ctx.count = graphs, graph, count
+        ctx.graphs, ctx.graph, ctx.count, ctx.adds_to = graphs, graph, count, graph.parameters
         graph.forward()
         return (graph.output[:count] if graph.output.ndim else graph.output).clone()
 
@@ -208,7 +228,7 @@ class _Replay(torch.autograd.Function):
         else:
             graph.gradient.copy_(gradient)
         graph.backward()
-        return None, None, None, *graph.gradients
+        return None, None, None, *graphs.add(graph)
 
 
 def cuda_recorder() -> Record:

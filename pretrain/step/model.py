@@ -40,6 +40,8 @@ class SentenceModel(nn.Module):
             for parameter in encoder.lm.parameters():
                 if id(parameter) not in shared:
                     parameter.requires_grad_(False)
+        parts = [*self.modules(), objective.guide]
+        self._encoders = [part for part in parts if isinstance(part, SentenceEncoder)]
 
     def forward(self, request: Request) -> Any:
         return request.method(self, *request.arguments)
@@ -51,9 +53,8 @@ class SentenceModel(nn.Module):
         anew: as for an encoder.
         """
         with ExitStack() as encoders:
-            for module in [*self.modules(), self.objective.guide]:
-                if isinstance(module, SentenceEncoder):
-                    encoders.enter_context(module.weights_unchanged(anew))
+            for encoder in self._encoders:
+                encoders.enter_context(encoder.weights_unchanged(anew))
             yield
 
     def autocast(self, row: MicroBatch) -> AbstractContextManager:
@@ -63,7 +64,7 @@ class SentenceModel(nn.Module):
         layers and of flash kernels, and what a loss draws. Own layers' dropout goes by the row's keys.
         """
         if row.seed is not None:
-            torch.manual_seed(row.seed)
+            seed(row.seed, row.ids.device)
         device = row.ids.device.type
         if self.precision == "fp32":
             return torch.autocast(device, enabled=False)
@@ -136,6 +137,13 @@ class SentenceModel(nn.Module):
         """Compute a zero that depends on every head, for steps without sentence-level losses."""
         with torch.autocast(device.type, enabled=False):
             return self.objective.untrained_heads_touch(self.encoder.hidden_size, device)
+
+
+def seed(number: int, device: torch.device) -> None:
+    """Seed torch's generators of the host and of `device`; torch's own function asks for all kinds of them."""
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(number)
 
 
 class Request:

@@ -197,6 +197,7 @@ def leaves(loss: Tensor) -> set[int]:
         node = rest.pop()
         if hasattr(node, "variable"):
             parameters.add(id(node.variable))
+        parameters.update(map(id, getattr(node, "adds_to", ())))  # a graph, without hooks
         for following, _ in () if node is None else node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)

@@ -27,6 +27,9 @@ class Update:
         self.engine, self.clip, self.scale = engine, clip, scale
         self.partitioned = int(engine.zero_optimization_stage()) > 0
         self.skips = isinstance(engine.optimizer, torch.optim.AdamW)
+        self._parameters = list(engine.module.parameters())
+        if not self.partitioned:
+            engine.zero_grad = engine.optimizer.zero_grad  # DeepSpeed's looks for parameters in all modules
         self._true = torch.ones((), dtype=torch.bool, device=engine.device)
         self._statistics = list(_statistics(engine.module))
         self._before = [value.clone() for value in self._statistics]
@@ -52,7 +55,7 @@ class Update:
         return norm, applied
 
     def _whole(self, loss: Tensor, limit: float) -> tuple[Tensor | float, Tensor, Tensor]:
-        gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
         if not gradients:
             self.engine.zero_grad()
             return math.nan, ~self._true, ~self._true

@@ -393,7 +393,9 @@ class WholeBatch:
         return placed.in_order(self._gather(vectors))
 
     def _gather(self, part: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-        """Stack all ranks' tensors of the same shape in order of rank: [W, ...]."""
+        """Stack all ranks' tensors of the same shape in order of rank: [W, ...]; of one rank, a view."""
+        if self.world == 1:
+            return part[None]
         part = part.contiguous()
         every = part.new_empty((self.world, *part.shape))
         dist.all_gather_into_tensor(every.view(-1), part.view(-1), group=group)
