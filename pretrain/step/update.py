@@ -59,7 +59,8 @@ class Update:
         if not gradients:
             self.engine.zero_grad()
             return math.nan, ~self._true, ~self._true
-        norm = torch.nn.utils.get_total_norm(gradients)
+        # torch's `get_total_norm`, but for what it does to tensors of several devices
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         finite = norm.isfinite() & loss.isfinite()
         sound = finite & (norm <= limit)
         if not self.skips and not sound:
