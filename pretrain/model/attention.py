@@ -5,8 +5,9 @@ the row would make attention quadratic in T. Here the linear layers see a row wi
 runs
 
 - on CUDA, in a row of sequences of at most 128 tokens, as one program for each sequence and head
-  (`pretrain.model.kernels.fused`), with dropout by hash;
-- on CUDA in half precision, in rows with longer sequences, as one flash kernel for all lengths, dropout
+  (`pretrain.model.kernels.fused`), with dropout by hash; in other rows so for each 128 queries, if the run
+  wants that (`model.attention`);
+- on CUDA in half precision, in rows with longer sequences else, as one flash kernel for all lengths, dropout
   included. torch has the kernel (Dao 2023, "FlashAttention-2") with a backward, windows, and dropout on the
   probabilities, as `aten::_flash_attention_forward` (what it makes public, `torch.nn.attention.varlen`, has
   no dropout). It draws its dropout from torch's generator on the device, so a second pass drops the same
@@ -54,8 +55,8 @@ class PackedLayout:
     longest: int
     """Tokens of the longest sequence of `boundaries`."""
     slots: Tensor
-    """int32[N+F, 2] on the device: first token and tokens of each sequence of `boundaries`, by bucket; a slot
-    without tokens would be no sequence."""
+    """int32[S, 3] on the device, one row for each piece of at most 128 tokens of a sequence of `boundaries`:
+    the sequence's first token, its tokens (0 would be no sequence), and the piece's first position in it."""
     buckets: tuple[tuple[int, int], ...]
     """(most tokens, slots) of each bucket that has any, in the order of `slots`; empty where a sequence is
     longer than all of `BUCKETS`."""
@@ -100,10 +101,17 @@ class PackedLayout:
 def _slots(boundaries: Tensor) -> tuple[Tensor, tuple[tuple[int, int], ...]]:
     """Return `PackedLayout.slots` and `PackedLayout.buckets` of its `boundaries`, on the CPU."""
     lengths = boundaries.diff()
+    pieces = (lengths + BUCKETS[-1] - 1) // BUCKETS[-1]
+    sequence = torch.repeat_interleave(pieces)
+    before = (pieces.cumsum(0) - pieces)[sequence]
+    first = (torch.arange(len(sequence)) - before).int() * BUCKETS[-1]
+    slots = torch.stack([boundaries[:-1][sequence], lengths[sequence], first], 1)
     bucket = torch.bucketize(lengths, torch.tensor(BUCKETS))
-    slots = torch.stack([boundaries[:-1], lengths], 1)[bucket.argsort(stable=True)]
     *counts, longer = torch.bincount(bucket, minlength=len(BUCKETS) + 1).tolist()
-    return slots, () if longer else tuple((most, n) for most, n in zip(BUCKETS, counts, strict=True) if n)
+    if longer:
+        return slots.flip(0), ()  # the longest, which come last, begin first
+    buckets = tuple((most, count) for most, count in zip(BUCKETS, counts, strict=True) if count)
+    return slots[bucket.argsort(stable=True)], buckets
 
 
 def sort_order(lengths: Tensor) -> Tensor | None:

@@ -56,6 +56,8 @@ class SentenceEncoder(nn.Module):
         self.lm = lm
         self.pooling = check_pooling(pooling)
         self.head = head
+        self.exact_attention = False
+        """Whether a GPU drops attention's probabilities of long sequences by hash (`model.attention`)."""
         self.normalize = False
         """Whether vectors by the encoder's own pooling have length 1 in use; training goes without."""
         self.random_head = False
@@ -239,7 +241,8 @@ class SentenceEncoder(nn.Module):
             dtype = torch.get_autocast_dtype(device.type)
         # the residual stream: float16 would overflow where it has grown, bfloat16 round every sum
         residual = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-        run = ForwardState(row.layout, kernels_for(device, dtype), row.keys, dtype, residual, self._copies)
+        kernels = kernels_for(device, dtype)
+        run = ForwardState(row.layout, kernels, row.keys, dtype, residual, self._copies, self.exact_attention)
         with torch.autocast(device.type, enabled=False):
             hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
             hidden = row.edited(hidden, edit)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.model.attention import PackedLayout
+from pretrain.model.attention import BUCKETS, HALF, PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout
 from pretrain.model.kernels.plain import Norm
@@ -25,6 +25,9 @@ _LARGEST_WIDTH = 1 << 14
 _LARGEST_HEAD = 128
 _WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
 """Of attention, by the most tokens of a bucket: the fastest on an H200."""
+_STEP = 64
+"""Keys (or, for their gradients, queries) that a program of long sequences takes at a time."""
+_LONG_WARPS = 8
 _TILES = {2: 5, 4: 6}
 """Bytes of a number -> tiles [most tokens, channels] that attention's backward shares, compiled for sm_90."""
 
@@ -76,15 +79,17 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return plain.rotate(qkv, cos, sin) if qkv.dtype == torch.float64 else _Rotate.apply(qkv, cos, sin)
 
 
-def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
+def takes_attention(qkv: Tensor, layout: PackedLayout, longer: bool) -> bool:
     """Return whether there is a program for attention of qkv [T, 3, heads, D] in a row of this layout.
 
-    There is for sequences of at most 128 tokens and heads of at most 128 channels, where the device's shared
-    memory holds a sequence's tiles.
+    There is for sequences of at most 128 tokens, in half precision with `longer` for any others, and heads of
+    at most 128 channels, where the device's shared memory holds a sequence's tiles.
     """
-    if qkv.dtype == torch.float64 or qkv.shape[-1] > _LARGEST_HEAD or not layout.buckets:
+    if qkv.dtype == torch.float64 or qkv.shape[-1] > _LARGEST_HEAD:
         return False
-    size, most = qkv.element_size(), layout.buckets[-1][0]
+    if not layout.buckets and not (longer and qkv.dtype in HALF):
+        return False
+    size, most = qkv.element_size(), layout.buckets[-1][0] if layout.buckets else BUCKETS[-1]
     tile = size * most * max(_columns(qkv.shape[-1]), most // 2)
     return _TILES[size] * tile <= _shared_memory(qkv.device)
 
@@ -93,9 +98,10 @@ def attention(
     qkv: Tensor, layout: PackedLayout, scale: float, half_window: int | None, dropout: Dropout | None
 ) -> Tensor:
     """As `plain`'s, but filler attends to itself; where `takes_attention` is false, `plain`'s."""
-    if not takes_attention(qkv, layout):
+    if not takes_attention(qkv, layout, longer=True):
         return plain.attention(qkv, layout, scale, half_window, dropout)
-    return _Attention.apply(qkv, _Attends(layout, scale, half_window, _drops(dropout)))
+    how = _Attends(layout, scale, half_window, _drops(dropout))
+    return _Attention.apply(qkv, how) if layout.buckets else _LongAttention.apply(qkv, how)
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
@@ -312,6 +318,38 @@ class _Attention(torch.autograd.Function):
         (qkv,) = ctx.saved_tensors
         read = (gradient.contiguous(), qkv)
         return _attend("attention_backward", ctx.how, read, torch.empty_like(qkv)), None
+
+
+class _LongAttention(torch.autograd.Function):
+    """FlashAttention-2 (Dao 2023): also keeps its output, and the softmax's sums."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, how: _Attends) -> Tensor:
+        qkv, ctx.how = qkv.contiguous(), how
+        output = torch.empty_like(qkv[:, 0], memory_format=torch.contiguous_format)
+        log_sums = output.new_empty(output.shape[:2], dtype=torch.float32)
+        _attend_long("long_attention_forward", how, qkv, (output, log_sums))
+        ctx.save_for_backward(qkv, output, log_sums)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        qkv, output, log_sums = ctx.saved_tensors
+        of_qkv, read = torch.empty_like(qkv), (gradient.contiguous(), output, log_sums)
+        read = (*read, torch.empty_like(log_sums))
+        _attend_long("long_attention_of_queries", ctx.how, qkv, read, of_qkv)
+        _attend_long("long_attention_of_keys", ctx.how, qkv, read, of_qkv)
+        return of_qkv, None
+
+
+def _attend_long(name: str, how: _Attends, qkv: Tensor, *more: Any) -> None:
+    (heads, size), (keys, site) = qkv.shape[-2:], how.drops.place
+    grid = (len(how.layout.slots) * heads,)
+    arguments = (qkv, how.layout.slots, keys, *more, heads, how.scale, site)
+    window = -1 if how.half_window is None else how.half_window
+    constants = {"SIZE": size, "WINDOW": window, "RATE": how.drops.rate, "COLUMNS": _columns(size)}
+    _launch(name, grid, *arguments, **constants, BLOCK=BUCKETS[-1], STEP=_STEP, warps=_LONG_WARPS)
 
 
 def _attend(name: str, how: _Attends, read: tuple[Tensor, ...], written: Tensor) -> Tensor:

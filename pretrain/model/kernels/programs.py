@@ -256,30 +256,39 @@ def rotation(qkv, cos, sin, output, heads, size, SIGN: tl.constexpr, HALF: tl.co
 
 @triton.jit
 def _slot(slots, first, heads, BLOCK: tl.constexpr):
-    """Return a program's head, the first token of its sequence, its rows, and which of these belong to it."""
-    slot = slots + 2 * (first + tl.program_id(0) // heads)
-    rows = tl.arange(0, BLOCK)
-    return tl.program_id(0) % heads, tl.load(slot).to(tl.int64), rows, rows < tl.load(slot + 1)
+    """Return a program's head, its sequence's first token and length, and its rows of the sequence."""
+    slot = slots + 3 * (first + tl.program_id(0) // heads)
+    rows = tl.load(slot + 2) + tl.arange(0, BLOCK)
+    return tl.program_id(0) % heads, tl.load(slot).to(tl.int64), tl.load(slot + 1), rows
 
 
 @triton.jit
-def _weights(q, k, rows, inside, scale, WINDOW: tl.constexpr):
-    """Return exp(scores - their row's largest) [BLOCK, BLOCK], and its sums over rows, in float32."""
-    scores = tl.dot(q, tl.trans(k), input_precision="tf32x3") * scale
-    seen = inside[None, :]
+def _places(
+    tokens, inside, part, PARTS: tl.constexpr, heads, head, SIZE: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Return offsets into [T, PARTS, heads, SIZE] of one part and head [tokens, COLUMNS], and which are."""
+    columns = tl.arange(0, COLUMNS)
+    offsets = ((tokens * PARTS + part) * heads + head)[:, None] * SIZE + columns[None, :]
+    return offsets, inside[:, None] & (columns < SIZE)[None, :]
+
+
+@triton.jit
+def _scores(q, k, rows, columns, length, scale, WINDOW: tl.constexpr):
+    """Return scores [rows, columns] of positions in a sequence, in float32; what is not seen gets -1e30.
+
+    That is finite: rows behind the sequence may see nothing, and must not become NaN.
+    """
+    seen = (columns < length)[None, :]
     if WINDOW >= 0:
-        seen = seen & (tl.abs(rows[:, None] - rows[None, :]) <= WINDOW)
-    # finite: rows behind the sequence may see nothing, and must not become NaN
-    scores = tl.where(seen, scores, -1e30)
-    weights = tl.exp(scores - tl.max(scores, 1)[:, None])
-    return weights, tl.sum(weights, 1)
+        seen = seen & (tl.abs(rows[:, None] - columns[None, :]) <= WINDOW)
+    return tl.where(seen, tl.dot(q, tl.trans(k), input_precision="tf32x3") * scale, -1e30)
 
 
 @triton.jit
-def _kept_pairs(keys, begin, rows, inside, head, site, RATE: tl.constexpr):
+def _kept_pairs(keys, begin, rows, columns, length, head, site, RATE: tl.constexpr):
     """Return which probabilities of a sequence's head are kept: query rows by key columns."""
-    key = tl.load(keys + begin + rows, mask=inside, other=0)
-    return _kept(key[:, None], site, (head * 65536 + rows)[None, :], RATE)
+    key = tl.load(keys + begin + rows, mask=rows < length, other=0)
+    return _kept(key[:, None], site, (head * 65536 + columns)[None, :], RATE)
 
 
 @triton.jit(do_not_specialize=["first", "site"])
@@ -300,22 +309,25 @@ def attention_forward(
 ):
     """Attend within a sequence of at most BLOCK tokens, for one head of SIZE channels.
 
-    Program p takes slot `first + p // heads` of `slots` (its first token, and how many: none in a slot that
-    is not used) and head `p % heads`. WINDOW: the largest distance that is seen; -1: any. COLUMNS: SIZE, up
-    to a power of 2 that products take.
+    Program p takes slot `first + p // heads` of `slots` and head `p % heads`; a slot is a sequence's first
+    token, how many it has (none in a slot that is not used), and 0. WINDOW: the largest distance that is
+    seen; -1: any. COLUMNS: SIZE, up to a power of 2 that products take.
     """
-    head, begin, rows, inside = _slot(slots, first, heads, BLOCK)
-    columns = tl.arange(0, COLUMNS)
-    inner = inside[:, None] & (columns < SIZE)[None, :]
-    offsets = ((begin + rows) * 3 * heads + head)[:, None] * SIZE + columns[None, :]
-    q = tl.load(qkv + offsets, mask=inner, other=0.0)
-    k = tl.load(qkv + offsets + heads * SIZE, mask=inner, other=0.0)
-    v = tl.load(qkv + offsets + 2 * heads * SIZE, mask=inner, other=0.0)
-    weights, sums = _weights(q, k, rows, inside, scale, WINDOW)
+    head, begin, length, rows = _slot(slots, first, heads, BLOCK)
+    tokens, inside = begin + rows, rows < length
+    places, inner = _places(tokens, inside, 0, 3, heads, head, SIZE, COLUMNS)
+    q = tl.load(qkv + places, mask=inner, other=0.0)
+    k = tl.load(qkv + places + heads * SIZE, mask=inner, other=0.0)
+    v = tl.load(qkv + places + 2 * heads * SIZE, mask=inner, other=0.0)
+    scores = _scores(q, k, rows, rows, length, scale, WINDOW)
+    weights = tl.exp(scores - tl.max(scores, 1)[:, None])
+    sums = tl.sum(weights, 1)
     if keys is not None:
-        weights = tl.where(_kept_pairs(keys, begin, rows, inside, head, site, RATE), weights, 0.0)
+        kept = _kept_pairs(keys, begin, rows, rows, length, head, site, RATE)
+        weights = tl.where(kept, weights, 0.0)
     result = tl.dot(weights.to(v.dtype), v, input_precision="tf32x3") / (sums * (1.0 - RATE))[:, None]
-    _write(output, ((begin + rows) * heads + head)[:, None] * SIZE + columns[None, :], result, inner)
+    places, inner = _places(tokens, inside, 0, 1, heads, head, SIZE, COLUMNS)
+    _write(output, places, result, inner)
 
 
 @triton.jit(do_not_specialize=["first", "site"])
@@ -336,32 +348,205 @@ def attention_backward(
     COLUMNS: tl.constexpr,
 ):
     """Pull the gradient through `attention_forward`, whose probabilities are computed again."""
-    head, begin, rows, inside = _slot(slots, first, heads, BLOCK)
-    columns = tl.arange(0, COLUMNS)
-    inner = inside[:, None] & (columns < SIZE)[None, :]
-    offsets = ((begin + rows) * heads + head)[:, None] * SIZE + columns[None, :]
-    upstream = tl.load(gradient + offsets, mask=inner, other=0.0)
-    offsets = ((begin + rows) * 3 * heads + head)[:, None] * SIZE + columns[None, :]
-    q = tl.load(qkv + offsets, mask=inner, other=0.0)
-    k = tl.load(qkv + offsets + heads * SIZE, mask=inner, other=0.0)
-    v = tl.load(qkv + offsets + 2 * heads * SIZE, mask=inner, other=0.0)
-    weights, sums = _weights(q, k, rows, inside, scale, WINDOW)
-    exact = weights * (1.0 / sums)[:, None]
+    head, begin, length, rows = _slot(slots, first, heads, BLOCK)
+    tokens, inside = begin + rows, rows < length
+    places, inner = _places(tokens, inside, 0, 1, heads, head, SIZE, COLUMNS)
+    upstream = tl.load(gradient + places, mask=inner, other=0.0)
+    places, inner = _places(tokens, inside, 0, 3, heads, head, SIZE, COLUMNS)
+    q = tl.load(qkv + places, mask=inner, other=0.0)
+    k = tl.load(qkv + places + heads * SIZE, mask=inner, other=0.0)
+    v = tl.load(qkv + places + 2 * heads * SIZE, mask=inner, other=0.0)
+    scores = _scores(q, k, rows, rows, length, scale, WINDOW)
+    weights = tl.exp(scores - tl.max(scores, 1)[:, None])
+    exact = weights * (1.0 / tl.sum(weights, 1))[:, None]
     used = exact
     of_exact = tl.dot(upstream, tl.trans(v), input_precision="tf32x3")
     if keys is not None:
         KEPT: tl.constexpr = 1.0 / (1.0 - RATE)
-        kept = _kept_pairs(keys, begin, rows, inside, head, site, RATE)
+        kept = _kept_pairs(keys, begin, rows, rows, length, head, site, RATE)
         used = tl.where(kept, exact * KEPT, 0.0)
         of_exact = tl.where(kept, of_exact * KEPT, 0.0)
     # rows behind the sequence add nothing below: their queries and upstream gradients are 0
     of_v = tl.dot(tl.trans(used.to(v.dtype)), upstream, input_precision="tf32x3")
-    _write(of_qkv, offsets + 2 * heads * SIZE, of_v, inner)
+    _write(of_qkv, places + 2 * heads * SIZE, of_v, inner)
     of_scores = exact * (of_exact - tl.sum(exact * of_exact, 1)[:, None]) * scale
     of_scores = of_scores.to(q.dtype)
-    _write(of_qkv, offsets, tl.dot(of_scores, k, input_precision="tf32x3"), inner)
+    _write(of_qkv, places, tl.dot(of_scores, k, input_precision="tf32x3"), inner)
     of_k = tl.dot(tl.trans(of_scores), q, input_precision="tf32x3")
-    _write(of_qkv, offsets + heads * SIZE, of_k, inner)
+    _write(of_qkv, places + heads * SIZE, of_k, inner)
+
+
+@triton.jit
+def _span(rows_first, length, ROWS: tl.constexpr, STEP: tl.constexpr, WINDOW: tl.constexpr):
+    """Return where positions begin and end that rows of a tile see, or are seen by; in steps."""
+    if WINDOW < 0:
+        return 0, length
+    begin = tl.maximum(rows_first - WINDOW, 0) // STEP * STEP
+    return begin, tl.minimum(length, rows_first + ROWS + WINDOW)
+
+
+@triton.jit(do_not_specialize=["site"])
+def long_attention_forward(
+    qkv,
+    slots,
+    keys,
+    written,
+    heads,
+    scale,
+    site,
+    SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    RATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Attend from BLOCK queries to their sequence, STEP keys at a time (Dao 2023, "FlashAttention-2").
+
+    A slot is a sequence's first token, how many it has, and the position of the first query. written:
+    (output, logarithms of the softmax's sums, float32[T, heads]).
+    """
+    output, log_sums = written
+    head, begin, length, rows = _slot(slots, 0, heads, BLOCK)
+    inside = rows < length
+    places, inner = _places(begin + rows, inside, 0, 3, heads, head, SIZE, COLUMNS)
+    q = tl.load(qkv + places, mask=inner, other=0.0)
+    largest = tl.full((BLOCK,), -1e30, tl.float32)
+    sums = tl.zeros((BLOCK,), tl.float32)
+    result = tl.zeros((BLOCK, COLUMNS), tl.float32)
+    first, last = _span(tl.min(rows, 0), length, BLOCK, STEP, WINDOW)
+    for start in range(first, last, STEP):
+        columns = start + tl.arange(0, STEP)
+        of_keys, seen = _places(begin + columns, columns < length, 1, 3, heads, head, SIZE, COLUMNS)
+        k = tl.load(qkv + of_keys, mask=seen, other=0.0)
+        v = tl.load(qkv + of_keys + heads * SIZE, mask=seen, other=0.0)
+        scores = _scores(q, k, rows, columns, length, scale, WINDOW)
+        top = tl.maximum(largest, tl.max(scores, 1))
+        weights = tl.exp(scores - top[:, None])
+        shrunk = tl.exp(largest - top)
+        sums = sums * shrunk + tl.sum(weights, 1)
+        if keys is not None:
+            kept = _kept_pairs(keys, begin, rows, columns, length, head, site, RATE)
+            weights = tl.where(kept, weights, 0.0)
+        result = result * shrunk[:, None] + tl.dot(weights.to(v.dtype), v)
+        largest = top
+    places, inner = _places(begin + rows, inside, 0, 1, heads, head, SIZE, COLUMNS)
+    _write(output, places, result / (sums * (1.0 - RATE))[:, None], inner)
+    tl.store(log_sums + (begin + rows) * heads + head, largest + tl.log(sums), mask=inside)
+
+
+@triton.jit
+def _pair_gradients(tensors, statistics, kept_by, where, scale, WINDOW: tl.constexpr, RATE: tl.constexpr):
+    """Return the probabilities as used [queries, keys], and the gradient by scores.
+
+    tensors: (q, k, v, upstream). statistics: of the queries, (log sums, upstream * output summed). kept_by:
+    (keys, site, head). where: (first token, length, queries' positions, keys' positions).
+    """
+    q, k, v, upstream = tensors
+    log_sums, along = statistics
+    keys, site, head = kept_by
+    begin, length, rows, columns = where
+    exact = tl.exp(_scores(q, k, rows, columns, length, scale, WINDOW) - log_sums[:, None])
+    used = exact
+    of_exact = tl.dot(upstream, tl.trans(v))
+    if keys is not None:
+        KEPT: tl.constexpr = 1.0 / (1.0 - RATE)
+        kept = _kept_pairs(keys, begin, rows, columns, length, head, site, RATE)
+        used = tl.where(kept, exact * KEPT, 0.0)
+        of_exact = tl.where(kept, of_exact * KEPT, 0.0)
+    return used.to(q.dtype), (exact * (of_exact - along[:, None]) * scale).to(q.dtype)
+
+
+@triton.jit(do_not_specialize=["site"])
+def long_attention_of_queries(
+    qkv,
+    slots,
+    keys,
+    read,
+    of_qkv,
+    heads,
+    scale,
+    site,
+    SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    RATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Pull the gradient to BLOCK queries.
+
+    read: (gradient, output, log sums, and what is written here: gradient * output summed, float32[T, heads]).
+    """
+    gradient, output, log_sums, along = read
+    head, begin, length, rows = _slot(slots, 0, heads, BLOCK)
+    inside, tokens = rows < length, begin + rows
+    places, inner = _places(tokens, inside, 0, 1, heads, head, SIZE, COLUMNS)
+    upstream = tl.load(gradient + places, mask=inner, other=0.0)
+    product = tl.sum(upstream.to(tl.float32) * _read(output, places, inner), 1)
+    tl.store(along + tokens * heads + head, product, mask=inside)
+    statistics = tl.load(log_sums + tokens * heads + head, mask=inside, other=0.0), product
+    places, inner = _places(tokens, inside, 0, 3, heads, head, SIZE, COLUMNS)
+    q = tl.load(qkv + places, mask=inner, other=0.0)
+    result = tl.zeros((BLOCK, COLUMNS), tl.float32)
+    first, last = _span(tl.min(rows, 0), length, BLOCK, STEP, WINDOW)
+    for start in range(first, last, STEP):
+        columns = start + tl.arange(0, STEP)
+        of_keys, seen = _places(begin + columns, columns < length, 1, 3, heads, head, SIZE, COLUMNS)
+        k = tl.load(qkv + of_keys, mask=seen, other=0.0)
+        v = tl.load(qkv + of_keys + heads * SIZE, mask=seen, other=0.0)
+        where = begin, length, rows, columns
+        _, of_scores = _pair_gradients(
+            (q, k, v, upstream), statistics, (keys, site, head), where, scale, WINDOW, RATE
+        )
+        result += tl.dot(of_scores, k)
+    _write(of_qkv, places, result, inner)
+
+
+@triton.jit(do_not_specialize=["site"])
+def long_attention_of_keys(
+    qkv,
+    slots,
+    keys,
+    read,
+    of_qkv,
+    heads,
+    scale,
+    site,
+    SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    RATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Pull the gradient to BLOCK keys and their values; read: as `long_attention_of_queries` leaves it."""
+    gradient, _, log_sums, along = read
+    head, begin, length, columns = _slot(slots, 0, heads, BLOCK)
+    places, inner = _places(begin + columns, columns < length, 1, 3, heads, head, SIZE, COLUMNS)
+    k = tl.load(qkv + places, mask=inner, other=0.0)
+    v = tl.load(qkv + places + heads * SIZE, mask=inner, other=0.0)
+    of_k = tl.zeros((BLOCK, COLUMNS), tl.float32)
+    of_v = tl.zeros((BLOCK, COLUMNS), tl.float32)
+    first, last = _span(tl.min(columns, 0), length, BLOCK, STEP, WINDOW)
+    for start in range(first, last, STEP):
+        rows = start + tl.arange(0, STEP)
+        inside, tokens = rows < length, begin + rows
+        of_rows, seen = _places(tokens, inside, 0, 1, heads, head, SIZE, COLUMNS)
+        upstream = tl.load(gradient + of_rows, mask=seen, other=0.0)
+        of_rows, seen = _places(tokens, inside, 0, 3, heads, head, SIZE, COLUMNS)
+        q = tl.load(qkv + of_rows, mask=seen, other=0.0)
+        # without a query nothing is added, whatever its statistics are: q and its gradient are 0
+        sums = tl.load(log_sums + tokens * heads + head, mask=inside, other=0.0)
+        product = tl.load(along + tokens * heads + head, mask=inside, other=0.0)
+        where = begin, length, rows, columns
+        used, of_scores = _pair_gradients(
+            (q, k, v, upstream), (sums, product), (keys, site, head), where, scale, WINDOW, RATE
+        )
+        of_v += tl.dot(tl.trans(used), upstream)
+        of_k += tl.dot(tl.trans(of_scores), q)
+    _write(of_qkv, places, of_k, inner)
+    _write(of_qkv, places + heads * SIZE, of_v, inner)
 
 
 @triton.jit
