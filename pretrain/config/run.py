@@ -46,8 +46,8 @@ class ModelConfig(Section):
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     """dropout on attention probabilities; with init as dropout"""
     attention: Literal["fast", "exact"] = "fast"
-    """dropout on attention of sequences over 128 tokens, on a GPU. exact: the same in any split of a batch, as
-    everywhere else; fast: by a faster kernel, for which another split is another sample"""
+    """dropout on attention of sequences over 128 tokens, on a GPU. exact: the same in any split of a batch,
+    as elsewhere; fast: by a faster kernel, for which another split is another sample"""
     initializer_range: float | None = Field(None, gt=0)
     """standard deviation of random weights; none: the library's, 0.02, meant for a width of 768"""
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = "cls"

@@ -62,7 +62,7 @@ class ForwardState:
 
     def attend(self, qkv: Tensor, half_window: int | None, dropout: Dropout | None) -> Tensor:
         """Attend within each sequence: qkv [T, 3, heads, D] -> [T, heads * D]."""
-        own = self.kernels is fused and fused.takes_attention(qkv, self.layout, self.exact)
+        own = self.exact or (self.kernels is fused and fused.takes_attention(qkv, self.layout))
         if takes_flash(qkv) and not own:
             rate = 0.0 if dropout is None else dropout.rate
             return attend(qkv, self.layout, rate, half_window).flatten(1)

@@ -2,8 +2,8 @@
 
 Each tensor is read and written once, and every operation is one launch, and one more where a backward adds up
 gradients of parameters. Masks of dropout are computed again in the backward, from the keys, so nothing of
-them is kept. The interface is described in `pretrain.model.kernels`; its module `programs` has the programs.
-float64 goes to `pretrain.model.kernels.plain`, which they are held against.
+them is kept. The interface is described in `pretrain.model.kernels`; its modules `programs` and `attending`
+have the programs. float64 goes to `pretrain.model.kernels.plain`, which they are held against.
 """
 
 from functools import cache
@@ -30,6 +30,7 @@ _STEP = 64
 _LONG_WARPS = 8
 _TILES = {2: 5, 4: 6}
 """Bytes of a number -> tiles [most tokens, channels] that attention's backward shares, compiled for sm_90."""
+_LONG_TILES = {2: 7}
 
 
 @cache  # every forward pass asks, and Python looks for a missing package again each time
@@ -79,29 +80,28 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return plain.rotate(qkv, cos, sin) if qkv.dtype == torch.float64 else _Rotate.apply(qkv, cos, sin)
 
 
-def takes_attention(qkv: Tensor, layout: PackedLayout, longer: bool) -> bool:
-    """Return whether there is a program for attention of qkv [T, 3, heads, D] in a row of this layout.
+def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
+    """Return whether `attention` of qkv [T, 3, heads, D] is the program for short sequences.
 
-    There is for sequences of at most 128 tokens, in half precision with `longer` for any others, and heads of
-    at most 128 channels, where the device's shared memory holds a sequence's tiles.
+    It is where the row's have at most 128 tokens, and heads at most 128 channels, if shared memory holds a
+    sequence's tiles.
     """
-    if qkv.dtype == torch.float64 or qkv.shape[-1] > _LARGEST_HEAD:
-        return False
-    if not layout.buckets and not (longer and qkv.dtype in HALF):
-        return False
-    size, most = qkv.element_size(), layout.buckets[-1][0] if layout.buckets else BUCKETS[-1]
-    tile = size * most * max(_columns(qkv.shape[-1]), most // 2)
-    return _TILES[size] * tile <= _shared_memory(qkv.device)
+    return bool(layout.buckets) and _fits(qkv, layout.buckets[-1][0], _TILES)
 
 
 def attention(
     qkv: Tensor, layout: PackedLayout, scale: float, half_window: int | None, dropout: Dropout | None
 ) -> Tensor:
-    """As `plain`'s, but filler attends to itself; where `takes_attention` is false, `plain`'s."""
-    if not takes_attention(qkv, layout, longer=True):
-        return plain.attention(qkv, layout, scale, half_window, dropout)
+    """As `plain`'s, but filler attends to itself; `plain`'s for what no program takes.
+
+    That is, of sequences over 128 tokens, float32.
+    """
     how = _Attends(layout, scale, half_window, _drops(dropout))
-    return _Attention.apply(qkv, how) if layout.buckets else _LongAttention.apply(qkv, how)
+    if takes_attention(qkv, layout):
+        return _Attention.apply(qkv, how)
+    if qkv.dtype in HALF and _fits(qkv, BUCKETS[-1], _LONG_TILES):
+        return _LongAttention.apply(qkv, how)
+    return plain.attention(qkv, layout, scale, half_window, dropout)
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
@@ -115,13 +115,18 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
 
 
 def _launch(name: str, grid: tuple[int, ...], *arguments: Any, warps: int = 4, **constants: Any) -> None:
-    """Run a program of `programs`; without data (device "meta"), or with nothing to compute, do nothing."""
+    """Run the program of this name; without data (device "meta"), or with nothing to compute, do nothing."""
     first = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
     if first.device.type == "meta" or 0 in grid:
         return
-    from pretrain.model.kernels import programs
+    _program(name)[grid](*arguments, **constants, num_warps=warps)
 
-    getattr(programs, name)[grid](*arguments, **constants, num_warps=warps)
+
+@cache
+def _program(name: str) -> Any:
+    from pretrain.model.kernels import attending, programs
+
+    return getattr(attending if "attention" in name else programs, name)
 
 
 def _partial_sums(x: Tensor, *shape: int) -> Tensor:
@@ -363,6 +368,14 @@ def _attend(name: str, how: _Attends, read: tuple[Tensor, ...], written: Tensor)
         _launch(name, (count * heads,), *arguments, **constants, warps=_WARPS[most])
         first += count
     return written
+
+
+def _fits(qkv: Tensor, most: int, tiles: dict[int, int]) -> bool:
+    """Return whether a program's tiles of `most` tokens fit into shared memory."""
+    size, columns = qkv.element_size(), _columns(qkv.shape[-1])
+    if qkv.dtype == torch.float64 or columns > _LARGEST_HEAD:
+        return False
+    return tiles[size] * size * most * max(columns, most // 2) <= _shared_memory(qkv.device)
 
 
 def _columns(size: int) -> int:

@@ -8,7 +8,7 @@ import inspect
 import triton
 from triton.backends.compiler import GPUTarget
 
-from pretrain.model.kernels import programs
+from pretrain.model.kernels import attending, programs
 
 TARGET = GPUTarget("cuda", 90, 32)
 INTEGERS = dict.fromkeys(("width", "rows", "programs", "stride", "site", "heads", "size", "first"), "i32")
@@ -43,7 +43,8 @@ def type_of(name: str, activation: str, stream: str, flag: bool) -> str:
 
 
 def main() -> None:
-    found = [program for program in vars(programs).values() if isinstance(program, triton.JITFunction)]
+    everything = vars(programs) | vars(attending)
+    found = [program for program in everything.values() if isinstance(program, triton.JITFunction)]
     for program in found:
         name = program.fn.__name__
         if name.startswith("_"):

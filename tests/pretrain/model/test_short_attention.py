@@ -82,7 +82,7 @@ def check(row: Row, window: int | None = None) -> None:
 )
 def test_it_equals_the_plain_operation_in_float64(dtype, size, rate, window):
     row = Row(RAGGED, 2, size, dtype, rate)
-    assert fused.takes_attention(row.qkv, row.layout, False)
+    assert fused.takes_attention(row.qkv, row.layout)
     assert [most for most, _ in row.layout.buckets] == [16, 32, 64, 128]
     check(row, window)
 
@@ -118,8 +118,7 @@ def test_slots_without_tokens_change_nothing():
 )
 def test_long_sequences_equal_the_plain_operation_too(dtype, size, rate, window):
     row = Row((129, 3, 290), 1, size, dtype, rate)
-    assert fused.takes_attention(row.qkv, row.layout, True)
-    assert not fused.takes_attention(row.qkv, row.layout, False)
+    assert not fused.takes_attention(row.qkv, row.layout)
     check(row, window)
 
 
@@ -128,9 +127,9 @@ def test_what_is_too_large_is_left_to_others():
     assert not row.layout.buckets
     check(row)
     short = PackedLayout.build(torch.tensor([3]), DEVICE)
-    assert fused.takes_attention(torch.zeros(3, 3, 1, 128), short, True)
-    assert not fused.takes_attention(torch.zeros(3, 3, 1, 129), short, True)
-    assert not fused.takes_attention(torch.zeros(3, 3, 1, 32, dtype=torch.float64), short, True)
+    assert fused.takes_attention(torch.zeros(3, 3, 1, 128), short)
+    assert not fused.takes_attention(torch.zeros(3, 3, 1, 129), short)
+    assert not fused.takes_attention(torch.zeros(3, 3, 1, 32, dtype=torch.float64), short)
 
 
 @pytest.mark.gpu
