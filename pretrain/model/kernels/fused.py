@@ -341,8 +341,8 @@ class _LongAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         qkv, output, log_sums = ctx.saved_tensors
-        of_qkv, read = torch.empty_like(qkv), (gradient.contiguous(), output, log_sums)
-        read = (*read, torch.empty_like(log_sums))
+        of_qkv = torch.empty_like(qkv)
+        read = (gradient.contiguous(), output, log_sums, torch.empty_like(log_sums))
         _attend_long("long_attention_of_queries", ctx.how, qkv, read, of_qkv)
         _attend_long("long_attention_of_keys", ctx.how, qkv, read, of_qkv)
         return of_qkv, None

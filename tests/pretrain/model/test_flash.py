@@ -114,6 +114,25 @@ def test_filler_is_sequences_of_its_own_no_longer_than_the_longest(lengths, fill
     assert layout.boundaries.dtype == torch.int32
 
 
+@pytest.mark.parametrize(
+    "lengths,filler,slots,buckets",
+    [
+        (
+            [40, 3, 16, 70],
+            2,
+            [[40, 3, 0], [43, 16, 0], [129, 2, 0], [0, 40, 0], [59, 70, 0]],
+            ((16, 3), (64, 1), (128, 1)),
+        ),
+        ([5, 300], 0, [[5, 300, 256], [5, 300, 128], [5, 300, 0], [0, 5, 0]], ()),
+        ([], 0, [], ()),
+    ],
+)
+def test_slots_are_short_sequences_by_bucket_or_pieces_of_long_ones(lengths, filler, slots, buckets):
+    layout = PackedLayout.build(torch.tensor(lengths, dtype=torch.long), torch.device("cpu"), filler)
+    assert (layout.slots.tolist(), layout.buckets) == (slots, buckets)
+    assert layout.slots.dtype == torch.int32 and layout.slots.shape[1] == 3
+
+
 def test_the_kernel_takes_what_it_can():
     half = torch.zeros(2, 3, 4, 64, dtype=torch.bfloat16)
     with flash_on_cpu():

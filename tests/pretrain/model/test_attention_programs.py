@@ -1,5 +1,5 @@
-"""Attention of short sequences as a GPU's program against the plain one in float64: on a GPU, elsewhere by
-Triton's interpreter."""
+"""Attention by a GPU's own programs against the plain one in float64: on a GPU, elsewhere by Triton's
+interpreter."""
 
 from dataclasses import replace
 
@@ -141,3 +141,4 @@ def test_on_a_gpu_every_length(dtype, size):
     check(row)
     check(row, window=64)
     assert all(torch.equal(once, again) for once, again in zip(row.run(), row.run()))
+    check(Row((129, 3, 300, 512), 12, size, dtype, 0.1))
