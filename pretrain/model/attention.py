@@ -73,7 +73,7 @@ class PackedLayout:
         boundaries = torch.zeros(len(lengths) + 1 + len(ends), dtype=torch.int32)
         boundaries[1 : len(lengths) + 1] = lengths.cumsum(0)
         boundaries[len(lengths) + 1 :] = torch.tensor(ends)
-        slots, buckets = _slots(boundaries)
+        slots, buckets = _slots(boundaries, longest)
         boundaries, slots = send([boundaries, slots], device)
         return cls(
             groups=tuple(zip(counts.tolist(), values.tolist(), strict=True)),
@@ -98,20 +98,21 @@ class PackedLayout:
         return self.window_masks[key]
 
 
-def _slots(boundaries: Tensor) -> tuple[Tensor, tuple[tuple[int, int], ...]]:
+def _slots(boundaries: Tensor, longest: int) -> tuple[Tensor, tuple[tuple[int, int], ...]]:
     """Return `PackedLayout.slots` and `PackedLayout.buckets` of its `boundaries`, on the CPU."""
-    lengths = boundaries.diff()
-    pieces = (lengths + BUCKETS[-1] - 1) // BUCKETS[-1]
-    sequence = torch.repeat_interleave(pieces)
-    before = (pieces.cumsum(0) - pieces)[sequence]
-    first = (torch.arange(len(sequence)) - before).int() * BUCKETS[-1]
-    slots = torch.stack([boundaries[:-1][sequence], lengths[sequence], first], 1)
-    bucket = torch.bucketize(lengths, torch.tensor(BUCKETS))
-    *counts, longer = torch.bincount(bucket, minlength=len(BUCKETS) + 1).tolist()
-    if longer:
+    starts, lengths, most = boundaries[:-1], boundaries.diff(), BUCKETS[-1]
+    if longest > most:
+        pieces = (lengths + most - 1) // most
+        sequence = torch.repeat_interleave(pieces)
+        before = (pieces.cumsum(0) - pieces).index_select(0, sequence)
+        first = (torch.arange(len(sequence)) - before).int() * most
+        slots = torch.stack([starts[sequence], lengths[sequence], first], 1)
         return slots.flip(0), ()  # the longest, which come last, begin first
-    buckets = tuple((most, count) for most, count in zip(BUCKETS, counts, strict=True) if count)
-    return slots[bucket.argsort(stable=True)], buckets
+    bucket = torch.bucketize(lengths, torch.tensor(BUCKETS))
+    counts = torch.bincount(bucket, minlength=len(BUCKETS)).tolist()
+    slots = torch.stack([starts, lengths, torch.zeros_like(lengths)], 1)
+    slots = slots.index_select(0, bucket.argsort(stable=True))
+    return slots, tuple((most, count) for most, count in zip(BUCKETS, counts, strict=True) if count)
 
 
 def sort_order(lengths: Tensor) -> Tensor | None:
