@@ -31,6 +31,7 @@ _LONG_WARPS = 8
 _TILES = {2: 5, 4: 6}
 """Bytes of a number -> tiles [most tokens, channels] that attention's backward shares, compiled for sm_90."""
 _LONG_TILES = {2: 7}
+"""The same of long sequences."""
 
 
 @cache  # every forward pass asks, and Python looks for a missing package again each time
@@ -81,10 +82,10 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
-    """Return whether `attention` of qkv [T, 3, heads, D] is the program for short sequences.
+    """Return whether `attention` of qkv [T, 3, heads, D] is by the program for short sequences.
 
-    It is where the row's have at most 128 tokens, and heads at most 128 channels, if shared memory holds a
-    sequence's tiles.
+    It is where all of the row have at most 128 tokens, and heads at most 128 channels, if shared memory holds
+    a sequence's tiles.
     """
     return bool(layout.buckets) and _fits(qkv, layout.buckets[-1][0], _TILES)
 
@@ -92,9 +93,9 @@ def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
 def attention(
     qkv: Tensor, layout: PackedLayout, scale: float, half_window: int | None, dropout: Dropout | None
 ) -> Tensor:
-    """As `plain`'s, but filler attends to itself; `plain`'s for what no program takes.
+    """As `plain`'s, but filler attends to itself.
 
-    That is, of sequences over 128 tokens, float32.
+    It is `plain`'s for what no program takes: longer sequences in float32, heads over 128 channels.
     """
     how = _Attends(layout, scale, half_window, _drops(dropout))
     if takes_attention(qkv, layout):
