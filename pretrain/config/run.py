@@ -45,6 +45,9 @@ class ModelConfig(Section):
     """dropout on all layers; with init, where it is not given, the checkpoint's own"""
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     """dropout on attention probabilities; with init as dropout"""
+    attention: Literal["fast", "exact"] = "fast"
+    """dropout on attention of sequences over 128 tokens, on a GPU. exact: the same in any split of a batch,
+    as elsewhere; fast: by a faster kernel, for which another split is another sample"""
     initializer_range: float | None = Field(None, gt=0)
     """standard deviation of random weights; none: the library's, 0.02, meant for a width of 768"""
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = "cls"
@@ -64,7 +67,7 @@ class ModelConfig(Section):
 
     def architecture(self) -> dict[str, Any]:
         """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""
-        sizes = self.model_dump(exclude={"init", "pooling"}, exclude_none=True)
+        sizes = self.model_dump(exclude={"init", "pooling", "attention"}, exclude_none=True)
         return sizes | {"intermediate_size": self.intermediate_size or 4 * self.hidden_size}
 
     @field_validator("init")

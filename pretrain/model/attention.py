@@ -5,8 +5,9 @@ the row would make attention quadratic in T. Here the linear layers see a row wi
 runs
 
 - on CUDA, in a row of sequences of at most 128 tokens, as one program for each sequence and head
-  (`pretrain.model.kernels.fused`), with dropout by hash;
-- on CUDA in half precision, in rows with longer sequences, as one flash kernel for all lengths, dropout
+  (`pretrain.model.kernels.fused`), with dropout by hash; in other rows so for each 128 queries, if the run
+  wants that (`model.attention`);
+- on CUDA in half precision, in rows with longer sequences else, as one flash kernel for all lengths, dropout
   included. torch has the kernel (Dao 2023, "FlashAttention-2") with a backward, windows, and dropout on the
   probabilities, as `aten::_flash_attention_forward` (what it makes public, `torch.nn.attention.varlen`, has
   no dropout). It draws its dropout from torch's generator on the device, so a second pass drops the same
@@ -56,8 +57,9 @@ class PackedLayout:
     longest: int
     """No sequence of `boundaries` has more tokens: one of `BUCKETS`, or a multiple of the last."""
     slots: Tensor
-    """int32[., 2] on the device: first token and tokens of each sequence of `boundaries`, by bucket, each
-    filled up to one of few numbers by slots without tokens."""
+    """int32[., 3] on the device, one row for each piece of at most 128 tokens of a sequence of `boundaries`:
+    the sequence's first token, its tokens, and the piece's first position in it. By bucket, each filled up to
+    one of few numbers by slots without tokens."""
     buckets: tuple[tuple[int, int], ...]
     """(most tokens, slots) of each bucket that has any, in the order of `slots`; empty where a sequence is
     longer than all of `BUCKETS`."""
@@ -119,19 +121,31 @@ def _by_bucket(
     boundaries: Tensor, count: int, pieces: int, longest: int
 ) -> tuple[Tensor, tuple[tuple[int, int], ...]]:
     """Return a layout's `slots` and `buckets`: of `count` sequences, and `pieces` of filler behind them."""
-    lengths = boundaries.diff()
-    slots = torch.stack([boundaries[:-1], lengths], 1)
+    starts, lengths = boundaries[:-1], boundaries.diff()
     if longest not in BUCKETS:
-        return slots[:0], ()
-    sequences, filler = slots[:count], slots[count : count + pieces]
-    bucket = torch.bucketize(lengths[:count], torch.tensor(BUCKETS))
+        return _cut(starts, lengths), ()
+    slots = torch.stack([starts, lengths, torch.zeros_like(lengths)], 1)
+    filler, bucket = slots[count : count + pieces], torch.bucketize(lengths[:count], torch.tensor(BUCKETS))
+    counts = torch.bincount(bucket, minlength=len(BUCKETS)).tolist()
     parts, buckets = [], []
-    for number, most in enumerate(BUCKETS):
-        own, behind = sequences[bucket == number], filler[: pieces if most == longest else 0]
+    for most, own in zip(BUCKETS, slots[bucket.argsort(stable=True)].split(counts), strict=True):
+        behind = filler[: pieces if most == longest else 0]
         if size := _slots(len(own)) + len(behind):
-            parts += [own, behind, own.new_zeros((size - len(own) - len(behind), 2))]
+            parts += [own, behind, own.new_zeros((size - len(own) - len(behind), 3))]
             buckets.append((most, size))
     return torch.cat(parts), tuple(buckets)
+
+
+def _cut(starts: Tensor, lengths: Tensor) -> Tensor:
+    """Return the slots of sequences of any length, as many for any lengths of the same number and sum."""
+    most = BUCKETS[-1]
+    pieces = (lengths + most - 1) // most
+    sequence = torch.repeat_interleave(pieces)
+    before = (pieces.cumsum(0) - pieces).index_select(0, sequence)
+    first = (torch.arange(len(sequence)) - before).int() * most
+    slots = torch.stack([starts[sequence], lengths[sequence], first], 1)
+    empty = slots.new_zeros((int(lengths.sum()) // most + len(lengths) - len(slots), 3))
+    return torch.cat([slots.flip(0), empty])  # the longest, which come last, begin first
 
 
 def sort_order(lengths: Tensor) -> Tensor | None:

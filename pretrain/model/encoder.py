@@ -57,6 +57,8 @@ class SentenceEncoder(nn.Module):
         self.lm = lm
         self.pooling = check_pooling(pooling)
         self.head = head
+        self.exact_attention = False
+        """Whether a GPU drops attention's probabilities of long sequences by hash (`model.attention`)."""
         self.normalize = False
         """Whether vectors by the encoder's own pooling have length 1 in use; training goes without."""
         self.random_head = False
@@ -275,7 +277,10 @@ class SentenceEncoder(nn.Module):
             dtype = torch.get_autocast_dtype(device.type)
         # the residual stream: float16 would overflow where it has grown, bfloat16 round every sum
         residual = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-        return ForwardState(row.layout, kernels_for(device, dtype), row.keys, dtype, residual, self._copies)
+        kernels = kernels_for(device, dtype)
+        return ForwardState(
+            row.layout, kernels, row.keys, dtype, residual, self._copies, self.exact_attention
+        )
 
     def why_not_repeatable(self, row: PackedRow) -> str:
         """Return why a pass over a row launches other things than over others of its `shape`; "" else."""

@@ -42,6 +42,7 @@ class ForwardState:
     keys: int64[T], `dropout.token_keys`; None: no dropout.
     dtype: of products and activations. residual: of the residual stream.
     copies: where working copies of weights are kept; None: they are not.
+    exact: whether dropout on the probabilities of long sequences is by hash on a GPU, too.
     rotary: kind of layer -> cosines and sines [T, 1, 1, head size] of the tokens' positions (ModernBERT).
     """
 
@@ -51,6 +52,7 @@ class ForwardState:
     dtype: torch.dtype
     residual: torch.dtype
     copies: Copies | None
+    exact: bool = False
     rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def dropout(self, rate: float, layer: int, place: int) -> Dropout | None:
@@ -60,7 +62,7 @@ class ForwardState:
 
     def attend(self, qkv: Tensor, half_window: int | None, dropout: Dropout | None) -> Tensor:
         """Attend within each sequence: qkv [T, 3, heads, D] -> [T, heads * D]."""
-        if takes_flash(qkv) and not self._is_short(qkv):
+        if self._takes_flash(qkv):
             rate = 0.0 if dropout is None else dropout.rate
             return attend(qkv, self.layout, rate, half_window).flatten(1)
         scale = qkv.shape[-1] ** -0.5
@@ -71,10 +73,11 @@ class ForwardState:
 
         Of the layout it then needs `longest`, `buckets` and the tensors that lie on the device.
         """
-        return takes_flash(qkv) or self._is_short(qkv)
+        return self._takes_flash(qkv) or (self.kernels is fused and fused.attends_by_slots(qkv, self.layout))
 
-    def _is_short(self, qkv: Tensor) -> bool:
-        return self.kernels is fused and fused.takes_attention(qkv, self.layout)
+    def _takes_flash(self, qkv: Tensor) -> bool:
+        short = self.kernels is fused and fused.takes_attention(qkv, self.layout)
+        return takes_flash(qkv) and not (short or self.exact)
 
     def product(self, x: Tensor, *maps: nn.Linear, bias: bool = True) -> Tensor:
         """Apply linear maps side by side, as one product in the working type: [T, in] -> [T, sum of outs]."""

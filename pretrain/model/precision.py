@@ -13,7 +13,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 2.0**-14, 2.0**24
 
 
 def divided(module: nn.Module, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return gradients of a module's parameters as the hooks of its loss scale make them; the same if none."""
+    """Return gradients of a module's parameters as the hooks of `LossScale` leave them."""
     divisors = module.__dict__.get("gradient_divisors")
     return torch._foreach_div(gradients, divisors[-1]) if divisors else gradients
 

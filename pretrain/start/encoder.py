@@ -85,6 +85,7 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
         config.model = model.model_copy(update=built)
     else:
         encoder = build_encoder(model.architecture(), tokenizer, model.pooling)
+    encoder.exact_attention = model.attention == "exact"
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     # now, rather than on one rank at some step

@@ -5,9 +5,9 @@ of them is one launch. It repeats what was recorded at the same addresses, so a 
 the graph reads, and its shape must be that of the recorded row: rows have few (`PackedRow.shape`).
 
 A shape is recorded when it comes a second time with a backward pass behind it. From then on its forward is
-one graph and its backward another, and the two are a function to autograd. Their gradients are added to the
-parameters' own: at ZeRO 0 in a few launches, at ZeRO 1 and 2 by autograd, as DeepSpeed's hooks want. Order and
-bits are those of a pass without graphs.
+one graph and its backward another, and the two are a function to autograd. Gradients are added to the
+parameters' own: at ZeRO 0 in a few launches, at ZeRO 1 and 2 by autograd, as DeepSpeed's hooks want. Order
+and bits are those of a pass without graphs.
 
 All graphs share one pool of memory. What a forward keeps for its backward is there until another graph runs.
 """

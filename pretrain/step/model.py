@@ -140,7 +140,7 @@ class SentenceModel(nn.Module):
 
 
 def seed(number: int, device: torch.device) -> None:
-    """Seed torch's generators of the host and of `device`; torch's own function asks for all kinds of them."""
+    """Seed torch's generators of the host and of `device`, and no other kind of device's."""
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.manual_seed(number)

@@ -2,8 +2,8 @@
 
 Each tensor is read and written once, and every operation is one launch, and one more where a backward adds up
 gradients of parameters. Masks of dropout are computed again in the backward, from the keys, so nothing of
-them is kept. The interface is described in `pretrain.model.kernels`; its module `programs` has the programs.
-float64 goes to `pretrain.model.kernels.plain`, which they are held against.
+them is kept. The interface is described in `pretrain.model.kernels`; its modules `programs` and `attending`
+have the programs. float64 goes to `pretrain.model.kernels.plain`, which they are held against.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.model.attention import PackedLayout
+from pretrain.model.attention import BUCKETS, HALF, PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout
 from pretrain.model.kernels.plain import Norm
@@ -25,8 +25,13 @@ _LARGEST_WIDTH = 1 << 14
 _LARGEST_HEAD = 128
 _WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
 """Of attention, by the most tokens of a bucket: the fastest on an H200."""
+_STEP = 64
+"""Keys (or, for their gradients, queries) that a program of long sequences takes at a time."""
+_LONG_WARPS = 8
 _TILES = {2: 5, 4: 6}
 """Bytes of a number -> tiles [most tokens, channels] that attention's backward shares, compiled for sm_90."""
+_LONG_TILES = {2: 7}
+"""The same of long sequences."""
 
 
 @cache  # every forward pass asks, and Python looks for a missing package again each time
@@ -77,25 +82,32 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
-    """Return whether there is a program for attention of qkv [T, 3, heads, D] in a row of this layout.
+    """Return whether `attention` of qkv [T, 3, heads, D] is by the program for short sequences.
 
-    There is for sequences of at most 128 tokens and heads of at most 128 channels, where the device's shared
-    memory holds a sequence's tiles.
+    It is where all of the row have at most 128 tokens, and heads at most 128 channels, if shared memory holds
+    a sequence's tiles.
     """
-    if qkv.dtype == torch.float64 or qkv.shape[-1] > _LARGEST_HEAD or not layout.buckets:
-        return False
-    size, most = qkv.element_size(), layout.buckets[-1][0]
-    tile = size * most * max(_columns(qkv.shape[-1]), most // 2)
-    return _TILES[size] * tile <= _shared_memory(qkv.device)
+    return bool(layout.buckets) and _fits(qkv, layout.buckets[-1][0], _TILES)
+
+
+def attends_by_slots(qkv: Tensor, layout: PackedLayout) -> bool:
+    """Return whether `attention` of qkv [T, 3, heads, D] is by programs, of which one takes any length."""
+    return takes_attention(qkv, layout) or (qkv.dtype in HALF and _fits(qkv, BUCKETS[-1], _LONG_TILES))
 
 
 def attention(
     qkv: Tensor, layout: PackedLayout, scale: float, half_window: int | None, dropout: Dropout | None
 ) -> Tensor:
-    """As `plain`'s, but filler attends to itself; where `takes_attention` is false, `plain`'s."""
-    if not takes_attention(qkv, layout):
-        return plain.attention(qkv, layout, scale, half_window, dropout)
-    return _Attention.apply(qkv, _Attends(layout, scale, half_window, _drops(dropout)))
+    """As `plain`'s, but filler attends to itself.
+
+    It is `plain`'s for what no program takes: longer sequences in float32, heads over 128 channels.
+    """
+    how = _Attends(layout, scale, half_window, _drops(dropout))
+    if takes_attention(qkv, layout):
+        return _Attention.apply(qkv, how)
+    if attends_by_slots(qkv, layout):
+        return _LongAttention.apply(qkv, how)
+    return plain.attention(qkv, layout, scale, half_window, dropout)
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
@@ -109,13 +121,18 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
 
 
 def _launch(name: str, grid: tuple[int, ...], *arguments: Any, warps: int = 4, **constants: Any) -> None:
-    """Run a program of `programs`; without data (device "meta"), or with nothing to compute, do nothing."""
+    """Run the program of this name; without data (device "meta"), or with nothing to compute, do nothing."""
     first = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
     if first.device.type == "meta" or 0 in grid:
         return
-    from pretrain.model.kernels import programs
+    _program(name)[grid](*arguments, **constants, num_warps=warps)
 
-    getattr(programs, name)[grid](*arguments, **constants, num_warps=warps)
+
+@cache
+def _program(name: str) -> Any:
+    from pretrain.model.kernels import attending, programs
+
+    return getattr(attending if "attention" in name else programs, name)
 
 
 def _partial_sums(x: Tensor, *shape: int) -> Tensor:
@@ -314,6 +331,38 @@ class _Attention(torch.autograd.Function):
         return _attend("attention_backward", ctx.how, read, torch.empty_like(qkv)), None
 
 
+class _LongAttention(torch.autograd.Function):
+    """FlashAttention-2 (Dao 2023): also keeps its output, and the softmax's sums."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, how: _Attends) -> Tensor:
+        qkv, ctx.how = qkv.contiguous(), how
+        output = torch.empty_like(qkv[:, 0], memory_format=torch.contiguous_format)
+        log_sums = output.new_empty(output.shape[:2], dtype=torch.float32)
+        _attend_long("long_attention_forward", how, qkv, (output, log_sums))
+        ctx.save_for_backward(qkv, output, log_sums)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        qkv, output, log_sums = ctx.saved_tensors
+        of_qkv = torch.empty_like(qkv)
+        read = (gradient.contiguous(), output, log_sums, torch.empty_like(log_sums))
+        _attend_long("long_attention_of_queries", ctx.how, qkv, read, of_qkv)
+        _attend_long("long_attention_of_keys", ctx.how, qkv, read, of_qkv)
+        return of_qkv, None
+
+
+def _attend_long(name: str, how: _Attends, qkv: Tensor, *more: Any) -> None:
+    (heads, size), (keys, site) = qkv.shape[-2:], how.drops.place
+    grid = (len(how.layout.slots) * heads,)
+    arguments = (qkv, how.layout.slots, keys, *more, heads, how.scale, site)
+    window = -1 if how.half_window is None else how.half_window
+    constants = {"SIZE": size, "WINDOW": window, "RATE": how.drops.rate, "COLUMNS": _columns(size)}
+    _launch(name, grid, *arguments, **constants, BLOCK=BUCKETS[-1], STEP=_STEP, warps=_LONG_WARPS)
+
+
 def _attend(name: str, how: _Attends, read: tuple[Tensor, ...], written: Tensor) -> Tensor:
     first, (heads, size), (keys, site) = 0, written.shape[-2:], how.drops.place
     constants = {"SIZE": size, "RATE": how.drops.rate, "COLUMNS": _columns(size)}
@@ -325,6 +374,14 @@ def _attend(name: str, how: _Attends, read: tuple[Tensor, ...], written: Tensor)
         _launch(name, (count * heads,), *arguments, **constants, warps=_WARPS[most])
         first += count
     return written
+
+
+def _fits(qkv: Tensor, most: int, tiles: dict[int, int]) -> bool:
+    """Return whether a program's tiles of `most` tokens fit into shared memory."""
+    size, columns = qkv.element_size(), _columns(qkv.shape[-1])
+    if qkv.dtype == torch.float64 or columns > _LARGEST_HEAD:
+        return False
+    return tiles[size] * size * most * max(columns, most // 2) <= _shared_memory(qkv.device)
 
 
 def _columns(size: int) -> int:

@@ -1,5 +1,7 @@
 """The GPU's programs behind `pretrain.model.kernels.fused`, in Triton (it comes with torch's CUDA build).
 
+Those of attention are in `pretrain.model.kernels.attending`.
+
 Each reads and writes every tensor once. A program of a norm computes whole rows of H channels (BLOCK: the
 next power of 2); backward programs take every `programs`-th row and leave partial sums for the gradients of
 parameters, so that these add up in the same order at every call. Arithmetic is float32 whatever the tensors
@@ -252,116 +254,6 @@ def rotation(qkv, cos, sin, output, heads, size, SIGN: tl.constexpr, HALF: tl.co
     s = tl.where(turns, SIGN * _read(sin, token * size + channels, seen), 0.0)[None, :]
     _write(output, first, left * c - right * s, inside)
     _write(output, first + half, right * c + left * s, inside)
-
-
-@triton.jit
-def _slot(slots, first, heads, BLOCK: tl.constexpr):
-    """Return a program's head, the first token of its sequence, its rows, and which of these belong to it."""
-    slot = slots + 2 * (first + tl.program_id(0) // heads)
-    rows = tl.arange(0, BLOCK)
-    return tl.program_id(0) % heads, tl.load(slot).to(tl.int64), rows, rows < tl.load(slot + 1)
-
-
-@triton.jit
-def _weights(q, k, rows, inside, scale, WINDOW: tl.constexpr):
-    """Return exp(scores - their row's largest) [BLOCK, BLOCK], and its sums over rows, in float32."""
-    scores = tl.dot(q, tl.trans(k), input_precision="tf32x3") * scale
-    seen = inside[None, :]
-    if WINDOW >= 0:
-        seen = seen & (tl.abs(rows[:, None] - rows[None, :]) <= WINDOW)
-    # finite: rows behind the sequence may see nothing, and must not become NaN
-    scores = tl.where(seen, scores, -1e30)
-    weights = tl.exp(scores - tl.max(scores, 1)[:, None])
-    return weights, tl.sum(weights, 1)
-
-
-@triton.jit
-def _kept_pairs(keys, begin, rows, inside, head, site, RATE: tl.constexpr):
-    """Return which probabilities of a sequence's head are kept: query rows by key columns."""
-    key = tl.load(keys + begin + rows, mask=inside, other=0)
-    return _kept(key[:, None], site, (head * 65536 + rows)[None, :], RATE)
-
-
-@triton.jit(do_not_specialize=["first", "site"])
-def attention_forward(
-    qkv,
-    slots,
-    keys,
-    output,
-    first,
-    heads,
-    scale,
-    site,
-    SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
-    RATE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """Attend within a sequence of at most BLOCK tokens, for one head of SIZE channels.
-
-    Program p takes slot `first + p // heads` of `slots` (its first token, and how many: none in a slot that
-    is not used) and head `p % heads`. WINDOW: the largest distance that is seen; -1: any. COLUMNS: SIZE, up
-    to a power of 2 that products take.
-    """
-    head, begin, rows, inside = _slot(slots, first, heads, BLOCK)
-    columns = tl.arange(0, COLUMNS)
-    inner = inside[:, None] & (columns < SIZE)[None, :]
-    offsets = ((begin + rows) * 3 * heads + head)[:, None] * SIZE + columns[None, :]
-    q = tl.load(qkv + offsets, mask=inner, other=0.0)
-    k = tl.load(qkv + offsets + heads * SIZE, mask=inner, other=0.0)
-    v = tl.load(qkv + offsets + 2 * heads * SIZE, mask=inner, other=0.0)
-    weights, sums = _weights(q, k, rows, inside, scale, WINDOW)
-    if keys is not None:
-        weights = tl.where(_kept_pairs(keys, begin, rows, inside, head, site, RATE), weights, 0.0)
-    result = tl.dot(weights.to(v.dtype), v, input_precision="tf32x3") / (sums * (1.0 - RATE))[:, None]
-    _write(output, ((begin + rows) * heads + head)[:, None] * SIZE + columns[None, :], result, inner)
-
-
-@triton.jit(do_not_specialize=["first", "site"])
-def attention_backward(
-    gradient,
-    qkv,
-    slots,
-    keys,
-    of_qkv,
-    first,
-    heads,
-    scale,
-    site,
-    SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
-    RATE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """Pull the gradient through `attention_forward`, whose probabilities are computed again."""
-    head, begin, rows, inside = _slot(slots, first, heads, BLOCK)
-    columns = tl.arange(0, COLUMNS)
-    inner = inside[:, None] & (columns < SIZE)[None, :]
-    offsets = ((begin + rows) * heads + head)[:, None] * SIZE + columns[None, :]
-    upstream = tl.load(gradient + offsets, mask=inner, other=0.0)
-    offsets = ((begin + rows) * 3 * heads + head)[:, None] * SIZE + columns[None, :]
-    q = tl.load(qkv + offsets, mask=inner, other=0.0)
-    k = tl.load(qkv + offsets + heads * SIZE, mask=inner, other=0.0)
-    v = tl.load(qkv + offsets + 2 * heads * SIZE, mask=inner, other=0.0)
-    weights, sums = _weights(q, k, rows, inside, scale, WINDOW)
-    exact = weights * (1.0 / sums)[:, None]
-    used = exact
-    of_exact = tl.dot(upstream, tl.trans(v), input_precision="tf32x3")
-    if keys is not None:
-        KEPT: tl.constexpr = 1.0 / (1.0 - RATE)
-        kept = _kept_pairs(keys, begin, rows, inside, head, site, RATE)
-        used = tl.where(kept, exact * KEPT, 0.0)
-        of_exact = tl.where(kept, of_exact * KEPT, 0.0)
-    # rows behind the sequence add nothing below: their queries and upstream gradients are 0
-    of_v = tl.dot(tl.trans(used.to(v.dtype)), upstream, input_precision="tf32x3")
-    _write(of_qkv, offsets + 2 * heads * SIZE, of_v, inner)
-    of_scores = exact * (of_exact - tl.sum(exact * of_exact, 1)[:, None]) * scale
-    of_scores = of_scores.to(q.dtype)
-    _write(of_qkv, offsets, tl.dot(of_scores, k, input_precision="tf32x3"), inner)
-    of_k = tl.dot(tl.trans(of_scores), q, input_precision="tf32x3")
-    _write(of_qkv, offsets + heads * SIZE, of_k, inner)
 
 
 @triton.jit

@@ -8,13 +8,13 @@ import inspect
 import triton
 from triton.backends.compiler import GPUTarget
 
-from pretrain.model.kernels import programs
+from pretrain.model.kernels import attending, programs
 
 TARGET = GPUTarget("cuda", 90, 32)
 INTEGERS = dict.fromkeys(("width", "rows", "programs", "stride", "site", "heads", "size", "first"), "i32")
 TYPES = INTEGERS | {"eps": "fp32", "scale": "fp32", "labels": "*i64", "keys": "*i64", "losses": "*fp32"}
 TYPES |= {"slots": "*i32"}
-FLOATS = {"bias", "weight", "norm_bias", "statistics", "sums", "cos", "sin"}
+FLOATS = {"bias", "weight", "norm_bias", "statistics", "sums", "cos", "sin", "log_sums", "along"}
 STREAM = {"residual", "added", "sum", "normed", "of_stream", "of_residual"}
 OPTIONAL = {"bias", "residual", "norm_bias", "keys", "added", "normed", "working", "of_stream", "of_working"}
 ABSENT = "constexpr"  # the type of a tensor that is None
@@ -27,10 +27,11 @@ TUPLES = {
     "upstream": ("of_stream", "of_working"),
     "results": ("of_residual", "of_x", "sums"),
     "shape": ("rows", "width", "programs"),
+    "written": ("output", "log_sums"),
+    "read": ("gradient", "output", "log_sums", "along"),
 }
 CONSTANTS = {"RATE": 0.1, "BLOCK": 1024, "HALF": 32, "SIGN": -1, "IGNORED": -1}
-CONSTANTS |= {"SIZE": 32, "COLUMNS": 32, "WINDOW": 8}
-BLOCKS = {"rotation": 16, "attention_forward": 16, "attention_backward": 16}
+CONSTANTS |= {"SIZE": 32, "COLUMNS": 32, "WINDOW": 8, "STEP": 16}
 
 
 def type_of(name: str, activation: str, stream: str, flag: bool) -> str:
@@ -42,20 +43,24 @@ def type_of(name: str, activation: str, stream: str, flag: bool) -> str:
 
 
 def main() -> None:
-    found = [program for program in vars(programs).values() if isinstance(program, triton.JITFunction)]
+    everything = vars(programs) | vars(attending)
+    found = [program for program in everything.values() if isinstance(program, triton.JITFunction)]
     for program in found:
         name = program.fn.__name__
         if name.startswith("_"):
             continue
-        for activation, stream in (("bf16", "fp32"), ("bf16", "bf16"), ("fp16", "fp32"), ("fp32", "fp32")):
+        types = [("bf16", "fp32"), ("bf16", "bf16"), ("fp16", "fp32"), ("fp32", "fp32")]
+        if "attention" in name:  # which takes the longest; long sequences take half precision only
+            types = types[:1] if name.startswith("long") else types[::3]
+        for activation, stream in types:
             for flag in (True, False):
                 constants, signature = {}, {}
                 for place, parameter in enumerate(inspect.signature(program.fn).parameters):
                     if parameter.isupper():
                         signature[parameter] = "constexpr"
                         constants[place,] = CONSTANTS.get(parameter, flag)
-                        if parameter == "BLOCK":
-                            constants[place,] = BLOCKS.get(name, constants[place,])
+                        if parameter == "BLOCK" and (name == "rotation" or "attention" in name):
+                            constants[place,] = 16
                         continue
                     names = TUPLES.get(parameter, (parameter,))
                     types = tuple(type_of(part, activation, stream, flag) for part in names)

@@ -135,6 +135,27 @@ def test_rows_of_about_equal_lengths_have_one_layout():
             first += count
         assert first == len(layout.slots)
     assert len(shapes) < 15
+    long = [PackedLayout.build(torch.tensor([1, 300 - n, n]), torch.device("cpu"), 19) for n in (150, 171)]
+    assert len({(of.longest, *of.boundaries.shape, *of.slots.shape) for of in long}) == 1
+
+
+@pytest.mark.parametrize(
+    "lengths,filler,slots,buckets",
+    [
+        (
+            [40, 3, 16, 70],
+            2,
+            [[40, 3, 0], [43, 16, 0], [0, 40, 0], [59, 70, 0], [129, 2, 0]],
+            ((16, 8), (64, 8), (128, 9)),
+        ),
+        ([5, 300], 0, [[5, 300, 256], [5, 300, 128], [5, 300, 0], [0, 5, 0]], ()),
+        ([], 0, [], ((16, 4),)),
+    ],
+)
+def test_slots_are_short_sequences_by_bucket_or_pieces_of_long_ones(lengths, filler, slots, buckets):
+    layout = PackedLayout.build(torch.tensor(lengths, dtype=torch.long), torch.device("cpu"), filler)
+    assert [slot for slot in layout.slots.tolist() if slot[1]] == slots and layout.buckets == buckets
+    assert layout.slots.dtype == torch.int32 and layout.slots.shape[1] == 3
 
 
 def test_the_kernel_takes_what_it_can():

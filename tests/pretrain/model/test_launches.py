@@ -38,16 +38,25 @@ def test_launches_and_bytes_of_a_micro_batch_stay_within_their_budget(family):
     )
 
 
-@pytest.mark.parametrize("family,length", [*((family, 128) for family in FAMILIES), ("bert", 256)])
-def test_fused_kernels_compute_every_layer_and_flash_attention_long_sequences(family, length):
-    train, embed = count_micro_batch(make_encoder(family, layers=4), length)
-    attention = "attention_{}" if length <= 128 else "_flash_attention_{}"
-    for launches in (train, embed):
-        assert launches.operators[attention.format("forward")] == 4
-        assert sum("attention" in name for name in launches.operators) == 1 + (launches is train)
+@pytest.mark.parametrize(
+    "family,length,exact,attention",
+    [
+        *((family, 128, False, "attention_forward attention_backward") for family in FAMILIES),
+        ("bert", 256, False, "_flash_attention_forward _flash_attention_backward"),
+        ("bert", 256, True, "long_attention_forward long_attention_of_queries long_attention_of_keys"),
+    ],
+)
+def test_fused_kernels_compute_every_layer_and_flash_attention_long_sequences(
+    family, length, exact, attention
+):
+    encoder = make_encoder(family, layers=4)
+    encoder.exact_attention = exact
+    train, embed = count_micro_batch(encoder, length)
+    for launches, names in ((train, attention.split()), (embed, attention.split()[:1])):
+        found = {name: count for name, count in launches.operators.items() if "attention" in name}
+        assert found == dict.fromkeys(names, 4)
         assert launches.operators["norm_forward"] == (8 if family == "modernbert" else 9)
         assert not {"native_dropout", "bernoulli_", "_softmax"} & set(launches.operators)
-    assert train.operators[attention.format("backward")] == 4
     assert train.operators["cross_entropy"] == 1 and "_log_softmax" not in train.operators
 
 

@@ -69,8 +69,9 @@ def built(config):
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "modernbert"])
 def test_the_encoder_is_read_from_its_layers(kind):
-    config = config_of(model={"type": kind, "pooling": "last-two"})
+    config = config_of(model={"type": kind, "pooling": "last-two", "attention": "exact"})
     encoder, objective = built(config)
+    assert encoder.exact_attention
     found = verify_model_matches_config(config, encoder, objective, view_specs(config))
     assert (found["model.layers"], found["model.pooling"]) == (3, "last-two")
     assert (found["model.dropout"], found["model.attention_dropout"]) == (0.2, 0.05)

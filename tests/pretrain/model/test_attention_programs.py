@@ -1,5 +1,5 @@
-"""Attention of short sequences as a GPU's program against the plain one in float64: on a GPU, elsewhere by
-Triton's interpreter."""
+"""Attention by a GPU's own programs against the plain one in float64: on a GPU, elsewhere by Triton's
+interpreter."""
 
 from dataclasses import replace
 
@@ -113,6 +113,15 @@ def test_slots_without_tokens_change_nothing():
     assert all(torch.equal(found, exact) for found, exact in zip(row.run(), expected))
 
 
+@pytest.mark.parametrize(
+    "dtype,size,rate,window", [(torch.bfloat16, 64, 0.1, None), (torch.float16, 40, 0.3, 64)]
+)
+def test_long_sequences_equal_the_plain_operation_too(dtype, size, rate, window):
+    row = Row((129, 3, 290), 1, size, dtype, rate)
+    assert not fused.takes_attention(row.qkv, row.layout)
+    check(row, window)
+
+
 def test_what_is_too_large_is_left_to_others():
     row = Row([3, 129], 1, 32, filler=0)
     assert not row.layout.buckets
@@ -132,3 +141,4 @@ def test_on_a_gpu_every_length(dtype, size):
     check(row)
     check(row, window=64)
     assert all(torch.equal(once, again) for once, again in zip(row.run(), row.run()))
+    check(Row((129, 3, 300, 512), 12, size, dtype, 0.1))
