@@ -31,7 +31,8 @@ from pretrain.watch.ending import FOLDER, REPORT, Ending, begin_folder, call_wit
 from pretrain.watch.heartbeat import ENDS, heartbeat, silent_ranks, who_is_behind
 
 FLOOR = 300.0
-"""Least deadline of a step, in seconds, where none is given. A busy machine has held one up for over a minute."""
+"""Least deadline of a step, in seconds, where none is given: other work on a machine has held one up for
+a minute."""
 TIMES = 10
 """The deadline of a step in medians of recent steps, or in longest waits for data, where none is given."""
 OUTSIDE, OUTSIDE_FLOOR = 3600.0, 600.0
