@@ -141,6 +141,19 @@ def alternatives(spec: str) -> list[str]:
     return [str(step) for step in stages[0]]
 
 
+def with_excerpt(excerpt: str, spec: str) -> str:
+    """Return a specification that takes an excerpt before its augmentations of tokens, behind those of text.
+
+    >>> with_excerpt("span", "pi|mv,del-span"), with_excerpt("none", "del-span"), with_excerpt("span", "none")
+    ('pi|mv,span,del-span', 'del-span', 'span')
+    """
+    if not parse(excerpt).stages:
+        return spec
+    stages = [stage for stage in expand(spec).split(",") if parse(stage).stages]
+    texts = sum(map(needs_text, stages))  # they come first
+    return ",".join([*stages[:texts], excerpt, *stages[texts:]])
+
+
 def needs_synonyms(spec: str) -> bool:
     """Return whether a specification needs a synonym table, which takes seconds to load."""
     return any("synonyms" in step.entry.needs for step in _steps(spec))

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from augment.core.errors import AugmentationError
 from augment.spec.grammar import parse as parse_augmentation
+from augment.spec.grammar import with_excerpt
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE
@@ -90,6 +91,9 @@ class AugmentConfig(Section):
     spec: Spec = "del-span,reorder"
     """augmentation of both views, seeds independent: 'a,b' in order, 'a|b' one per sentence, 'a:key=value', a
     function of your own 'my.py:f', 'none'. Flag --aug"""
+    excerpt: Spec = "none"
+    """what anchor and positive take of a sequence before their augmentation, so that views are as long as the
+    texts that the encoder is for: 'span:min_length=8:max_length=64:alpha=2:beta=4'; none: all of it"""
     anchor: Spec | None = None
     """augmentation of the first view, where it differs"""
     positive: Spec | None = None
@@ -104,15 +108,16 @@ class AugmentConfig(Section):
 
     @model_validator(mode="after")
     def _specs_parse(self) -> Self:
-        for spec in filter(None, (self.spec, self.anchor, self.positive, self.negative, self.augmented)):
-            try:
+        try:
+            views = [self.of_role(role) for role in ("anchor", "positive")]
+            for spec in filter(None, (*views, self.spec, self.negative, self.augmented)):
                 parse_augmentation(spec)
-            except AugmentationError as error:
-                raise ValueError(str(error)) from None
+        except AugmentationError as error:
+            raise ValueError(str(error)) from None
         return self
 
     def of_role(self, role: str) -> str:
-        """Return the specification of the view that plays a role.
+        """Return the specification of the view that plays a role, with the excerpt that it begins with.
 
         role: anchor, positive (also positive2 ...), negative, augmented, or one of an objective of your
         own, which takes `spec`.
@@ -132,7 +137,9 @@ class AugmentConfig(Section):
             "negative": self.negative,
             "augmented": self.augmented,
         }
-        return own.get(role.rstrip("0123456789")) or self.spec
+        kind = role.rstrip("0123456789")
+        spec = own.get(kind) or self.spec
+        return spec if kind in ("negative", "augmented") else with_excerpt(self.excerpt, spec)
 
 
 Steps = Annotated[str, Field(pattern=r"^[1-9]\d*(-[1-9]\d*)?$")]
@@ -270,7 +277,7 @@ class TrainConfig(Section):
     """how long ranks wait for each other at the start, at most"""
     step_deadline: float | None = Field(None, ge=0)
     """seconds after which a step that does not end ends the run, with the name of the rank that the others
-    wait for; none: ten times the median of recent steps or the longest wait for data, at least 60; 0: no
+    wait for; none: ten times the median of recent steps or the longest wait for data, at least 300; 0: no
     deadline. The start, evaluations and checkpoints have ten times what is given here; else an hour at first,
     then ten times the longest of their kind, at least ten minutes"""
     log_every: int = Field(10, ge=1)

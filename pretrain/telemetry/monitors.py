@@ -180,8 +180,8 @@ CHECKS = {
         ("loss/contrastive", "contrastive_length_only"),
         lambda loss, of_lengths: loss >= of_lengths,
         "the contrastive loss, {0:.3f}, is not below {1:.3f}, what a matcher that sees nothing but the "
-        "lengths of the views reaches. Take views whose lengths tell less (--aug "
-        "crop:rate=1:min_rate=0.7,del-span,reorder), train longer, or lower "
+        "lengths of the views reaches. Take views whose lengths tell less (--augment.excerpt "
+        "crop:rate=1:min_rate=0.7), train longer, or lower "
         "objective.contrastive.temperature.",
         LEARNED,
     ),
@@ -306,7 +306,7 @@ ROW_ALARMS = {
         lambda loss, chance: loss < 0.01 * chance,
         "the contrastive loss has vanished since step {since}: {0:.4f} of {1:.2f} at chance. The views are "
         "too easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder "
-        "alone). In a new run, try --aug crop:rate=1:min_rate=0.7,del-span,reorder, higher rates, or a "
+        "alone). In a new run, try --augment.excerpt crop:rate=1:min_rate=0.7, higher rates, or a "
         "larger train.global_batch.",
     ),
 }

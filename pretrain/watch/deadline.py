@@ -30,8 +30,9 @@ from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.watch.ending import FOLDER, REPORT, Ending, begin_folder, call_with_timeout
 from pretrain.watch.heartbeat import ENDS, heartbeat, silent_ranks, who_is_behind
 
-FLOOR = 60.0
-"""Least deadline of a step, in seconds, where none is given."""
+FLOOR = 300.0
+"""Least deadline of a step, in seconds, where none is given: other work on a machine has held one up for
+a minute."""
 TIMES = 10
 """The deadline of a step in medians of recent steps, or in longest waits for data, where none is given."""
 OUTSIDE, OUTSIDE_FLOOR = 3600.0, 600.0

@@ -97,6 +97,7 @@ def train(folder: Path, data: str, steps: int, name: str, seed: int, threads: in
     quarter = max(1, steps // 4)
     flags = {
         "config": str(ROOT / "configs" / "clear_micro.yaml"),
+        "augment.excerpt": "none",
         "data": data,
         "run": str(run),
         "resume": "auto",

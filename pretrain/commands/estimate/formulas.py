@@ -10,8 +10,9 @@ USABLE = 0.9
 TILES = {True: (2**28, 2**26), False: (2**25, 2**22)}
 """Most masked-language logits, and contrastive logits, alive at once: on a GPU, and on a CPU
 (`losses.mlm`, `losses.contrastive`; not imported, because they import torch)."""
-LOGIT = 12
-"""Bytes for each logit of a tile: read, exponentiated, and its gradient."""
+LOGIT, LOGIT_ON_GPU = 12, 4
+"""Bytes for each logit of a tile: read, exponentiated, and its gradient. On a GPU: two, and two of its
+gradient."""
 VECTOR_COPIES = 6
 """Times that a step holds the gathered vectors: as sent, gathered, by view, normed, and two gradients."""
 STEP = 1024
@@ -215,7 +216,8 @@ def micro_batch_bytes(model: ModelSize, batch: BatchSize, layout: Layout) -> tup
     if batch.masked_tokens:
         tokens = min(budget, batch.masked_tokens / ranks)
         predicted = tokens * batch.predicted / batch.masked_tokens
-        tile = LOGIT * min(predicted * model.vocabulary, max(logits_bound, model.vocabulary))
+        each = LOGIT_ON_GPU if layout.reserved else LOGIT
+        tile = each * min(predicted * model.vocabulary, max(logits_bound, model.vocabulary))
         passes.append((model.token_bytes * tokens + model.masked_bytes * predicted, tile))
     return max(passes, key=sum)
 

@@ -37,7 +37,9 @@ def test_the_base_recipe_is_the_papers():
 def test_the_papers_letter_is_the_base_recipe_but_for_what_lets_the_sentence_loss_learn():
     base, paper = (load_config(name, {}) for name in ("clear_base", "clear_paper"))
     assert (base.model.pooling, base.objective.view_dropout) == ("mean", False)
-    letter = {"model.pooling": "cls", "objective.view_dropout": "true", "aug": "del-span,reorder"}
+    letter = {"model.pooling": "cls", "objective.view_dropout": "true", "augment.excerpt": "none"}
+    contrastive = {"weight": "1", "temperature": "0.1", "projection_layers": "2"}
+    letter |= {f"objective.contrastive.{key}": value for key, value in contrastive.items()}
     assert load_config("clear_base", letter | {"name": "clear_paper"}) == paper
 
 

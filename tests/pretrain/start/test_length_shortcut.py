@@ -82,7 +82,7 @@ def test_the_base_recipe_leaves_lengths_nothing_and_the_papers_is_a_flag_away(pa
     ours = shortcut(load_config(recipe, {}), packed)
     assert (ours.sequences, ours.candidates) == (2560, 8192)
     assert ours.correlation < 0.3 and ours.loss > math.log(8192) - 0.05
-    paper = load_config(recipe, {"aug": "del-span,reorder"})
+    paper = load_config(recipe, {"augment.excerpt": "none"})
     found = shortcut(paper, packed)
     assert found.correlation > 0.98 and found.loss < math.log(8192) - 2
     assert found.loss_among(8192) == found.loss
@@ -92,11 +92,13 @@ def test_the_base_recipe_leaves_lengths_nothing_and_the_papers_is_a_flag_away(pa
 
 
 @pytest.mark.parametrize("recipe", ["clear_base.yaml", "clear_micro.yaml"])
-def test_the_papers_augmentations_are_one_flag_away(recipe):
-    """Exactly those two for both views, whatever the recipe puts before them."""
+def test_the_papers_augmentations_keep_the_excerpt_which_is_a_flag_of_its_own(recipe):
     ours = load_config(CONFIGS / recipe, {})
-    assert re.fullmatch(r"crop:rate=1:min_rate=0\.\d,del-span,reorder", ours.augment.of_role("anchor"))
-    paper = load_config(CONFIGS / recipe, {"aug": "del-span,reorder"})
+    excerpt = ours.augment.excerpt
+    assert re.match(r"(crop:rate=1:min_rate|span:min_length)=", excerpt)
+    same = load_config(CONFIGS / recipe, {"aug": "del-span,reorder"})
+    assert same == ours and same.augment.of_role("positive") == f"{excerpt},del-span,reorder"
+    paper = load_config(CONFIGS / recipe, {"augment.excerpt": "none"})
     assert [paper.augment.of_role(role) for role in ("anchor", "positive")] == ["del-span,reorder"] * 2
     assert paper.model_copy(update={"augment": ours.augment}) == ours
 

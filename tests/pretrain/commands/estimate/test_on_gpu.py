@@ -1,0 +1,61 @@
+"""What a plan says of a GPU's memory, against its programs' branch on tensors without data, and an H200."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from model.launches import META, as_on_a_gpu, make_encoder
+
+from pretrain.commands.estimate.formulas import memory
+from pretrain.commands.estimate.measure import PlannedTokenizer, measure_model
+from pretrain.commands.plan import assumed_batch, layout_of
+from pretrain.config.recipe import load_config
+from pretrain.model.kernels import fused
+
+
+def kept(family: str, layers: int, tokens: int) -> int:
+    """Return the bytes that autograd keeps of a pass over sequences of 512 tokens, without parameters."""
+    encoder, found, alive = make_encoder(family, layers=layers), {}, []
+    own = {parameter.untyped_storage()._cdata for parameter in encoder.parameters()}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        alive.append(storage)  # its address must not be given to another
+        if storage._cdata not in own:
+            found[storage._cdata] = storage.nbytes()
+        return tensor
+
+    count = tokens // 512
+    ids = torch.zeros(tokens, dtype=torch.long, device=META)
+    keys = np.arange(count, dtype=np.uint64)
+    no_program = patch.object(fused, "_launch", lambda *_, **__: None)
+    noted = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    with as_on_a_gpu(), encoder.weights_unchanged(), no_program, noted:
+        vectors = encoder.embed(ids, torch.full((count,), 512), keys=keys)
+    del vectors
+    return sum(found.values())
+
+
+def planned(family: str, tokens: int):
+    flags = {"model.type": family, "objective": "mlm", "train.micro_batch_tokens": str(tokens)}
+    config = load_config("clear_base", flags | {"train.zero": "0"})
+    model = measure_model(config, PlannedTokenizer(30_522), 512, "bf16", on_gpu=True)
+    return model, memory(model, assumed_batch(config, 512)[0], layout_of(config, 1, 0))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_activations_are_those_that_a_gpus_programs_keep(family):
+    slopes = [(kept(family, layers, 6144) - kept(family, layers, 2048)) / 4096 for layers in (1, 2)]
+    of_twelve = slopes[0] + 11 * (slopes[1] - slopes[0])
+    model, _ = planned(family, 65_536)
+    widest = 2 * 4 * 3072
+    assert model.token_bytes == pytest.approx(of_twelve + widest, rel=0.06)
+
+
+@pytest.mark.full
+def test_the_peak_of_an_h200_is_within_a_tenth():
+    """BERT-base, masked language modelling of 512 tokens, bf16, torch's allocator at its peak."""
+    for tokens, peak in ((65_536, 25.34e9), (16_384, 7.99e9)):
+        assert planned("bert", tokens)[1].peak == pytest.approx(peak, rel=0.1)
