@@ -4,6 +4,8 @@ On a CPU a function is "recorded" by keeping it, and repeated by calling it agai
 the same path as on a GPU. The encoder takes the variable-length branch that CUDA takes.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +13,8 @@ from exactness_cases import make_batch, share
 from exactness_worker import build
 from flash_reference import flash_on_cpu
 
+from pretrain.model.layer import layers_of
+from pretrain.step.faults import diagnose
 from pretrain.step.graphs import Graphs
 from pretrain.step.plan import passes_of
 from pretrain.step.whole_batch import WholeBatch
@@ -23,7 +27,7 @@ CUDA = pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a CUDA device")
 class PlainEngine:
     """What a step asks of an engine at ZeRO 0."""
 
-    communication_data_type = torch.float32
+    communication_data_type = torch.float64  # what is sent is a copy: later gradients would be lost
 
     def __init__(self, model, device=CPU, stage=0):
         self.module, self.device, self.stage = model.to(device).train(), device, stage
@@ -35,7 +39,7 @@ class PlainEngine:
         return self.stage
 
     def zero_reduce_bucket_size(self):
-        return 1 << 30
+        return 1000
 
     def set_gradient_accumulation_boundary(self, is_boundary):
         pass
@@ -76,10 +80,11 @@ def batch_of(model, step):
     return share(batch, 0, 1, step)
 
 
-def run_steps(engine, graphs, steps, budget, lr=0.0):
+def run_steps(engine, graphs, steps, budget, lr=0.0, ranks=1):
     """Return every step's losses and gradients, after a step of SGD each; the batches differ."""
     model, found = engine.module, []
     whole = WholeBatch(engine, 5, budget, graphs=graphs)
+    whole.reduction.world = ranks
     for step in steps:
         model.zero_grad()
         result = whole.compute(batch_of(model, step))
@@ -115,6 +120,37 @@ def test_losses_and_gradients_are_those_of_passes_without_graphs(case, budget):
         found = run_steps(engine, graphs, range(3), budget, 0.1)
     assert graphs.graphs and all(record.repeats)
     check_equal(found, expected)
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_reductions_during_the_last_pass_have_all_gradients(stage):
+    """As among two ranks, of which the other has no gradient; at ZeRO 1 and 2 autograd adds gradients.
+
+    In bfloat16 hooks weigh those of a masking.
+    """
+    with flash_on_cpu():
+        expected = run_steps(made("clear_mean", "bf16"), None, range(4), 150, 0.1, ranks=2)
+        engine, record = made("clear_mean", "bf16"), Recorder()
+        engine.stage = stage
+        graphs = Graphs(engine, "auto", record=record)
+        engine.stage = 0
+        found = run_steps(engine, graphs, range(4), 150, 0.1, ranks=2)
+    assert any(record.repeats[1::2])
+    check_equal(found, expected)
+
+
+def test_a_fault_is_looked_for_in_modules_and_not_in_graphs():
+    with flash_on_cpu():
+        engine = made("simcse")
+        graphs = Graphs(engine, "auto", record=Recorder())
+        run_steps(engine, graphs, [0, 2, 4], 4096)
+        with torch.no_grad():
+            next(layers_of(engine.module.encoder.lm)[-1].parameters()).fill_(torch.nan)
+        whole = WholeBatch(engine, 5, 4096, graphs=graphs)
+        batch = batch_of(engine.module, 6)
+        update = SimpleNamespace(apply=lambda loss: engine.module.zero_grad())
+        finding = diagnose(whole, update, batch, list(range(len(batch))), str)
+    assert finding.forward == ["rank 0: encoder.lm.bert.encoder.layer.1 (PostNormLayer)"]
 
 
 def check_equal(found, expected):
