@@ -45,6 +45,7 @@ def example(forked, tmp_path_factory):
     return names | {"place": folder}
 
 
+@pytest.mark.full
 def test_the_example_trains_evaluates_and_exports(example, monkeypatch, capsys):
     monkeypatch.chdir(example["place"])
     run = example["run"]
@@ -74,6 +75,7 @@ def test_vectors_are_those_of_the_evaluation(example, monkeypatch):
     assert encoder.encode([]).shape == (0, 64)
 
 
+@pytest.mark.full
 def test_other_evaluations_return_what_they_leave_for_the_report(example, monkeypatch):
     monkeypatch.chdir(example["place"])
     rows = "".join(f"{n:04d}||一个男人{n}。||一个女人{n % 7}。||{n % 6}\n" for n in range(20))
@@ -143,6 +145,7 @@ def test_ctrl_c_saves_and_the_same_call_continues(
     assert continued().summary["weights"] == of_command.summary["weights"]
 
 
+@pytest.mark.full
 def test_a_run_that_something_else_stops_is_an_error(forked, tiny_data, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "stop").touch()
