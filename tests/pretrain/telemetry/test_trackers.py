@@ -31,6 +31,9 @@ def installed(tracker: str, *marks: pytest.MarkDecorator):
     return pytest.param(tracker, marks=(pytest.mark.skipif(absent, reason=reason), *marks))
 
 
+TRACKERS = [installed("wandb"), installed("mlflow", pytest.mark.slow), installed("trackio")]
+
+
 @pytest.fixture
 def own_places(tmp_path, tmp_path_factory, monkeypatch) -> dict[str, str]:
     """Variables that keep trackers offline and in this test's folder; returns them."""
@@ -76,7 +79,7 @@ def expected(folder: Path) -> dict[tuple[str, int], float]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("tracker", map(installed, ("wandb", "mlflow", "trackio")))
+@pytest.mark.parametrize("tracker", TRACKERS)
 def test_a_killed_and_resumed_run_is_one_run_with_each_step_once(tracker, tmp_path, own_places):
     folder = tmp_path / "run"
     process = ForkedPython([str(WORKER), str(folder), tracker, "0", "100000"], worker_environment())
@@ -100,9 +103,7 @@ def test_a_killed_and_resumed_run_is_one_run_with_each_step_once(tracker, tmp_pa
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "tracker", [installed("wandb"), installed("mlflow", pytest.mark.slow), installed("trackio")]
-)
+@pytest.mark.parametrize("tracker", TRACKERS)
 def test_a_tracker_named_later_gets_the_whole_run_and_a_new_run_is_new(tracker, tmp_path, own_places):
     folder = tmp_path / "run"
     report(folder, "tensorboard", 0, 10)
