@@ -116,7 +116,7 @@ assert (found == np.arange(int(sys.argv[2]))[:, None]).all()
 @pytest.mark.full
 def test_processes_may_share_a_folder_and_be_killed(tmp_path):
     def start(count):
-        return ForkedPython(["-c", WRITER, str(tmp_path), str(count)], dict(os.environ))
+        return ForkedPython(["-c", WRITER, str(tmp_path), str(count)], dict(os.environ), stderr=None)
 
     killed = start(100_000)
     assert killed.stdout is not None and killed.stdout.readline()
