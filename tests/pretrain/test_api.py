@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forked_python import ForkedPython
-from run_helpers import ROOT, TINY, command, environment, finish, records, start, write_corpus
+from forked_python import forked_children
+from run_helpers import ROOT, TINY, command, finish, records, start, write_corpus
 from sts_layout import write_layout
 
 from pretrain import api
@@ -18,17 +18,15 @@ from pretrain.common import processes
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 
-START = processes.start_to_stream
 SENTENCES = ["A storm at sea.", "The ship waits in the harbour.", "", "A storm at sea."]
 
 
 @pytest.fixture(scope="module")
 def forked():
     """Start the commands as forks of a process that has imported what they import."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, forked_children():
         patch.delenv("CLEAR_DATA", raising=False)
-        patch.setattr(processes, "start_to_stream", lambda words: ForkedPython(list(words), environment()))
-        yield patch
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +113,7 @@ def test_a_run_is_that_of_the_command(forked, of_command, tiny_data, tmp_path):
 
 
 @pytest.mark.full
-def test_ctrl_c_saves_and_the_same_call_continues(
-    forked, of_command, tiny_data, tmp_path, monkeypatch, capsys
-):
+def test_ctrl_c_saves_and_the_same_call_continues(forked, of_command, tiny_data, tmp_path, capsys):
     folder, ended = tmp_path / "run", threading.Event()
 
     def interrupt() -> None:
@@ -131,8 +127,7 @@ def test_ctrl_c_saves_and_the_same_call_continues(
     presser = threading.Thread(target=interrupt)
     presser.start()
     try:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="resume='auto'"):
-            patch.setattr(processes, "start_to_stream", START)  # its session and its signals
+        with pytest.raises(KeyboardInterrupt, match="resume='auto'"):
             continued()
     finally:
         ended.set()
