@@ -9,13 +9,16 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,6 +37,8 @@ _IMPORTS = (
 )
 _PR_SET_CHILD_SUBREAPER = 36  # prctl.h
 _SETS_VARIABLES = "pretrain.common.environment"
+_popen = subprocess.Popen
+_one_at_a_time = threading.Lock()
 
 
 class ForkedPython(subprocess.Popen):
@@ -45,39 +50,61 @@ class ForkedPython(subprocess.Popen):
         words: a script, `-m` and a module, or `-c` and code; and their arguments.
         environment: its variables, instead of this process's.
         folder: where it starts; None: where this process is.
-        stderr: STDOUT or PIPE.
+        options: others of Popen. Its standard input is empty, and `preexec_fn` is left out.
     """
 
     def __init__(
-        self,
-        words: list[str],
-        environment: dict[str, str],
-        folder: Path | None = None,
-        stderr: int = subprocess.STDOUT,
+        self, words: list[str], environment: dict[str, str], folder: Path | None = None, **options: Any
     ) -> None:
-        super().__init__(words, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        super().__init__(words, env=environment, cwd=folder, **streams | options)
 
     def _execute_child(self, words, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others) -> None:
         """Take the place of Popen's fork and exec."""
-        outputs = [others[6], others[8]]  # Popen's c2pwrite and errwrite
+        pipes = others[3:9]
+        outputs = [own if own != -1 else at for own, at in ((pipes[3], 1), (pipes[5], 2))]
+        words = list(map(str, words))
         task = json.dumps({"words": words, "folder": str(cwd or os.getcwd()), "environment": env})
-        server = _server()
-        with _parent_of_orphans():
+        with _one_at_a_time, _parent_of_orphans():
+            server = _server()
             socket.send_fds(server, [task.encode()], outputs)
             answer = server.recv(64)
         if not answer:
             raise RuntimeError("the process that forks others has ended")
         self.pid = int(answer)
         self._child_created = True
-        for descriptor in set(outputs):
-            os.close(descriptor)
+        self._close_pipe_fds(*pipes)
+
+
+@contextmanager
+def forked_children() -> Iterator[None]:
+    """Let the children of this process that are Python's be forks, for a command that is called in it, starts
+    others, and may set handlers of signals. They do not learn of this process's end."""
+    handlers = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    }
+    subprocess.Popen = _Starter
+    try:
+        yield
+    finally:
+        subprocess.Popen = _popen
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+class _Starter(_popen):
+    def __new__(cls, words, *, env=None, cwd=None, **options):
+        if isinstance(words, str) or words[0] != sys.executable:
+            return _popen(words, env=env, cwd=cwd, **options)
+        streams = {"stdout": None, "stderr": None, "text": None}
+        return ForkedPython(words[1:], dict(os.environ if env is None else env), cwd, **streams | options)
 
 
 def run_python(
     words: list[str], environment: dict[str, str], folder: Path | None = None, timeout: float = 240
 ) -> subprocess.CompletedProcess:
     """Return what `subprocess.run([sys.executable, *words], capture_output=True, text=True)` does."""
-    with ForkedPython(words, environment, folder, subprocess.PIPE) as process:
+    with ForkedPython(words, environment, folder, stderr=subprocess.PIPE) as process:
         out, errors = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(words, process.returncode, out, errors)
 
@@ -99,7 +126,7 @@ def _server() -> socket.socket:
     ours, its = socket.socketpair(type=socket.SOCK_SEQPACKET)
     words = [sys.executable, __file__, str(its.fileno())]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()])
+    _popen(words, env=environment, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()])
     its.close()
     return ours
 
@@ -109,6 +136,7 @@ def _serve(server: socket.socket) -> list[str] | None:
     importlib.import_module(_SETS_VARIABLES).choose_accelerator()
     for name in _IMPORTS:
         importlib.import_module(name)
+    _warm_up()
     gc.collect()
     gc.freeze()
     while True:
@@ -132,6 +160,18 @@ def _serve(server: socket.socket) -> list[str] | None:
             os.close(descriptor)
 
 
+def _warm_up() -> None:
+    """Do what each run would: compile the library's patterns of names, measure this machine's peak."""
+    import torch
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    from pretrain.start import summary
+
+    get_checkpoint_conversion_mapping("bert")
+    summary.measure_peak_flops = cache(summary.measure_peak_flops)
+    summary.measure_peak_flops(torch.device("cpu"), torch.float32)
+
+
 def _become(task: dict, outputs: list[int]) -> list[str]:
     """Take a task's session, outputs, folder and variables; return its words."""
     os.setsid()
@@ -141,6 +181,8 @@ def _become(task: dict, outputs: list[int]) -> list[str]:
     os.chdir(task["folder"])
     os.environ.clear()
     os.environ.update(task["environment"])
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)
     del sys.modules[_SETS_VARIABLES]  # its importer sets them again
     sys.path[1:1] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return task["words"]

@@ -131,6 +131,7 @@ def test_a_package_imports_nothing_of_what_stands_above_it():
     ]
 
 
+@pytest.mark.full
 def test_a_folder_imports_only_what_it_may():
     broken = []
     for name, wanted in imports().items():

@@ -85,6 +85,7 @@ def brought(requirements) -> dict[str, importlib.metadata.Distribution]:
     return found
 
 
+@pytest.mark.full
 def test_what_is_imported_is_declared_and_nothing_else_is_needed(project):
     imported = set()
     for path in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
@@ -192,6 +193,7 @@ def built(tmp_path_factory) -> tuple[Path, Path]:
     return wheel, source
 
 
+@pytest.mark.full
 def test_the_notice_names_every_word_list_and_travels_with_them(built):
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
     lists = sorted(path.name for path in (ROOT / "augment" / "word_lists").iterdir())
@@ -265,6 +267,7 @@ def test_the_list_of_commands_imports_no_package_of_others():
     assert set(ast.literal_eval(run.stdout.splitlines()[-1])) == {"augment", "pretrain"}, run.stderr
 
 
+@pytest.mark.full
 def test_every_command_of_clearly_is_its_modules_own(project):
     def said(*words, code=0):
         run = subprocess.run([*words], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -39,6 +39,7 @@ def prose(page: Path) -> str:
     return re.sub(r"<[^>]+>", "", re.sub(r"<(pre|code|script)\b.*?</\1>", "x", article, flags=re.DOTALL))
 
 
+@pytest.mark.full
 def test_every_page_is_there_and_shows_no_markup(site):
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} | {
         "index",

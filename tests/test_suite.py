@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 GIVEN = {
     "CLEAR_MASKED_LM": "bert",
@@ -17,6 +19,7 @@ GIVEN = {
 KEPT = GIVEN | dict.fromkeys(("CLEAR_MASKED_LM", "SLURM_JOB_ID", "RANK"))
 
 
+@pytest.mark.full
 def test_the_last_lines_say_what_was_skipped_and_what_is_missing(tmp_path):
     for name in ("conftest.py", "browser.py", "small_wordnet.py"):
         (tmp_path / name).write_text((ROOT / "tests" / name).read_text())

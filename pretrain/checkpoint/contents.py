@@ -5,6 +5,7 @@ import math
 import platform
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -134,10 +135,6 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
     for name, parameter in view.named_parameters():
         for key, number in view.scalars(parameter).items():
             scalars.setdefault(key, {})[name] = number
-    versions = {"python": platform.python_version(), DISTRIBUTION: own_version()}
-    for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
     return {
         "series": counts,
         "aliases": view.aliases(),
@@ -151,8 +148,18 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
         "lr_scheduler": None,  # rates are a function of the step, and the loss scale is the trainer's
         "loss_scale": [],
         "counters": {name: int(getattr(engine, name)) for name in _COUNTERS if hasattr(engine, name)},
-        "versions": versions,
+        "versions": dict(_versions()),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Return what runs, by name; to read what is installed takes a while."""
+    versions = {"python": platform.python_version(), DISTRIBUTION: own_version()}
+    for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:

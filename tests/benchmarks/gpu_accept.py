@@ -206,7 +206,7 @@ def report_of_worker(accept: Accept) -> list[dict]:
     """Run the exactness tests' own worker on the device, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "report.json"
-        words = [sys.executable, str(WORKER), str(out), "0", CASES, "0.0", "off", "plain"]
+        words = [sys.executable, str(WORKER), str(out), "0", CASES, "0.0", "off", "plain", "fp32,bf16"]
         ended = subprocess.run(
             [*words, accept.device.type],
             env=os.environ | {"PYTHONPATH": str(ROOT), "MASTER_PORT": "0"},

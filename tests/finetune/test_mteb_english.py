@@ -89,7 +89,8 @@ def run_folder(tmp_path_factory):
     return save_run(save_bert(folder / "bert"), folder / "mine", "mean")
 
 
-@pytest.mark.parametrize("default", [None, "query"])
+@pytest.mark.full
+@pytest.mark.parametrize("default", [pytest.param(None, marks=pytest.mark.slow), "query"])
 def test_a_models_prompts_are_those_that_the_library_uses(run_folder, tmp_path, default):
     prompts = {"query": "the cat ", "document": "a man rides ", "Classification": "dogs bark "}
     folder = save_prompted(run_folder / "export", tmp_path / "model", prompts, default)
@@ -105,6 +106,7 @@ def test_a_models_prompts_are_those_that_the_library_uses(run_folder, tmp_path, 
     assert plain.tasks["LocalRetrieval"].details != found.tasks["LocalRetrieval"].details
 
 
+@pytest.mark.full
 def test_figures_are_the_librarys_own_and_are_kept_in_its_format(run_folder, tmp_path, monkeypatch):
     found = evaluate(open_model(run_folder), local_tasks(), tmp_path)
     model = SentenceTransformer(str(run_folder / "export"), device="cpu")

@@ -1,10 +1,11 @@
 """One rank of an exactness run: gradients of the engine against a padded single-device float64 reference.
 
-Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT BALANCE LAYERS DEVICE` with RANK,
-WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. LAYERS is `plain`; `recomputed`, with activation checkpointing;
-or `flash`, by the variable-length branch that CUDA takes (dropout on probabilities depends on the split
-there, so DROPOUT leaves it out). The reference shares nothing with the system but the weights and the token
-ids: the library's padded model, full similarity matrices, one backward.
+Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT BALANCE LAYERS PRECISION,...
+DEVICE` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. With dropout only float32 is run.
+LAYERS is `plain`; `recomputed`, with activation checkpointing; or `flash`, by the variable-length branch
+that CUDA takes (dropout on probabilities depends on the split there, so DROPOUT leaves it out). The
+reference shares nothing with the system but the weights and the token ids: the library's padded model, full
+similarity matrices, one backward.
 """
 
 import json
@@ -329,17 +330,17 @@ def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
 def main() -> None:
     out, stage, cases = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
     rate, how = float(sys.argv[4]), sys.argv[5]
-    layers = sys.argv[6]
+    layers, precisions = sys.argv[6], ["fp32"] if rate else sys.argv[7].split(",")
     attention = flash_on_cpu if layers == "flash" else nullcontext
     of_attention = 0.0 if layers == "flash" else rate
-    if sys.argv[7] == "cpu":
+    if sys.argv[8] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     start_processes()
     rank, world = dist.get_rank(), dist.get_world_size()
     report = []
     for case in cases:
-        for precision in ("fp32",) if rate else ("fp16",) if case.startswith("faint") else ("fp32", "bf16"):
+        for precision in ("fp16",) if case.startswith("faint") else precisions:
             config, model = build(case, stage, precision, rate, of_attention)
             own = CASES[case].get("batch", {})
             whole = make_batch(5, model.objective.masked_copies, model.objective.roles, how != "off", **own)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forked_python import ForkedPython
-from run_helpers import ROOT, TINY, command, environment, finish, records, start, write_corpus
+from forked_python import forked_children
+from run_helpers import ROOT, TINY, command, finish, records, start, write_corpus
 from sts_layout import write_layout
 
 from pretrain import api
@@ -18,17 +18,15 @@ from pretrain.common import processes
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 
-START = processes.start_to_stream
 SENTENCES = ["A storm at sea.", "The ship waits in the harbour.", "", "A storm at sea."]
 
 
 @pytest.fixture(scope="module")
 def forked():
     """Start the commands as forks of a process that has imported what they import."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, forked_children():
         patch.delenv("CLEAR_DATA", raising=False)
-        patch.setattr(processes, "start_to_stream", lambda words: ForkedPython(list(words), environment()))
-        yield patch
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +43,7 @@ def example(forked, tmp_path_factory):
     return names | {"place": folder}
 
 
+@pytest.mark.full
 def test_the_example_trains_evaluates_and_exports(example, monkeypatch, capsys):
     monkeypatch.chdir(example["place"])
     run = example["run"]
@@ -74,6 +73,7 @@ def test_vectors_are_those_of_the_evaluation(example, monkeypatch):
     assert encoder.encode([]).shape == (0, 64)
 
 
+@pytest.mark.full
 def test_other_evaluations_return_what_they_leave_for_the_report(example, monkeypatch):
     monkeypatch.chdir(example["place"])
     rows = "".join(f"{n:04d}||一个男人{n}。||一个女人{n % 7}。||{n % 6}\n" for n in range(20))
@@ -113,9 +113,7 @@ def test_a_run_is_that_of_the_command(forked, of_command, tiny_data, tmp_path):
 
 
 @pytest.mark.full
-def test_ctrl_c_saves_and_the_same_call_continues(
-    forked, of_command, tiny_data, tmp_path, monkeypatch, capsys
-):
+def test_ctrl_c_saves_and_the_same_call_continues(forked, of_command, tiny_data, tmp_path, capsys):
     folder, ended = tmp_path / "run", threading.Event()
 
     def interrupt() -> None:
@@ -129,8 +127,7 @@ def test_ctrl_c_saves_and_the_same_call_continues(
     presser = threading.Thread(target=interrupt)
     presser.start()
     try:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="resume='auto'"):
-            patch.setattr(processes, "start_to_stream", START)  # its session and its signals
+        with pytest.raises(KeyboardInterrupt, match="resume='auto'"):
             continued()
     finally:
         ended.set()
@@ -143,6 +140,7 @@ def test_ctrl_c_saves_and_the_same_call_continues(
     assert continued().summary["weights"] == of_command.summary["weights"]
 
 
+@pytest.mark.full
 def test_a_run_that_something_else_stops_is_an_error(forked, tiny_data, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "stop").touch()

@@ -20,12 +20,14 @@ def accepted(out: Path, parts: str) -> dict:
     return outcomes
 
 
+@pytest.mark.full
 def test_a_part_passes_or_says_why_it_cannot_run(tmp_path):
     outcomes = accepted(tmp_path / "accept.json", "replay,waits")
     assert outcomes["replay"]["outcome"] == "pass"
     assert outcomes["waits"]["outcome"] == "skip" and "CUDA" in outcomes["waits"]["reason"]
 
 
+@pytest.mark.full
 def test_a_part_that_fails_is_said_and_ends_the_script_with_1(tmp_path):
     out = tmp_path / "accept.json"
     finish(start([str(SCRIPT), "--device", "cpu", "--out", str(out), "--parts", "nothing,waits"]), expect=1)

@@ -81,6 +81,7 @@ def test_views_that_grow_are_cut_in_training_and_evaluation_and_an_export_starts
     assert after["heldout_mlm_loss"] == pytest.approx(before["heldout_mlm_loss"], rel=1e-4)
 
 
+@pytest.mark.full
 def test_heads_learn_at_their_own_rate(tiny_data, tmp_path):
     run = tmp_path / "run"
     finish(
@@ -118,6 +119,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("module", COMMANDS)
 def test_help_everywhere(module):
     done = subprocess.run(
@@ -132,6 +134,7 @@ def test_help_everywhere(module):
     assert len(page.splitlines()) > 6 and "Traceback" not in page
 
 
+@pytest.mark.full
 def test_help_lists_every_key_with_type_default_and_meaning():
     words = [sys.executable, str(ROOT / "pretrain" / "main.py"), "--help", "all"]
     done = subprocess.run(words, capture_output=True, text=True)

@@ -10,6 +10,13 @@ nbformat = pytest.importorskip("nbformat", reason="nbclient is not installed: th
 from nbclient import NotebookClient  # noqa: E402
 
 NOTEBOOK = ROOT / "docs" / "first_encoder.ipynb"
+FORKS = f"""
+import sys
+sys.path.append({str(ROOT / "tests")!r})
+from forked_python import forked_children
+forks = forked_children()
+forks.__enter__()
+"""
 SMALLER = {"STEPS = 300": "STEPS = 6", '"embedded",': '"corpus.txt",'}
 
 
@@ -26,6 +33,9 @@ def cells(tmp_path_factory) -> list:
         for long, short in SMALLER.items():
             cell.source = cell.source.replace(long, short)
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}})
+    startup = folder / "IPYTHONDIR" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "forks.py").write_text(FORKS)
     homes = {name: str(folder / name) for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
     client.execute(env=environment() | homes | {"CLEAR_DATA": str(folder / "benchmarks")})
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -35,6 +45,7 @@ def printed(cell) -> str:
     return "".join(output.text for output in cell.outputs if output.output_type == "stream")
 
 
+@pytest.mark.full
 def test_the_notebook_prepares_trains_shows_evaluates_and_exports(cells):
     prepared, counts, trained, curves, cosines, scores, exported = cells[1:]
     assert "unit sentence" in printed(prepared)
@@ -49,6 +60,7 @@ def test_the_notebook_prepares_trains_shows_evaluates_and_exports(cells):
     assert float(exported.outputs[-1].data["text/plain"]) < 1e-5
 
 
+@pytest.mark.full
 def test_what_runs_does_not_draw_bars_into_it(cells):
     """Frame after frame: a kernel tells its children that they may use colours."""
     for cell in cells[:-1]:  # the last one's is the library's own

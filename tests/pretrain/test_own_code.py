@@ -99,6 +99,7 @@ def settings(**changed):
     return tree
 
 
+@pytest.mark.full
 def test_looking_at_a_run_runs_none_of_its_code(own, tiny_data, tmp_path):
     of_run = (["show"], ["verify"], ["verify", "--views"])
     of_recipe = (["inspect"], ["plan"], ["main", "--resume", "auto"])
@@ -225,6 +226,7 @@ def test_an_augmentation_from_a_file_is_one_of_the_grammar(own, monkeypatch):
             build_texts(f"own.py:{name}").texts(keys[:1], texts[:1])
 
 
+@pytest.mark.full
 def test_the_file_is_an_input_of_the_run(own, tiny_data, tmp_path, monkeypatch):
     monkeypatch.chdir(own.parent)
     spec = f"{own}:twice"

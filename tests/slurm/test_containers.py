@@ -108,6 +108,7 @@ def test_the_installation_is_the_makefiles_and_pinned():
     assert named and set(",".join(named).split(",")) <= extras.keys()
 
 
+@pytest.mark.full
 def test_the_compiled_parts_are_checked_by_lines_that_tell_them():
     checks = re.findall(r"^/opt/venv/bin/python -c '(.+)'$", INSTALL, re.MULTILINE)
     (check,) = checks

@@ -131,6 +131,7 @@ def beams_of(folder, text, beams=5):
     ]
 
 
+@pytest.mark.full
 def test_back_translation_is_two_models_one_after_the_other(there, back):
     """Compare a padded batch with the library's search for one text at a time, twice."""
     results = back_translation(SENTENCES, some_draws(5), there, back, max_length=64)
@@ -144,6 +145,7 @@ def test_back_translation_is_two_models_one_after_the_other(there, back):
     ]
 
 
+@pytest.mark.full
 def test_picks_are_among_the_beams(there, back):
     beams = beams_of(back, beams_of(there, TEXTS[0])[0])
     found = back_translation([SENTENCES[0]] * 80, some_draws(80), there, back, pick="random", max_length=64)

@@ -276,6 +276,7 @@ def test_where_tables_are_looked_for(tmp_path, monkeypatch):
         find_synonyms()
 
 
+@pytest.mark.full
 @needs_data("text/wiki_sentences_200k.txt.gz", "synonyms/counterfitted_neighbors.json")
 def test_clear_covers_about_two_fifths_of_wikipedia():
     from augment.preview import train_tokenizer

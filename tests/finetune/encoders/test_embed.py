@@ -54,6 +54,7 @@ def padded_reference(folder, tokenizer, sentences):
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("token_budget", [1, 40, 16384])
 def test_every_pooling_equals_the_padded_model(folder, loaded, token_budget):
     encoder, tokenizer = loaded
@@ -149,6 +150,7 @@ def write_benchmark(data: Path) -> None:
     (benchmark / "sts-dev.csv").write_text("".join(rows))
 
 
+@pytest.mark.full
 def test_the_sts_command(folder, tmp_path):
     write_benchmark(tmp_path)
     output = tmp_path / "scores.json"
@@ -162,6 +164,7 @@ def test_the_sts_command(folder, tmp_path):
         assert line.split() == [pooling, f"{scores[pooling]['STS-B-dev']['spearman_all']:.2f}", "-"]
 
 
+@pytest.mark.full
 def test_the_sts_command_refuses_bad_input_in_one_message(folder, tmp_path):
     write_benchmark(tmp_path)
     for arguments, message in (

@@ -4,12 +4,11 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from forked_python import ForkedPython
 from model_folders import SENTENCES, make_tokenizer, save_bert, save_run
 from run_helpers import paths_in, wait_for
 from safetensors.torch import load_file, save_file
@@ -114,10 +113,10 @@ assert (found == np.arange(int(sys.argv[2]))[:, None]).all()
 """
 
 
+@pytest.mark.full
 def test_processes_may_share_a_folder_and_be_killed(tmp_path):
     def start(count):
-        words = [sys.executable, "-c", WRITER, str(tmp_path), str(count)]
-        return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        return ForkedPython(["-c", WRITER, str(tmp_path), str(count)], dict(os.environ), stderr=None)
 
     killed = start(100_000)
     assert killed.stdout is not None and killed.stdout.readline()
@@ -152,6 +151,7 @@ def folders_of(model, root, monkeypatch, **settings):
     return {path.name for path in root.iterdir()}
 
 
+@pytest.mark.full
 def test_nothing_is_served_of_other_weights_or_settings(run_folder, tmp_path, monkeypatch):
     root, copy = tmp_path / "root", tmp_path / "copy"
     shutil.copytree(run_folder, copy)
@@ -192,6 +192,7 @@ def test_several_poolings_share_what_single_ones_kept(run_folder, tmp_path, monk
         np.testing.assert_array_equal(several[name], vectors)
 
 
+@pytest.mark.full
 def test_vectors_do_not_depend_on_the_batch(run_folder, tmp_path, monkeypatch):
     texts = texts_of(0, 300)
     expected = open_model(run_folder).encode(texts)

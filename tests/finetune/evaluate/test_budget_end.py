@@ -65,6 +65,7 @@ def run_until(seconds, codes, jobs, tmp_path, shutdown):
     return [told.get(unit) for unit in units]
 
 
+@pytest.mark.full
 def test_a_unit_is_told_to_end_at_the_deadline_and_later_killed(tmp_path, shutdown, monkeypatch):
     monkeypatch.setattr(running, "SECONDS_TO_END", 6.0)
     codes = ["pass", SLEEPS, DEAF, "import nothing_of_this_name", PARENT, DEAF_CHILD, SLEEPS]
@@ -76,12 +77,14 @@ def test_a_unit_is_told_to_end_at_the_deadline_and_later_killed(tmp_path, shutdo
     assert not processes_with("left-behind") and not processes_with("301.5")
 
 
+@pytest.mark.full
 def test_what_ends_by_itself_before_it_is_killed_is_done(tmp_path, shutdown):
     code = "import signal, time; signal.signal(signal.SIGINT, lambda *_: None); time.sleep(5.0)"
     (told,) = run_until(4, [code], 1, tmp_path, shutdown)
     assert told[0] == 0
 
 
+@pytest.mark.full
 def test_the_next_call_takes_it_up_again_after_the_others(tmp_path, monkeypatch):
     """STS takes for ever at first: the budget ends it, and what comes after it has no time."""
     data, ready = layout(write_layout(tmp_path / "data")), tmp_path / "ready"

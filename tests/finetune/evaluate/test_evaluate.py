@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import call
+from forked_python import ForkedPython, forked_children
 from intent_files import layout
 from model_folders import save_bert, save_run
 from sts_layout import write_layout
@@ -56,6 +57,7 @@ def figures(folder: Path, name: str) -> dict:
     return {task: one.value for task, one in read(folder / name).tasks.items()}
 
 
+@pytest.mark.full
 def test_figures_are_those_of_the_single_commands(evaluated, data, tmp_path, monkeypatch):
     run, _, said = evaluated
     assert "left out: senteval TREC: " in said and "train_5500.label is not there" in said
@@ -83,7 +85,8 @@ def test_what_is_done_is_kept_and_so_are_vectors(evaluated, data):
 @pytest.mark.full
 def test_from_python_a_suite_returns_all_that_is_done(evaluated, data):
     run, vectors, _ = evaluated
-    units = Run(run).evaluate("quick", eval_data=data, vectors=vectors)["units"]
+    with forked_children():
+        units = Run(run).evaluate("quick", eval_data=data, vectors=vectors)["units"]
     assert set(units) == {"sts STS-B, SICK-R", "intents SNIPS"}
     assert units["intents SNIPS"]["tasks"]["SNIPS-5"]["metric"] == "accuracy"
 
@@ -125,8 +128,7 @@ def test_other_weights_settings_or_data_are_not_done(tmp_path):
 def test_a_stopped_suite_continues(run_folder, data, tmp_path):
     words = [str(run_folder), "--eval-data", str(data), "--out", str(tmp_path / "out")]
     words += ["--vectors", str(tmp_path / "vectors")]
-    command = [sys.executable, "-m", "finetune.evaluate", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = ForkedPython(["-m", "finetune.evaluate", *words], dict(os.environ))
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("[2/2]"):
@@ -151,7 +153,7 @@ def test_what_is_kept_is_printed_where_nothing_fits(run_folder, data, tmp_path):
 @pytest.mark.full
 def test_time_counts_from_the_start_of_the_process(evaluated, data, tmp_path):
     run, vectors, _ = evaluated
-    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(8)\n")
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3)\n")
     done = subprocess.run(
         [sys.executable, "-m", "finetune.evaluate", run, "--eval-data", data, "--vectors", vectors],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
@@ -161,7 +163,7 @@ def test_time_counts_from_the_start_of_the_process(evaluated, data, tmp_path):
     )
     (total,) = (line for line in done.stdout.splitlines() if " in all; figures: " in line)
     minutes, seconds = total.split()[0].split(":")
-    assert 8 <= 60 * int(minutes) + int(seconds) < 300 and "[1/" not in done.stdout
+    assert 3 <= 60 * int(minutes) + int(seconds) < 300 and "[1/" not in done.stdout
 
 
 @pytest.mark.full
@@ -280,6 +282,7 @@ def test_fine_tuning_does_with_what_its_own_commands_do_with(tmp_path):
     assert anli.lacking(tmp_path) == ""
 
 
+@pytest.mark.full
 def test_mteb_is_a_suite_whose_units_are_its_tasks(run_folder, tmp_path, monkeypatch):
     pytest.importorskip("mteb", reason="mteb is not installed; the extra `mteb` brings it")
     units = suites.suite_named("mteb-eng")
@@ -296,6 +299,7 @@ def test_suites_reject_what_they_do_not_know():
         suites.suite_named("quikc")
 
 
+@pytest.mark.full
 def test_files_written_side_by_side_hold_all_tasks(tmp_path):
     """Four processes write a task each into one file; none is lost."""
     code = """
@@ -307,7 +311,7 @@ one.add(sys.argv[2], "accuracy", {"accuracy": 1.0})
 write(one, __import__("pathlib").Path(sys.argv[1]))
 """
     started = time.monotonic()
-    writers = [subprocess.Popen([sys.executable, "-c", code, tmp_path, str(n)]) for n in range(4)]
+    writers = [ForkedPython(["-c", code, tmp_path, str(n)], dict(os.environ)) for n in range(4)]
     assert [writer.wait() for writer in writers] == [0] * 4 and time.monotonic() - started < 300
     assert set(read(tmp_path / "intents-mean.json").tasks) == set("0123")
 

@@ -47,6 +47,7 @@ def run(data, tmp_path_factory):
     return save_run(save_bert(folder / "bert", tokenizer), folder / "mine", "mean")
 
 
+@pytest.mark.full
 def test_figures_are_those_of_their_commands(run, data, tmp_path, monkeypatch):
     data, out, alone = shutil.copytree(data, tmp_path / "data"), tmp_path / "out", tmp_path / "alone"
     (data / "NLI" / "mnli_dev.jsonl").unlink()  # a process less, and one for ANLI
@@ -82,6 +83,7 @@ def test_figures_are_those_of_their_commands(run, data, tmp_path, monkeypatch):
     assert ": 30 kept from before, 0 encoded" in (out / "eval" / "cola_probe-CoLA.txt").read_text()
 
 
+@pytest.mark.full
 def test_a_retrieval_set_of_ones_own_is_a_unit_of_nanobeir(run, tmp_path):
     folder, words = tmp_path / "NanoBEIR", [run, "--suite", "nanobeir", "--vectors=none", "--eval-data"]
     words += [tmp_path, "--out", tmp_path / "out"]

@@ -35,6 +35,7 @@ def write_sets(data, count=40):
     return data
 
 
+@pytest.mark.full
 def test_clouds_are_compared_by_the_measures():
     random = np.random.default_rng(0)
     first, second = random.normal(size=(50, 8)), 2 * random.normal(size=(50, 8)) + 1

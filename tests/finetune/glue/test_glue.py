@@ -20,6 +20,7 @@ from pretrain.common.errors import UserError
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.full
 def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
     flags = {"eval_data": data, "seeds": 2, "epochs": 1, "lr": "1e-3", "predict": True, "out": tmp_path}
     assert call(glue.glue, folders["bert"], **flags, precision="fp32") == 0

@@ -60,6 +60,7 @@ def require_whole(source, found, folder: Path, every: int) -> None:
     assert figures < state_goes  # a kill before costs no training
 
 
+@pytest.mark.full
 def test_a_run_of_glue(source, found, tmp_path):
     require_whole(source, found, tmp_path, every=16)
 

@@ -226,6 +226,7 @@ def test_a_checkpoint_without_the_best_model_does_not_serve_predictions(source, 
     assert resumed.result(run)["curve"] == straight.result(run)["curve"]
 
 
+@pytest.mark.full
 @needs_data("GLUE/SST-2")
 def test_a_few_updates_on_real_rte_and_a_learnable_task(source, tmp_path):
     """SST-2's words decide its label: even a random encoder learns some of it in a few hundred updates."""

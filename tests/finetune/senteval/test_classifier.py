@@ -257,6 +257,7 @@ def test_two_point_targets_have_the_score_as_their_mean():
     np.testing.assert_allclose(two_point_targets(np.array([0.4])), [[0.4, 0, 0, 0, 0]], rtol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("early_stop", ["pearson", "spearman"])
 def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
     monkeypatch.setattr("finetune.senteval.relatedness.EPOCHS_BETWEEN", 2)

@@ -1,14 +1,14 @@
 """SentEval's supervised tasks: files in its own format, and the command."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from answer_checks import require_answers
+from forked_python import run_python
 from real_data import DATA, needs_data
 
 from finetune.encoders.models import open_model
@@ -218,22 +218,24 @@ def test_the_settings_are_the_published_ones():
     assert (dev.folds, dev.classifier) == (5, ClassifierSettings("rmsprop", 128, 3, 2, 200, 1111))
 
 
+@pytest.mark.full
 def test_the_command(folder, tmp_path):
     (tmp_path / "encoder.py").write_text(ENCODER)
     flags = f"--tasks TREC,MRPC --setting dev --eval-data {folder} --out {tmp_path}/out"
-    words = f"{sys.executable} -m finetune.senteval {tmp_path}/encoder.py:embed {flags}".split()
-    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    words = f"-m finetune.senteval {tmp_path}/encoder.py:embed {flags}".split()
+    done = run_python(words, dict(os.environ), Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "out" / "senteval-dev-function.json").read_text())
     assert set(content["tasks"]) == {"TREC", "MRPC"} and "f1" in content["tasks"]["MRPC"]["scores"]
     assert "[2/2] MRPC" in done.stderr
     words += ["--protocl", "clear"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    done = run_python(words, dict(os.environ), Path(__file__).parents[3])
     assert (
         done.returncode == 2 and "did you mean --protocol" in done.stderr and "Traceback" not in done.stderr
     )
 
 
+@pytest.mark.full
 @needs_data("SentEval")
 @pytest.mark.parametrize("name", TASKS)
 def test_the_real_files_have_the_published_sizes(name):

@@ -18,6 +18,7 @@ from pretrain.common.folder_lock import folder_lock
 from pretrain.data.shards import ShardReader
 
 
+@pytest.mark.full
 def test_the_same_bytes_with_any_number_of_workers_and_after_a_break(tiny_data, tmp_path, monkeypatch):
     columns = {"augmented": TOKENS}
     make(tiny_data, tmp_path / "one", columns, copies=3)
@@ -65,6 +66,7 @@ def test_a_cache_of_other_rules_is_named_and_a_cache_draws_each_column_for_itsel
         make(tiny_data, tmp_path / "cache", columns)
 
 
+@pytest.mark.full
 def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, tmp_path):
     code = (
         "import os, signal, sys; from pretrain.cache import run as cache\n"

@@ -26,6 +26,7 @@ KINDS = (
 """What the long form must have met."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [324])
 def test_a_few_events_in_any_order(tiny_data, tmp_path, number):
     RunMachine(Seen(tiny_data, tmp_path), (World(2, 2), World(1, 0)), Random(number)).live(7)

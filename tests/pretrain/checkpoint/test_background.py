@@ -223,6 +223,7 @@ KILLS = {
 }
 
 
+@pytest.mark.full
 def test_one_of_two_ranks_killed_at_any_stage_and_resumed_is_bitwise_the_unbroken_run(tmp_path):
     for place, (rank, step) in KILLS.items():
         root = tmp_path / place

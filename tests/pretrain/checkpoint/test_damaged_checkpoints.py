@@ -164,6 +164,7 @@ def resume(data: Path, run: Path, expect: int = 0, how: str = "auto", **flags) -
     )
 
 
+@pytest.mark.full
 def test_resuming_where_no_checkpoint_is_whole_stops_and_touches_nothing(tiny_data, whole, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole, run)
@@ -177,6 +178,7 @@ def test_resuming_where_no_checkpoint_is_whole_stops_and_touches_nothing(tiny_da
     assert tree(run) == before
 
 
+@pytest.mark.full
 def test_a_damaged_checkpoint_is_renamed_and_the_run_goes_on_from_the_one_before(tiny_data, whole, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole, run)
@@ -190,6 +192,7 @@ def test_a_damaged_checkpoint_is_renamed_and_the_run_goes_on_from_the_one_before
     assert store.latest(run / "checkpoints") == newest
 
 
+@pytest.mark.full
 def test_resuming_from_a_named_checkpoint_keeps_the_later_ones_and_takes_none_of_another_run(
     tiny_data, whole, tmp_path
 ):

@@ -141,6 +141,7 @@ def test_an_export_is_synced_before_it_is_named(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.full
 def test_two_writers_of_one_file_leave_one_of_both_whole(tmp_path):
     """Neither may write into what the other is about to rename."""
     path = tmp_path / "results.json"

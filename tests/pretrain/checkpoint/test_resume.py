@@ -20,6 +20,7 @@ def whole(tiny_data, tmp_path_factory):
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("moment", ["between", "in_a_save"])
 def test_killed_and_resumed_equals_uninterrupted_bitwise(tiny_data, whole, tmp_path, moment):
     run = tmp_path / "run"
@@ -184,7 +185,9 @@ def test_killed_at_random_moments_again_and_again(tiny_data, whole, tmp_path, se
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ranks", [2, 3])  # of 4 lanes: 2 each; 1, 1 and 2
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(2, marks=pytest.mark.slow), 3]
+)  # of 4 lanes: 2 each; 1, 1 and 2
 def test_resumes_on_more_ranks_and_another_zero_stage_with_the_same_batches(tiny_data, tmp_path, ranks):
     flags = {"model__dropout": 0, "model__attention_dropout": 0}  # another split draws other dropout masks
     run = tmp_path / "run"

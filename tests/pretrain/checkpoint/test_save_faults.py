@@ -28,6 +28,7 @@ def saved(folder: Path) -> str:
     return {1.0: "old", 2.0: "new"}[bias[0].item()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [1, 2], ids=["the same step again", "a later step"])
 def test_a_save(tmp_path, step):
     subject = Subject(

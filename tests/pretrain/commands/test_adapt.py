@@ -122,7 +122,7 @@ def test_a_published_encoder_without_a_head_is_compared_by_its_own_vectors(tmp_p
 def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_shows_its_table(tmp_path, text):
     start, out = write_published("xlm-roberta", tmp_path / "model"), tmp_path / "run"
     # so many that the signal comes before they are done
-    flags = {"checkpoint__every": 1, "train__steps": 60, "evaluate__every": 30}
+    flags = {"checkpoint__every": 1, "train__steps": 24, "evaluate__every": 12}
     process = ForkedPython(words(start, text, out, **flags), environment(), ROOT)
     wait_for(lambda: any("loss" in row for row in records(out)), [process])
     process.send_signal(signal.SIGINT)
@@ -130,8 +130,8 @@ def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_sho
     assert process.returncode == 130 and "The same command continues" in said, said[-3000:]
     done = max(row["step"] for row in records(out))
     output = adapt(start, text, out, **flags)
-    assert done < 60 and re.search(rf"resumed from \S+ at step {done}", output)
-    assert [row["step"] for row in records(out) if "loss" in row] == list(range(1, 61))
+    assert done < 24 and re.search(rf"resumed from \S+ at step {done}", output)
+    assert [row["step"] for row in records(out) if "loss" in row] == list(range(1, 25))
     before = (out / "metrics.jsonl").read_bytes()
     again = adapt(start, text, out, **flags)
     assert (

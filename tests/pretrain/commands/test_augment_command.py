@@ -47,6 +47,7 @@ def call(monkeypatch, capsys):
     return command
 
 
+@pytest.mark.full
 def test_shows_built_in_sentences_without_input(call):
     result = run("--aug", "del-span,reorder")
     assert result.returncode == 0, result.stderr

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 from rich.console import Console
 from run_helpers import environment
 
@@ -20,14 +21,8 @@ def levels(findings):
 
 @pytest.mark.full
 def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
-    words = [
-        sys.executable,
-        "-m",
-        "pretrain.commands.doctor",
-        "--folder",
-        str(tmp_path / "runs"),
-    ]
-    run = subprocess.run(words, env=environment(), capture_output=True, text=True)
+    words = ["-m", "pretrain.commands.doctor", "--folder", str(tmp_path / "runs")]
+    run = run_python(words, environment())
     assert run.returncode == 0 and "nothing here will fail" in run.stdout, run.stdout + run.stderr
     for what in (
         "software",
@@ -40,7 +35,7 @@ def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
     ):
         assert what in run.stdout, what
     words[-1] = "/proc/nothing"
-    run = subprocess.run(words, env=environment(), capture_output=True, text=True)
+    run = run_python(words, environment())
     assert run.returncode == 1 and "WRONG" in run.stdout and "1 thing will fail" in run.stdout
 
 
@@ -76,6 +71,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_tasks_look_for_each_others_files(tmp_path):
     slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
     code = (

@@ -66,6 +66,7 @@ def idle(tiny_data, tmp_path_factory):
     return run
 
 
+@pytest.mark.full
 def test_the_start_is_that_of_the_run(idle):
     config = load_config(idle / "config.yaml", {})
     torch.rand(3)  # whatever was drawn before
@@ -119,6 +120,7 @@ def rows(config, split):
     return [row for index in range(reader.num_chunks) for row in reader.read(index).sequences]
 
 
+@pytest.mark.full
 def test_a_page_is_whole_and_needs_no_network(idle, monkeypatch):
     monkeypatch.setattr(tokenization_utils_tokenizers.logger, "warning_once", pytest.fail)
     html = page_of(idle, 200, ["<b>the old river</b>"])
@@ -141,6 +143,7 @@ def test_a_page_is_whole_and_needs_no_network(idle, monkeypatch):
     assert before == sorted(before, reverse=True)
 
 
+@pytest.mark.full
 def test_a_page_says_how_many_sentences_were_searched(idle):
     config = load_config(idle / "config.yaml", {})
     there = ShardReader(config.data_folder, "train").num_sequences

@@ -103,6 +103,7 @@ def test_a_child_that_outlives_a_killed_holder_does_not_hold_its_folder(tmp_path
         pass
 
 
+@pytest.mark.full
 def test_a_suspended_holder_keeps_its_lock(tmp_path, hold, short_lease):
     process = hold()
     process.send_signal(signal.SIGSTOP)
@@ -114,6 +115,7 @@ def test_a_suspended_holder_keeps_its_lock(tmp_path, hold, short_lease):
     assert process.poll() is None
 
 
+@pytest.mark.full
 def test_a_suspended_holder_keeps_its_lock_from_who_waits_longer_than_the_lease(tmp_path, hold, short_lease):
     process = hold()
     process.send_signal(signal.SIGSTOP)
@@ -177,6 +179,7 @@ with folder_lock(folder, wait=60):
 OTHER_HOST = "socket.gethostname = lambda: 'far-away'"
 
 
+@pytest.mark.full
 def test_a_holder_on_another_machine_keeps_its_lock_while_it_refreshes_it_and_no_longer(
     tmp_path, hold, short_lease, capfd
 ):
@@ -247,6 +250,7 @@ def is_stopped(pid: int) -> bool:
     return states == {"T"}
 
 
+@pytest.mark.full
 def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tiny_data, tmp_path):
     run = tmp_path / "run"
     first = start(command(tiny_data, run), ranks=2)

@@ -84,8 +84,14 @@ def test_help_imports_nothing_slow_and_fits_80_columns(command):
     assert page[0].startswith("usage: ") and max(map(len, page)) <= 80
 
 
+FEW = ("pretrain.main", "augment", "pretrain.commands.sweep plan", "finetune.glue")
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [*FEW, *(pytest.param(one, marks=pytest.mark.slow) for one in COMMANDS if one not in FEW)],
+)
 def test_a_wrong_flag_imports_nothing_slow(command):
     done = answer(command, "--no-such-flag=1")
     assert done.returncode == 2 and "no-such-flag" in done.stderr, done.stderr

@@ -40,6 +40,7 @@ def test_all_meet_and_collectives_have_the_time_of_the_run():
     assert all("ranks 3 1234.0" in output for output in outputs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "rank,needle",
     [

@@ -209,6 +209,7 @@ def test_every_row_is_valid(path):
         assert bool(entry.points) == (entry.row.kind != "quoted"), entry.name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_rows_have_the_text_and_name_the_models_that_their_augmentations_need(path):
     """Augmentations of text need annotated data; a model or vectors come from the environment, and a note
@@ -270,6 +271,7 @@ def test_augcses_main_tables_are_of_its_eight_augmentations(number):
     assert labelled and all(config.augment.of_role("augmented") == "augcse-8" for config in labelled)
 
 
+@pytest.mark.full
 def test_rows_of_the_tables_are_what_they_are_called():
     rows = {
         entry.name: entry

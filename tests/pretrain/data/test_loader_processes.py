@@ -114,6 +114,7 @@ def start(folder: Path, ending: str) -> tuple[subprocess.Popen, list[int]]:
     return process, workers
 
 
+@pytest.mark.full
 def test_workers_die_with_a_killed_parent(folder):
     """Its queues are full when it is killed: the workers wait to write what nothing reads any more."""
     process, workers = start(folder, "time.sleep(600)")

@@ -73,6 +73,7 @@ WRONG = (
 )
 
 
+@pytest.mark.full
 def test_whatever_is_wrong_in_a_manifest_is_one_error(folder, tmp_path):
     """Every place of a manifest left out or replaced: the data is read as before, or one UserError names the
     file."""

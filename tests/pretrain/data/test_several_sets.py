@@ -96,6 +96,7 @@ def batches(folders: list[Path], first: int = 0, rank: int = 0, world: int = 1, 
     return loader, list(loader)
 
 
+@pytest.mark.full
 def test_a_batch_is_of_one_set_for_any_ranks_workers_and_resumes(sets):
     loader, expected = batches(sets)
     counts = np.zeros(2, int)
@@ -147,6 +148,7 @@ def of_sets(words: list[str], sets: str) -> list[str]:
     return [*words[:place], *words[place + 2 :], "--data.sets", sets]
 
 
+@pytest.mark.full
 def test_negatives_are_counted_set_by_set(tiny_data, tmp_path):
     """Of triples N - 1 and N hard ones, less what records lack; of sentences N - 1."""
     reader = ShardReader(tiny_data)
@@ -172,6 +174,7 @@ def test_negatives_are_counted_set_by_set(tiny_data, tmp_path):
     assert all(15 < count < 31 and count == int(count) for count in found["nli"])
 
 
+@pytest.mark.full
 def test_a_resumed_run_of_several_sets_is_the_same_run(tiny_data, tmp_path):
     reader = ShardReader(tiny_data)
     sentences = Ragged.concatenate([reader.read(number).sequences for number in range(reader.num_chunks)])

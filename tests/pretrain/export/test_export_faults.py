@@ -54,6 +54,7 @@ CASES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.full
 @CASES
 def test_an_export(run, whole, tmp_path, step, again):
     require_whole(run, whole, step, again, tmp_path, every=15)

@@ -94,6 +94,7 @@ def test_a_collapsed_start_is_the_best_until_there_is_a_score():
     assert progress.note_scores({"stsb-dev": -3.0}) and progress.best_step == 10
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("zero", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_run_that_only_gets_worse_says_that_its_start_was_best(tiny_data, tmp_path, zero, capsys):
     run = tmp_path / "a run"

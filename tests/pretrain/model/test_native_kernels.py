@@ -310,6 +310,7 @@ def test_the_variable_chooses(monkeypatch):
         kernels_for(CPU, torch.float32)
 
 
+@pytest.mark.full
 def test_one_openmp_library_is_loaded():
     program = (
         "from pretrain.model.kernels import native; import re; assert native.available();"

@@ -84,6 +84,7 @@ def test_a_generator_without_a_masked_language_head_is_refused(tmp_path):
         diffcse(tmp_path, head=False)
 
 
+@pytest.mark.full
 def test_a_generator_that_is_too_short_is_found_at_the_start(tmp_path, tiny_data):
     """Before a run trains, on every rank: not at the step at which one of them meets a long sequence."""
     from pretrain.data.tokenizer import load_tokenizer

@@ -70,6 +70,7 @@ def test_names_that_are_none_are_refused(name, said):
         load_config(None, {"objective": name})
 
 
+@pytest.mark.full
 def test_the_roles_said_before_the_model_is_built_are_the_objectives_own():
     for case in CASES:
         settings, model = build(case, 0, "fp32", 0.0)

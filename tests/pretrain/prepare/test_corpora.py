@@ -351,6 +351,7 @@ def test_prose_of_a_module():
     assert embedded.prose("def broken(:") == [] and embedded.prose("x = 1") == []
 
 
+@pytest.mark.full
 def test_the_embedded_corpus_is_the_same_twice_and_prose(monkeypatch):
     files = embedded.python_files()
     assert len(files) > 1000

@@ -62,6 +62,7 @@ def test_triples_are_read_from_the_hubs_cache(offline):
     assert found == rows
 
 
+@pytest.mark.full
 def test_the_command_prepares_a_named_corpus_from_the_hubs_cache(tmp_path):
     write_corpus(in_cache(tmp_path / "home", "wiki1m_for_simcse.txt"), documents=200)
     words = [

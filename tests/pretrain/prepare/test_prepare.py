@@ -69,6 +69,7 @@ def test_the_order_is_shuffled_over_the_corpus(tmp_path, several_tasks):
     assert np.median(np.abs(np.diff(numbers))) > 600
 
 
+@pytest.mark.full
 def test_workers_do_not_change_a_byte(tmp_path, corpus, several_tasks):
     path, _ = corpus
     for workers in (1, 2):

@@ -191,6 +191,7 @@ def test_sequences_that_no_preparation_made_have_no_version(tmp_path):
     assert outdated(tmp_path, read_manifest(tmp_path)) is None
 
 
+@pytest.mark.full
 def test_a_run_on_old_data_says_so_and_is_resumed(tiny_data, tmp_path):
     """The version decides no batch: a run that began before it was recorded goes on with the same inputs."""
     data = tmp_path / "data"

@@ -109,6 +109,7 @@ def test_longer_sequences_than_positions(tiny_data, tmp_path):
     refused(command(tiny_data, tmp_path / "run", model__max_positions=32), "48", "32", "max_positions")
 
 
+@pytest.mark.full
 def test_a_run_is_not_overwritten_and_data_is_not_exchanged(tiny_data, tmp_path):
     run = tmp_path / "run"
     finish(start(command(tiny_data, run, train__steps=3)))
@@ -150,6 +151,7 @@ def warnings_of(run):
     return [(record["step"], record["warning"]) for record in records(run) if "warning" in record]
 
 
+@pytest.mark.full
 def test_damaged_shard_is_refused_by_name_or_skipped_and_written_down(tiny_data, tmp_path):
     data, run = tmp_path / "data", tmp_path / "skip"
     shutil.copytree(tiny_data, data)
@@ -169,6 +171,7 @@ def test_damaged_shard_is_refused_by_name_or_skipped_and_written_down(tiny_data,
     assert all(f"chunk {chunk} is damaged" in text for _, text in warnings_of(run))
 
 
+@pytest.mark.full
 def test_damage_and_repair_between_two_starts_are_said_and_the_data_stay(tiny_data, tmp_path):
     """Damaged while the run stood still, then repaired while it stood still: both are warned of, the record
     decides."""
@@ -211,6 +214,7 @@ def test_damage_and_repair_between_two_starts_are_said_and_the_data_stay(tiny_da
     assert curve(again) == damaged
 
 
+@pytest.mark.full
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tiny_data, tmp_path):
     run = tmp_path / "run"
     refused(
@@ -275,6 +279,7 @@ def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.full
 def test_a_report_that_cannot_be_written_is_written_by_the_next_start(tiny_data, tmp_path):
     run = tmp_path / "run"
     run.mkdir()

@@ -291,6 +291,7 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
         resumed({}, {"train.steps": "150"}, step=200)
 
 
+@pytest.mark.full
 def test_a_finished_run_is_extended_and_a_setting_changed_with_its_step_on_record(tiny_data, tmp_path):
     run = tmp_path / "run"
     finish(start(command(tiny_data, run, train__steps=6)))

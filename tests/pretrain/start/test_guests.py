@@ -67,6 +67,7 @@ def test_the_pooling_is_the_starts_unless_a_flag_gives_one(bert, tmp_path, pooli
     assert config.model.pooling == "first-last"
 
 
+@pytest.mark.full
 def test_a_run_that_was_begun_with_del_keeps_it(bert, tmp_path):
     corpus, own = (
         write_corpus(tmp_path / "corpus.txt", documents=20),
@@ -85,6 +86,7 @@ def test_a_run_that_was_begun_with_del_keeps_it(bert, tmp_path):
         assert earlier.of_start["tokens"] == own + 1 and earlier.vocabulary.size == own + 1
 
 
+@pytest.mark.full
 def test_exports_of_a_run_and_of_its_resume_are_used_as_the_start(bert, tmp_path):
     said = {"prompts": PROMPTS, "default_prompt_name": "query", "similarity_fn_name": "dot"}
     guest = save_guest(bert, tmp_path / "guest", "cls", Normalize(), longest=24, **said)

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from run_helpers import command, curve, finish, records, start
 from safetensors.torch import load_file, save_file
@@ -25,6 +26,7 @@ def guide_for(data: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_it_resumes_with_the_same_guide_wherever_that_lies_and_with_no_other(tiny_data, tmp_path):
     run, guide = tmp_path / "run", guide_for(tiny_data, tmp_path / "guide")
     flags = {"train__steps": 4, "evaluate__every": 0, "checkpoint__every": 2, "checkpoint__keep": 9}

@@ -27,6 +27,7 @@ def collect(data, **flags):
     )
 
 
+@pytest.mark.full
 def test_a_resume_with_another_synonym_table_is_refused_and_may_be_accepted(tiny_data, tmp_path):
     run, table = tmp_path / "run", tmp_path / "table.json"
     table.write_text(json.dumps({"river": ["stream"], "old": ["ancient"], "garden": ["yard"]}))

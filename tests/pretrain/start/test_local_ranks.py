@@ -61,6 +61,7 @@ def test_what_the_user_has_chosen_stays(monkeypatch, environment, ancestors, ove
     assert choose(monkeypatch, environment, ancestors=ancestors, **overrides) == 1
 
 
+@pytest.mark.full
 def test_the_launcher_is_read_from_the_process_tree(tmp_path):
     """The words before the script decide; the script's own may be anything."""
     (tmp_path / "deepspeed").write_text(
@@ -116,6 +117,7 @@ def test_the_plain_command_runs_a_rank_a_core_and_learns_the_same(tiny_data, tmp
             assert many[step]["loss"][name] == pytest.approx(value, rel=1e-4)
 
 
+@pytest.mark.full
 @needs_cores
 def test_a_run_of_several_ranks_leaves_nothing_in_shared_memory(tiny_data, tmp_path):
     """What lies there is memory until the machine starts anew; DeepSpeed's all-reduce left 66 MiB a rank."""

@@ -101,7 +101,12 @@ sys.stdout.write(" ".join(map(str, said)) + "\\n")  # at once: two ranks share t
 @pytest.mark.full
 @pytest.mark.parametrize(
     "asked,flag,ranks,expected",
-    [(None, None, 2, "4 None"), (None, "1", 2, "1 None"), ("3", None, 2, "3 3"), ("1", None, 1, "1 1")],
+    [
+        (None, None, 2, "4 None"),
+        ("3", None, 2, "3 3"),
+        pytest.param(None, "1", 2, "1 None", marks=pytest.mark.slow),
+        pytest.param("1", None, 1, "1 1", marks=pytest.mark.slow),
+    ],
 )
 def test_one_thread_that_torchrun_has_set_is_not_the_users(tmp_path, asked, flag, ranks, expected):
     """torchrun sets OMP_NUM_THREADS=1 for several ranks where the user has not set it."""
@@ -129,6 +134,7 @@ def test_one_thread_that_torchrun_has_set_is_not_the_users(tmp_path, asked, flag
 # ---- precision ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_runs_that_start_at_once_use_what_one_of_them_measured(tmp_path):
     rng = random.Random(5)
     measured = []

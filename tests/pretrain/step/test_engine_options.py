@@ -124,6 +124,7 @@ def test_every_option_that_deepspeed_looks_up_is_one_that_it_knows():
         assert not again.unknown(), key
 
 
+@pytest.mark.full
 def test_the_operators_of_deepspeed_are_not_probed_at_the_start():
     code = """
 import sys

@@ -6,8 +6,16 @@ from run_helpers import command, curve, finish, records, start
 STEPS, FIRST = 4, 2
 
 
-@pytest.mark.parametrize("head_layers", [0, 2])
-@pytest.mark.parametrize(("ranks", "zero"), [(1, 0), (2, 1), (2, 2), (2, 3)])
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("ranks", "zero", "head_layers"),
+    [
+        (1, 0, 2),
+        (2, 2, 0),
+        (2, 3, 2),
+        *(pytest.param(2, *pair, marks=pytest.mark.slow) for pair in [(1, 0), (1, 2), (2, 2), (3, 0)]),
+    ],
+)
 def test_until_a_loss_begins_training_is_masked_language_modelling(
     tiny_data, tmp_path, ranks, zero, head_layers
 ):

@@ -61,7 +61,7 @@ def cut_back(run, copy, step):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("zero", [0, 3, *(pytest.param(zero, marks=pytest.mark.slow) for zero in (1, 2))])
 def test_a_fault_of_one_rank_leaves_nothing_behind_on_any(tiny_data, tmp_path, zero):
     run, planted = tmp_path / "run", {"loss": [4], "gradient": [6], "spike": [16]}
     flags = {"train__zero": zero, "train__steps": 18, "checkpoint__every": 1, "train__faults__spikes": "skip"}
@@ -81,6 +81,7 @@ def test_a_fault_of_one_rank_leaves_nothing_behind_on_any(tiny_data, tmp_path, z
     assert progress["faults"] == [4, 6, 16] and progress["skipped_steps"] == 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("zero", [0, *(pytest.param(zero, marks=pytest.mark.slow) for zero in (1, 2, 3))])
 def test_a_whole_batch_loss_that_one_rank_alone_finds_broken_is_left_out_on_all(tiny_data, tmp_path, zero):
     run = tmp_path / "run"
@@ -160,17 +161,20 @@ def test_a_run_that_rolled_back_ends_with_a_report_and_goes_on_as_told(tiny_data
     assert [row["step"] for row in records(run) if "loss" in row] == [1, 2, 3, 8, 9, 10, 11, 12]
 
 
+@pytest.mark.full
 def test_without_a_checkpoint_the_first_fault_too_many_ends_the_run(tiny_data, tmp_path):
     flags = {"train__steps": 6, "train__faults__skip": 0, "train__zero": 0, "train__optimizer": "muon"}
     said = finish(start(broken(tiny_data, tmp_path / "run", {"gradient": [2]}, **flags)), expect=2)
     assert "a gradient is not finite (norm nan) at step 2" in said and "nothing yet" in said
 
 
+@pytest.mark.full
 def test_a_dry_run_leaves_nothing_out(tiny_data, tmp_path):
     said = finish(start([*broken(tiny_data, tmp_path / "run", {"loss": [2]}), "--dry-run"]), expect=2)
     assert "the loss is not finite (small, total) at step 2" in said
 
 
+@pytest.mark.full
 def test_a_spike_rolls_back_where_that_is_asked_for(tiny_data, tmp_path):
     run = tmp_path / "run"
     flags = {"train__steps": 18, "train__faults__spikes": "rollback", "train__faults__skip": 3}

@@ -117,6 +117,7 @@ def check_order(placements: dict[str, Placement], whole: dict[str, EncoderPass],
         assert torch.equal(placed.local_rows(in_order), vectors[: len(placed.local_indices)])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("counts", [[6, 6, 6], [8, 4, 6]])
 def test_sequences_move_with_all_that_is_theirs_and_vectors_come_back_in_order(tmp_path: Path, counts):
     meeting = str(tmp_path / "meeting")

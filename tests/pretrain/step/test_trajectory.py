@@ -9,15 +9,15 @@ from run_helpers import finish, start
 WORKER = Path(__file__).parent / "trajectory_worker.py"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "world,stage,case",
     [
         (1, 0, "schedules"),
-        (2, 1, "schedules"),
-        (2, 2, "schedules"),
         (2, 3, "schedules"),
         (1, 0, "schedules_muon"),
         (2, 0, "schedules_muon"),
+        *(pytest.param(2, stage, "schedules", marks=pytest.mark.slow) for stage in (1, 2)),
     ],
 )
 def test_weights_move_as_in_a_plain_loop_on_one_device(tmp_path, world, stage, case):

@@ -27,7 +27,7 @@ from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
 from pretrain.watch.deadline import Watchdog
 
-FIRST, LAST = 3, 7  # steps that are counted, the last one excluded; the first ones still read what was loaded
+FIRST, LAST = 3, 5  # steps that are counted, the last one excluded; the first ones still read what was loaded
 
 
 class Running:

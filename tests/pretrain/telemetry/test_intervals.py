@@ -41,6 +41,7 @@ def test_over_seeds_they_are_students_and_welchs():
     assert unpaired_error([1.0], [2.0]) is None
 
 
+@pytest.mark.full
 def test_over_pairs_alone_they_are_scipys_bootstrap():
     random = np.random.default_rng(1)
     gold = random.normal(size=250)
@@ -86,7 +87,10 @@ def test_twelve_seeds_are_told_apart_where_a_permutation_test_tells_them_apart()
     assert agree >= 56
 
 
-@pytest.mark.parametrize("seeds,pairs,of_seed", [(5, 150, 0.05), (5, 150, 0.3), (3, 120, 0.2)])
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "seeds,pairs,of_seed", [(5, 150, 0.05), pytest.param(5, 150, 0.3, marks=pytest.mark.slow), (3, 120, 0.2)]
+)
 def test_nineteen_of_twenty_hold_the_truth(seeds, pairs, of_seed):
     """Similarities are gold scores in noise: of the pair, shared by a row's seeds, and of the run."""
     random = np.random.default_rng(5)

@@ -99,6 +99,7 @@ def test_a_run_writes_the_figures_and_warns(tiny_data, tmp_path, step_size, aliv
     assert warned == ([] if alive else [AT_ONCE])
 
 
+@pytest.mark.full
 def test_a_sum_has_the_figures_of_all_its_objectives(tiny_data, tmp_path):
     """Each loss's share is of the first one's gradient; lengths are matched among that loss's candidates."""
     flags = {"objective": "clear+vascl+vadvcse", "objective__vascl__neighbours": 4, "train__steps": 3}
@@ -114,6 +115,7 @@ def test_a_sum_has_the_figures_of_all_its_objectives(tiny_data, tmp_path):
     assert {row["contrastive_length_only"] for row in early} == {last["contrastive_length_only"]}
 
 
+@pytest.mark.full
 def test_measuring_changes_nothing_that_is_trained(tiny_data, tmp_path):
     """Weights, statistics of batch norm and the queue, bit by bit, whether each step or few end a row."""
     flags = {"objective": "clear+augcse+vadvcse+esimcse+vascl", "objective__vascl__neighbours": 4}

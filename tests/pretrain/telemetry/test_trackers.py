@@ -24,11 +24,14 @@ from pretrain.telemetry.trackers import Tracker, require_trackers
 WORKER = Path(__file__).with_name("tracker_worker.py")
 
 
-def installed(tracker: str):
+def installed(tracker: str, *marks: pytest.MarkDecorator):
     """A parameter that is left out where the tracker is not installed."""
     absent = importlib.util.find_spec(tracker) is None
     reason = f"{tracker} is not installed (pip install 'sentence-clear[track]')"
-    return pytest.param(tracker, marks=pytest.mark.skipif(absent, reason=reason))
+    return pytest.param(tracker, marks=(pytest.mark.skipif(absent, reason=reason), *marks))
+
+
+TRACKERS = [installed("wandb"), installed("mlflow", pytest.mark.slow), installed("trackio")]
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def expected(folder: Path) -> dict[tuple[str, int], float]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("tracker", map(installed, ("wandb", "mlflow", "trackio")))
+@pytest.mark.parametrize("tracker", TRACKERS)
 def test_a_killed_and_resumed_run_is_one_run_with_each_step_once(tracker, tmp_path, own_places):
     folder = tmp_path / "run"
     process = ForkedPython([str(WORKER), str(folder), tracker, "0", "100000"], worker_environment())
@@ -100,7 +103,7 @@ def test_a_killed_and_resumed_run_is_one_run_with_each_step_once(tracker, tmp_pa
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("tracker", map(installed, ("wandb", "mlflow", "trackio")))
+@pytest.mark.parametrize("tracker", TRACKERS)
 def test_a_tracker_named_later_gets_the_whole_run_and_a_new_run_is_new(tracker, tmp_path, own_places):
     folder = tmp_path / "run"
     report(folder, "tensorboard", 0, 10)
@@ -150,6 +153,7 @@ class Gone(Tracker):
         raise ConnectionError("still unreachable")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("hangs", "said"), [(False, "network is unreachable."), (True, "has not taken")])
 def test_training_goes_on_without_a_tracker_that_fails(hangs, said, tmp_path, monkeypatch):
     gone, stream = Gone(hangs), io.StringIO()
@@ -190,6 +194,7 @@ def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
             require_trackers(["tensorboard", package])
 
 
+@pytest.mark.full
 def test_trackers_are_imported_by_those_who_use_them_only(tmp_path):
     code = (
         "import sys, pathlib; from pretrain.telemetry.run import Telemetry\n"

@@ -13,7 +13,7 @@ from run_helpers import command, curve, outputs_of, start, wait_for
 
 from pretrain.checkpoint import store
 
-DEADLINE, EVERY = 8, 100
+DEADLINE, EVERY = 8, 20
 SETTINGS = {"train__steps": 100_000, "evaluate__every": 0, "train__step_deadline": DEADLINE}
 MOST = DEADLINE + 90
 """Seconds until all is over, on a busy machine: the deadline, the report, and the end of two processes."""
@@ -49,6 +49,7 @@ def assert_last_words(output: str, what: str, run: Path) -> None:
     assert f"safe: {newest}" in last and "with --resume auto" in last, last
 
 
+@pytest.mark.full
 def test_a_stopped_rank_is_named_and_ends_with_the_others(tiny_data, tmp_path):
     run = tmp_path / "run"
     ranks = started(tiny_data, run)
@@ -71,6 +72,7 @@ def test_a_stopped_loader_worker_is_named_and_does_not_stay(tiny_data, tmp_path)
     assert_last_words(output, rf"rank 1 .* in data \(loader worker {worker} is stopped by a signal\)", run)
 
 
+@pytest.mark.full
 def test_a_rank_killed_in_mid_step_is_named_by_the_other(tiny_data, tmp_path):
     run = tmp_path / "run"
     ranks = started(tiny_data, run)

@@ -15,6 +15,7 @@ def rename(run: Path) -> None:
     run.rename(run.with_name("elsewhere"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "ranks, lose, track", [(2, rename, "tensorboard,trackio"), (1, shutil.rmtree, "tensorboard,wandb,mlflow")]
 )

@@ -63,6 +63,7 @@ def test_noise_is_no_warning(tmp_path, busy):
     assert not any(text for _, text in rows(Stragglers(Stopwatch(cuda=False), tmp_path, True), *busy))
 
 
+@pytest.mark.full
 def test_a_run_of_two_ranks_has_it_in_its_rows(tiny_data, tmp_path):
     finish(start(command(tiny_data, tmp_path, train__steps=4, evaluate__every=0), ranks=2))
     found = [row["slowest_rank"] for row in records(tmp_path) if row.get("slowest_rank")]

@@ -22,6 +22,7 @@ def counted(tmp_path_factory) -> dict:
     return json.loads(out.read_text())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage", range(4))
 def test_states_are_counted_exactly(counted, stage):
     size, found = ModelSize(**counted["size"]), counted["stages"]["fp32"][str(stage)]

@@ -108,6 +108,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["SIG_DFL", "SIG_IGN"])
 def test_a_request_to_stop_ends_an_evaluation_and_its_children(tmp_path, monkeypatch, how):
     monkeypatch.chdir(tmp_path)

@@ -12,9 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from forked_python import ForkedPython, forked_children, run_python
 from run_helpers import TINY, environment, paths_in, wait_for
 from sweep_helpers import ROOT, write_sweep
 
+from pretrain.commands.sweep.__main__ import SweepFlags
+from pretrain.commands.sweep.__main__ import sweep as sweep_here
 from pretrain.commands.sweep.evaluations import EvaluatedModel, evaluate
 
 FAKE = """
@@ -59,7 +62,6 @@ def command(tmp_path, *words):
     fake = tmp_path / "fake.py"
     fake.write_text(FAKE)
     return [
-        sys.executable,
         "-m",
         "pretrain.commands.sweep",
         *map(str, words),
@@ -71,8 +73,7 @@ def command(tmp_path, *words):
 
 
 def sweep(tmp_path, *words, expect=0):
-    line = command(tmp_path, *words)
-    done = subprocess.run(line, env=environment(), capture_output=True, text=True, cwd=tmp_path)
+    done = run_python(command(tmp_path, *words), environment(), tmp_path)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -121,6 +122,7 @@ def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
     assert sorted(starts) == [("bad-", "False\nFalse\n")] * 2 + [("good", "False\n")] * 2
 
 
+@pytest.mark.full
 def test_evaluations_are_printed_one_by_one(tmp_path):
     class Model(EvaluatedModel):
         def words(self, evaluation, flags):
@@ -169,15 +171,13 @@ def test_a_search_decides_by_dev_and_its_winner_gets_all_seeds(tmp_path):
 def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
     path = write_sweep(tmp_path, rows={"long": {"set": {"train.lr": 7}}, "next": {}})
     line = command(tmp_path, path)
-    process = subprocess.Popen(
-        line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
-    )
+    process = ForkedPython(line, environment(), tmp_path)
     wait_for(lambda: paths_in(tmp_path / "out" / "runs", "long*/ready"), [process], pause=0.05)
     process.send_signal(signal.SIGTERM)
     said = process.communicate()[0]
     assert process.returncode == 143 and "waiting for the run to save" in said and "next, seed" not in said
     assert "received SIGTERM: stopped" in said
-    assert f"  next: {shlex.join(['clearly', 'sweep', *line[3:]])}\n" in said
+    assert f"  next: {shlex.join(['clearly', 'sweep', *line[2:]])}\n" in said
     said = sweep(tmp_path, path)
     assert "2 runs: 0 done, 1 begun, 1 to do" in said and "from step 4" in said
     long = next((tmp_path / "out" / "runs").glob("long*"))
@@ -197,6 +197,7 @@ def test_the_words_of_a_single_run_by_its_number(tmp_path):
     assert "no evaluation" in sweep(tmp_path, "gather", "--config", recipe)
 
 
+@pytest.mark.full
 def test_a_dry_run_says_which_rows_start(tmp_path):
     rows = {"good": {}, "bad": {"set": {"train.lr": 13}}, "as it is": {"kind": "start"}}
     said = sweep(tmp_path, write_sweep(tmp_path, rows=rows), "--dry-run", expect=1)
@@ -229,6 +230,7 @@ def cluster(tmp_path):
     }
 
 
+@pytest.mark.full
 def test_slurm_submits_an_array_of_what_is_to_do_and_a_last_job(tmp_path, cluster):
     path = write_sweep(tmp_path, search={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2])
     words = [ROOT / "slurm" / "sweep.sh", "--gpus=1", "--", path, "--out", tmp_path / "out"]
@@ -244,6 +246,7 @@ def test_slurm_submits_an_array_of_what_is_to_do_and_a_last_job(tmp_path, cluste
     assert [" gather " in call for call in calls] == [False, True, False, True]
 
 
+@pytest.mark.full
 def test_a_task_of_the_array_is_a_job_of_the_training_script(tmp_path, cluster):
     project = tmp_path / "project"
     (project / "slurm").mkdir(parents=True)
@@ -274,12 +277,12 @@ def test_a_task_of_the_array_is_a_job_of_the_training_script(tmp_path, cluster):
 
 
 @pytest.mark.full
-def test_a_sweep_trains_resumes_and_dry_runs_for_real(tiny_data, tmp_path):
-    settings = TINY | {"train.steps": 4, "checkpoint.every": 2}
+def test_a_sweep_trains_resumes_and_dry_runs_for_real(tiny_data, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
     tree = {
         "title": "T",
         "recipe": str(ROOT / "configs" / "clear_micro.yaml"),
-        "set": settings,
+        "set": TINY | {"train.steps": 4, "checkpoint.every": 2},
         "seeds": [42],
         "rows": {
             "MLM": {"set": {"objective.name": "mlm"}},
@@ -289,27 +292,20 @@ def test_a_sweep_trains_resumes_and_dry_runs_for_real(tiny_data, tmp_path):
     }
     path = tmp_path / "real.yaml"
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
-    words = [
-        sys.executable,
-        "-m",
-        "pretrain.commands.sweep",
-        str(path),
-        "--data",
-        str(tiny_data),
-        "--out",
-        str(tmp_path / "out"),
-    ]
 
-    def sweep(*more):
-        return subprocess.run([*words, *more], env=environment(), capture_output=True, text=True)
+    def sweep(rows, **flags):
+        chosen = SweepFlags(out=tmp_path / "out", rows=rows)
+        with forked_children():
+            code = sweep_here(str(path), flags=chosen, data=str(tiny_data), **flags)
+        return code, capsys.readouterr().out
 
-    tried = sweep("--dry-run", "--rows", "MLM,too small")
-    assert tried.returncode == 1 and "starts  MLM" in tried.stdout
-    assert "FAILS  too small: error: train.global_batch=16 is too small for objective vascl" in tried.stdout
-    done = sweep("--rows", "MLM,del-word")
-    assert done.returncode == 0 and "2 runs: 0 done" in done.stdout, done.stdout + done.stderr
+    code, said = sweep("MLM,too small", dry_run=True)
+    assert code == 1 and "starts  MLM" in said
+    assert "FAILS  too small: error: train.global_batch=16 is too small for objective vascl" in said
+    code, said = sweep("MLM,del-word")
+    assert code == 0 and "2 runs: 0 done" in said, said
     runs = sorted((tmp_path / "out" / "runs").iterdir())
     assert [(run / "best" / "config.json").is_file() for run in runs] == [True, True]
     shutil.rmtree(runs[0] / "report")  # as if it had been killed at its end
-    again = sweep("--rows", "MLM,del-word")
-    assert again.returncode == 0 and "1 done, 1 begun" in again.stdout and "from step 4" in again.stdout
+    code, said = sweep("MLM,del-word")
+    assert code == 0 and "1 done, 1 begun" in said and "from step 4" in said

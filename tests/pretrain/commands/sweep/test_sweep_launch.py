@@ -68,6 +68,7 @@ def test_torchrun_starts_the_ranks_and_a_signal_to_the_sweep_saves(tiny_data, tm
     assert max(curve(run())) == 60
 
 
+@pytest.mark.full
 def test_a_launcher_that_is_not_there_is_one_message(tiny_data, tmp_path):
     sweep = {
         "title": "T",
@@ -90,6 +91,7 @@ sys.exit(75)
 """
 
 
+@pytest.mark.full
 def test_a_fault_of_one_run_that_may_pass_does_not_end_the_sweep(tiny_data, tmp_path):
     """Its status is that of a run which was asked to save and start again."""
     (tmp_path / "launcher.py").write_text(PASSING)
@@ -141,6 +143,7 @@ def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data
     assert [max(curve(run)) for run in runs()] == [steps] * 3
 
 
+@pytest.mark.full
 def test_a_killed_sweep_has_its_runs_save_and_end(tiny_data, tmp_path):
     steps = 3000  # more than any does before it learns of its end
     write_tiny(tiny_data, tmp_path, steps, seeds=[1, 2])
@@ -159,6 +162,7 @@ def test_a_killed_sweep_has_its_runs_save_and_end(tiny_data, tmp_path):
     assert all(max(curve(run)) < steps for run in runs())
 
 
+@pytest.mark.full
 def test_runs_side_by_side_are_of_one_process_each(tiny_data, tmp_path):
     write_tiny(tiny_data, tmp_path)
     process = start(tmp_path, "--jobs", "2", "--launch", TORCHRUN)

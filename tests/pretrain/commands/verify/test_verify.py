@@ -144,6 +144,7 @@ def test_an_edited_file_is_named_beside_the_batches(whole, tmp_path, capsys):
     assert "line 5 of metrics.jsonl (step 4) is changed, or lines before it are gone" in said
 
 
+@pytest.mark.full
 def test_what_a_resume_leaves_or_makes_anew_is_no_damage(tiny_data, whole, tmp_path, capsys):
     """export/ of an abandoned end, a card that was edited, and a best/ that is the start again."""
     run, branch, lone = (tmp_path / name for name in ("run", "branch", "lone"))
@@ -260,6 +261,7 @@ def at_step_6(whole: Path, run: Path, edit) -> Path:
     return run
 
 
+@pytest.mark.full
 def test_a_resume_refuses_other_sequences_and_goes_on_when_told(tiny_data, whole, tmp_path):
     """The inputs' hashes, which would be the first to refuse, are made to agree."""
     data = change_a_token(tiny_data, tmp_path / "data", sequences_of(whole, 6)[0])
@@ -294,6 +296,7 @@ def test_a_resume_refuses_other_views_on_all_ranks(tiny_data, whole, tmp_path):
     assert "its views have the hash" in said and "augmentation or masking" in said
 
 
+@pytest.mark.full
 def test_a_checkpoint_from_before_the_ledger_resumes(tiny_data, whole, tmp_path, capsys):
     def edit(state):
         del state["progress"]["ledger"], state["progress"]["rows"]

@@ -92,6 +92,7 @@ def test_nobody_answers(tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "fault, why",
     [("drip", "more than 1 s"), ("drip-headers", "more than 1 s"), ("endless", "sends more than 2,000,000")],
@@ -175,6 +176,7 @@ def kept_bytes(folder):
     return sum(path.stat().st_size for path in folder.glob("chunks/??/*"))
 
 
+@pytest.mark.full
 def test_the_cache_is_bounded_and_keeps_what_was_used_last(tmp_path):
     source = Counted()
     chunks = RemoteChunks(tmp_path, source, limit=20_000)
@@ -238,6 +240,7 @@ def holders(folder):
     return [str(path) for path in files if any(secret in path.read_bytes() for secret in secrets)]
 
 
+@pytest.mark.full
 def test_a_password_in_an_address_is_refused_wherever_it_is_given(tiny_data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     url = f"http://jane:{PASSWORD}@127.0.0.1:9/d"
