@@ -62,7 +62,7 @@ class Graphs:
         self._gradients: dict[int, Tensor] = {}
         stage = int(engine.zero_optimization_stage())
         # instead of the parameters, where autograd is to add nothing to them
-        self._instead = (torch.zeros((), requires_grad=True),) if stage == 0 else None
+        self._instead = (torch.zeros((), device=engine.device, requires_grad=True),) if stage == 0 else ()
         if self.on and stage == 3:
             self._give_up("ZeRO 3 gathers weights in every pass")
         elif self.on and layers_of(self.model.encoder.lm)[0].gradient_checkpointing:
@@ -90,18 +90,16 @@ class Graphs:
 
     def add(self, graph: "RowGraph") -> tuple[Tensor | None, ...]:
         """Add a graph's gradients to its parameters' own; return what is left to autograd."""
-        if self._instead is None:
+        if not self._instead:
             return tuple(graph.gradients)
         gradients = divided(self.model, graph.gradients)
-        own = [parameter.grad for parameter in graph.parameters]
-        pairs = [(mine, new) for mine, new in zip(own, gradients) if mine is not None]
-        if pairs:
-            torch._foreach_add_(*zip(*pairs))
-        if len(pairs) < len(own):
-            # times 1: a copy, in few launches
-            fresh = torch._foreach_mul(gradients, 1.0) if gradients is graph.gradients else gradients
-            for parameter, mine, new in zip(graph.parameters, own, fresh):
-                parameter.grad = new if mine is None else mine
+        pairs = list(zip(graph.parameters, gradients, strict=True))
+        if added := [(parameter.grad, new) for parameter, new in pairs if parameter.grad is not None]:
+            torch._foreach_add_(*zip(*added))
+        if first := [pair for pair in pairs if pair[0].grad is None]:
+            parameters, news = zip(*first)
+            for parameter, copy in zip(parameters, torch._foreach_mul(news, 1.0)):  # in few launches
+                parameter.grad = copy
         return (None,)
 
     def _run(self, method: Method, row: MicroBatch, packed: PackedRow, *more: Tensor) -> Tensor:
