@@ -53,6 +53,7 @@ from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
 from pretrain.step.engine import build_engine, start_processes
+from pretrain.step.graphs import Graphs
 from pretrain.step.model import SentenceModel
 from pretrain.step.plan import VIEWS, passes_of
 from pretrain.step.update import Update
@@ -124,7 +125,9 @@ class Accept:
             "attention_dropout": dropout,
         }
 
-    def run(self, objective: str, sequences: int, dropout: float = 0.1, seed: int = 0) -> Run:
+    def run(
+        self, objective: str, sequences: int, dropout: float = 0.1, seed: int = 0, graphs: str = "off"
+    ) -> Run:
         """Build an engine at ZeRO 0, in bfloat16."""
         model = self.architecture(dropout)
         model.pop("intermediate_size")
@@ -139,6 +142,7 @@ class Accept:
                 "zero": 0,
                 "precision": "bf16",
                 "micro_batch_tokens": self.size.micro_batch_tokens,
+                "graphs": graphs,
             },
         }
         config = validate_config(tree, "accept")
@@ -170,7 +174,8 @@ class Run:
 
     def __init__(self, accept: Accept, config: Any, engine: Any):
         self.accept, self.config, self.engine = accept, config, engine
-        self.whole = WholeBatch(engine, 0, config.train.micro_batch_tokens)
+        graphs = Graphs(engine, config.train.graphs)
+        self.whole = WholeBatch(engine, 0, config.train.micro_batch_tokens, graphs=graphs)
         self.update = Update(engine, config.train.clip)
         self.vocabulary = Vocabulary.from_tokenizer(accept.tokenizer)
 
@@ -228,7 +233,7 @@ def exactness(accept: Accept) -> dict[str, Any]:
 
 
 def replay(accept: Accept) -> dict[str, Any]:
-    run = accept.run("simcse", accept.size.sentences)
+    run = accept.run("simcse", accept.size.sentences, graphs="auto")
     model, batch = run.engine.module, run.batch(0)
     part = passes_of(batch, model.objective, accept.size.micro_batch_tokens, 0, 0)[VIEWS]
     row = part.micro_batches(8)[-1]
@@ -291,7 +296,7 @@ def waits(accept: Accept) -> dict[str, Any]:
 
 def masked(accept: Accept) -> dict[str, Any]:
     size = accept.size
-    run = accept.run("mlm", size.masked)
+    run = accept.run("mlm", size.masked, graphs="auto")
     flops = model_flops_per_token(run.engine.module.encoder.lm, accept.long.lengths.tolist(), 0.15)
     found = timed(accept, run, flops)
     run.engine.destroy()
@@ -307,11 +312,12 @@ def sentences(accept: Accept) -> dict[str, Any]:
 
 
 def timed(accept: Accept, run: Run, flops_per_token: float) -> dict[str, Any]:
-    """Return tokens a second and utilisation of `steps` steps after three to warm up."""
-    for number in range(3):
+    """Return tokens a second and utilisation of `steps` steps, met before once: their graphs are recorded."""
+    steps = range(accept.size.steps)
+    for number in [*steps, *steps]:
         run.step(number)[1].read()
     started, tokens = accept.seconds(), 0
-    for number in range(3, 3 + accept.size.steps):
+    for number in steps:
         tokens += run.step(number)[0]
     speed = tokens / (accept.seconds() - started)
     rate = speed * flops_per_token
