@@ -113,7 +113,13 @@ def test_labelled_pairs_and_hard_negatives_are_not(pairs, negatives):
 
 
 def test_by_the_command_before_anything_is_trained(tiny_data, tmp_path):
-    flags = {"aug": "none", "model__dropout": 0, "model__attention_dropout": 0, "objective": "simcse"}
+    flags = {
+        "aug": "none",
+        "augment__excerpt": "none",
+        "model__dropout": 0,
+        "model__attention_dropout": 0,
+        "objective": "simcse",
+    }
     processes = start(command(tiny_data, tmp_path / "run", **flags), 2)
     output = "".join(outputs_of(processes, 240))  # whichever rank is first says it
     assert [process.returncode for process in processes] == [2, 2]
