@@ -140,6 +140,6 @@ def trains_on(config: Config) -> Config:
     if not config.data.cache:
         return config
     columns = columns_of(config)
-    views = {"anchor": config.augment.of_role("anchor"), **dict.fromkeys(columns, "none")}
+    views = {"excerpt": "none", "anchor": config.augment.of_role("anchor"), **dict.fromkeys(columns, "none")}
     data = config.data.model_copy(update={"folder": cache_folder(config, columns), "cache": 0})
     return config.model_copy(update={"data": data, "augment": config.augment.model_copy(update=views)})

@@ -77,7 +77,7 @@ class PackedLayout:
         pieces = max(len(ends), -(-row_multiple(num_tokens + filler) // longest))
         count = len(lengths)
         boundaries = torch.full((_slots(count) + pieces + 1,), num_tokens + filler, dtype=torch.int32)
-        boundaries[0] = 0
+        boundaries[:1].zero_()
         boundaries[1 : count + 1] = lengths.cumsum(0)
         boundaries[count : count + len(ends)] = torch.tensor(ends)
         slots, buckets = _by_bucket(boundaries, count, pieces, longest)

@@ -56,7 +56,7 @@ class Graphs:
         self.model: SentenceModel = engine.module
         self.say, self.said = say, set[str]()
         self.on = setting == "auto" and (record is not None or engine.device.type == "cuda")
-        self.live: RowGraph | None = None  # the one whose activations are in the pool
+        self.live: Any = None  # the pass whose activations are in the pool
         self.graphs: dict[Hashable, RowGraph] = {}
         self._met: set[Hashable] = set()
         self._gradients: dict[int, Tensor] = {}
@@ -106,7 +106,6 @@ class Graphs:
         graph = self._graph(method, row, packed, more)
         if graph is None:
             return method(self.model, packed, *more)
-        self.live = graph
         torch._foreach_copy_(graph.contents, [*packed.contents, *more])
         return _Replay.apply(self, graph, len(row.lengths), *(self._instead or graph.parameters))
 
@@ -117,7 +116,7 @@ class Graphs:
         if not self.on or not self.model.training or len(packed.ids) > LARGEST_ROW:
             return None
         if why := self.model.encoder.why_not_repeatable(packed):
-            self._say(f"of no row of which {why}")
+            self._say(f"not where {why}")
             return None
         key = method, packed.shape, *map(len, more)
         if key in self.graphs:
@@ -139,6 +138,8 @@ class Graphs:
     def _give_up(self, why: str) -> None:
         self.on = False
         self._say(f"none any more: {why}" if self.graphs else f"none: {why}")
+        self.graphs.clear()  # with them goes the memory of their pool
+        self._gradients.clear()
 
     def _say(self, what: str) -> None:
         if what not in self.said:
@@ -211,6 +212,7 @@ class _Replay(torch.autograd.Function):
     def forward(ctx: Any, graphs: Graphs, graph: RowGraph, count: int, *parameters: Tensor) -> Tensor:
         """count: how many sequences the row has."""
         ctx.graphs, ctx.graph, ctx.count, ctx.adds_to = graphs, graph, count, graph.parameters
+        graphs.live = ctx
         graph.forward()
         return (graph.output[:count] if graph.output.ndim else graph.output).clone()
 
@@ -218,8 +220,7 @@ class _Replay(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         graphs, graph = ctx.graphs, ctx.graph
-        if graphs.live is not graph:
-            raise RuntimeError("another graph ran between a row's forward and its backward")
+        assert graphs.live is ctx, "another graph ran between a row's forward and its backward"
         graphs.live = None
         if graph.gradient.ndim:
             graph.gradient[: ctx.count].copy_(gradient)
@@ -235,10 +236,13 @@ def cuda_recorder() -> Record:
     pool = torch.cuda.graph_pool_handle()
 
     def record(body: Callable[[], None]) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
-        # other threads (a checkpoint being saved, NCCL's watchdog) may go on with what they do
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            body()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # other threads (a checkpoint being saved, NCCL's watchdog) may go on with what they do
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                body()
+        finally:
+            torch.cuda.set_stream(stream)  # which a recording that fails leaves changed
         return graph.replay
 
     return record

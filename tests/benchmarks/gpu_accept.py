@@ -233,7 +233,7 @@ def exactness(accept: Accept) -> dict[str, Any]:
 
 
 def replay(accept: Accept) -> dict[str, Any]:
-    run = accept.run("simcse", accept.size.sentences, graphs="auto")
+    run = accept.run("simcse", accept.size.sentences)
     model, batch = run.engine.module, run.batch(0)
     part = passes_of(batch, model.objective, accept.size.micro_batch_tokens, 0, 0)[VIEWS]
     row = part.micro_batches(8)[-1]
@@ -304,7 +304,7 @@ def masked(accept: Accept) -> dict[str, Any]:
 
 
 def sentences(accept: Accept) -> dict[str, Any]:
-    run = accept.run("simcse", accept.size.sentences)
+    run = accept.run("simcse", accept.size.sentences, graphs="auto")
     flops = model_flops_per_token(run.engine.module.encoder.lm.base_model, accept.sentences.lengths.tolist())
     found = timed(accept, run, flops)
     run.engine.destroy()

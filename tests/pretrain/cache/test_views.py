@@ -73,6 +73,8 @@ def test_a_folder_for_each_set_of_views():
     )
     assert trains_on(one).data_folder == trains_on(config(data__cache="1", train__seed="7")).data_folder
     assert one.augment.of_role("augmented") == "augcse-12-2"  # the run's own configuration stays
+    excerpt = trains_on(config(data__cache="1", aug="del-span", augment__excerpt="crop:rate=0.5"))
+    assert excerpt.augment.of_role("anchor") == "crop:rate=0.5,del-span"
 
 
 def test_a_synonym_table_makes_other_views_where_one_is_needed():

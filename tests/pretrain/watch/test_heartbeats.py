@@ -48,7 +48,7 @@ def test_a_step_may_take_ten_waits_for_data(tmp_path, monkeypatch):
         watchdog.end_step(1, seconds)
     assert watchdog.limit() == 500.0
     clock.longest["data"] = 0.1
-    assert watchdog.limit() == 60.0
+    assert watchdog.limit() == 300.0
 
 
 def test_the_rank_without_a_sign_of_life_comes_first():
