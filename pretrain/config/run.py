@@ -47,8 +47,8 @@ class ModelConfig(Section):
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     """dropout on attention probabilities; with init as dropout"""
     attention: Literal["fast", "exact"] = "fast"
-    """dropout on attention of sequences over 128 tokens, on a GPU. exact: the same in any split of a batch,
-    as elsewhere; fast: by a faster kernel, for which another split is another sample"""
+    """dropout on attention in rows with a sequence of over 128 tokens, on a GPU. exact: the same in any split
+    of a batch, as elsewhere; fast: flash attention's, for which another split is another sample"""
     initializer_range: float | None = Field(None, gt=0)
     """standard deviation of random weights; none: the library's, 0.02, meant for a width of 768"""
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = "cls"
@@ -255,9 +255,9 @@ class TrainConfig(Section):
     """keep of each layer of the encoder what goes into it, and compute it again in the backward pass: a third
     more time for larger micro-batches. Changes no gradient"""
     graphs: Literal["auto", "off"] = "auto"
-    """auto: on a GPU, in bf16 or fp16, what the encoder does with a row is launched at once, as a CUDA graph
-    recorded when a row of the same shape comes a second time; a GPU waits for the host else, with short
-    sentences most of the time. Changes no gradient. The run says where it cannot. off: never"""
+    """auto: on a GPU, what the encoder does with a row of at most 32,768 tokens is launched at once, as a CUDA
+    graph recorded when a row of the same shape comes a second time; a GPU waits for the host else, with short
+    sentences most of the time. Changes no gradient. The run says where a row cannot be. off: never"""
     zero: int = Field(1, ge=0, le=3)
     """DeepSpeed ZeRO stage"""
     communication_dtype: Literal["fp32", "bf16"] = "fp32"

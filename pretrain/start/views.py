@@ -150,7 +150,7 @@ def require_signal(
     """
     if signal >= DROWNED or not objective.needs_views(config.train.steps - 1):
         return
-    model, remedy = config.model, "weaker augmentations (--aug)"
+    model, remedy = config.model, "views that differ less (--augment.excerpt, --aug)"
     if config.objective.view_dropout and (model.dropout or model.attention_dropout):
         remedy = "--objective.view_dropout false (masked language modelling keeps dropout), or " + remedy
     if model.pooling == "cls":

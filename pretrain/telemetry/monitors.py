@@ -181,7 +181,7 @@ CHECKS = {
         lambda loss, of_lengths: loss >= of_lengths,
         "the contrastive loss, {0:.3f}, is not below {1:.3f}, what a matcher that sees nothing but the "
         "lengths of the views reaches. Take views whose lengths tell less (--augment.excerpt "
-        "crop:rate=1:min_rate=0.7), train longer, or lower "
+        "crop:rate=1:min_rate=0.7, or span for long sequences), train longer, or lower "
         "objective.contrastive.temperature.",
         LEARNED,
     ),
