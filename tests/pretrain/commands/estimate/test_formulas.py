@@ -40,9 +40,10 @@ def test_states_of_four_ranks(zero, weights, gradients, optimizer, master):
 
 def test_the_pass_that_needs_most_decides():
     """500 tokens of 4000 / 4 a rank; a masked one of them with 15% predicted and their 1000 logits each."""
-    assert formulas.micro_batch_bytes(MODEL, BATCH, FOUR) == (5000 * 500 + 1000 * 75, 4 * 75 * 1000)
     on_cpu = replace(FOUR, reserved=False)
     assert formulas.micro_batch_bytes(MODEL, BATCH, on_cpu) == (5000 * 500 + 1000 * 75, 12 * 75 * 1000)
+    # a GPU's logits have 4 bytes: its pass over 500 tokens of views needs more
+    assert formulas.micro_batch_bytes(MODEL, BATCH, FOUR) == (2.5e6, 6 * 4 * 200 * 64 + 12 * 200**2)
     # with all at once, 1000 tokens of views, whose 200 vectors need 6 copies and their pairs a tile
     whole = replace(FOUR, micro_batch_tokens=9000)
     assert formulas.micro_batch_bytes(MODEL, BATCH, whole) == (5e6, 6 * 4 * 200 * 64 + 12 * 200**2)
