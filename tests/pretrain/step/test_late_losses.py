@@ -11,9 +11,9 @@ STEPS, FIRST = 4, 2
     ("ranks", "zero", "head_layers"),
     [
         (1, 0, 2),
-        (2, 2, 0),
+        (2, 1, 0),
         (2, 3, 2),
-        *(pytest.param(2, *pair, marks=pytest.mark.slow) for pair in [(1, 0), (1, 2), (2, 2), (3, 0)]),
+        *(pytest.param(2, *pair, marks=pytest.mark.slow) for pair in [(1, 2), (2, 0), (2, 2), (3, 0)]),
     ],
 )
 def test_until_a_loss_begins_training_is_masked_language_modelling(

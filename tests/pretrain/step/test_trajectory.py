@@ -14,10 +14,11 @@ WORKER = Path(__file__).parent / "trajectory_worker.py"
     "world,stage,case",
     [
         (1, 0, "schedules"),
+        (2, 1, "schedules"),
         (2, 3, "schedules"),
         (1, 0, "schedules_muon"),
         (2, 0, "schedules_muon"),
-        *(pytest.param(2, stage, "schedules", marks=pytest.mark.slow) for stage in (1, 2)),
+        pytest.param(2, 2, "schedules", marks=pytest.mark.slow),
     ],
 )
 def test_weights_move_as_in_a_plain_loop_on_one_device(tmp_path, world, stage, case):
