@@ -87,7 +87,7 @@ def test_other_evaluations_return_what_they_leave_for_the_report(example, monkey
         example["run"].evaluate("zh_sts", "benchmarks", poolng="cls")
 
 
-STEPS = {"train.steps": 24, "evaluate.every": 0, "checkpoint.every": 0}
+STEPS = {"train.steps": 96, "evaluate.every": 0, "checkpoint.every": 0}
 
 
 @pytest.fixture(scope="module")
