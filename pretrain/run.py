@@ -34,7 +34,7 @@ from pretrain.start import continuity, summary
 from pretrain.start.checkpoints import Checkpoints, keep_start, repair_best
 from pretrain.start.data import as_begun, open_data, report_damage
 from pretrain.start.devices import choose_precision, set_deterministic, set_threads
-from pretrain.start.encoder import check_sources, guiding_encoder, starting_encoder
+from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
 from pretrain.start.inputs import as_comments
@@ -138,6 +138,8 @@ class TrainingRun:
 
         # the model: an encoder, and the objective with its heads
         self.encoder = starting_encoder(config, data.tokenizer)
+        if config.objective.mlm.initial_bias == "frequencies" and config.model.init is None:
+            start_at_frequencies(self.encoder, data.train, data.tokenizer)
         longest = self.encoder.max_positions
         prompts, use = prompt_tokens(data.tokenizer, config.data.prompts), data.export_interface(longest)
         left_out = () if config.data.prompts_pooled else prompts.values()

@@ -117,7 +117,9 @@ class MaskedLanguageConfig(Section):
     """of these, the share replaced by a random token"""
     copies: int = Field(1, ge=0, le=4)
     """maskings of the same sequence, losses summed; 2 is CLEAR's 'Double MLM' baseline"""
-
+    initial_bias: Literal["zero", "frequencies"] = "zero"
+    """the head's bias where weights are random. frequencies: the log of the tokens' frequencies, which masked
+    language modelling otherwise learns first, by making all vectors alike"""
 
 class ContrastiveConfig(ContrastiveTerm):
     """CLEAR's NT-Xent."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoConfig
 
@@ -9,6 +10,7 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.common.errors import UserError
 from pretrain.config.run import DROPOUTS, SIZES, Config
+from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.export.folder import read_policy
 from pretrain.export.sentence_transformers import Interface, read_modules, unpooled_prompts
 from pretrain.model.architectures import architecture_of
@@ -95,6 +97,25 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             f"{encoder.max_positions} (model.max_positions)"
         )
     return encoder
+
+
+def start_at_frequencies(encoder: SentenceEncoder, data: ShardReader, tokenizer: Any) -> None:
+    """Set the masked-language head's bias to the log of each token's relative frequency in the data.
+
+    A head that starts at 0 teaches the encoder the frequencies first: the quickest way is one vector for
+    every token of every text, and deep encoders stay there. Counts are of at most 32 chunks (2 million
+    tokens), evenly spread, with 1 added to each; special tokens, which are never predicted, count as unseen.
+    """
+    bias = encoder.lm.get_output_embeddings().bias
+    counts = np.zeros(len(bias), np.int64)
+    for chunk in np.unique(np.linspace(0, data.num_chunks - 1, 32).astype(int)):
+        try:
+            counts += np.bincount(data.read(int(chunk)).stored.ids, minlength=len(counts))
+        except DamagedShard:  # training says so, and decides what follows
+            continue
+    counts[tokenizer.all_special_ids] = 0
+    with torch.no_grad():
+        bias.copy_(torch.from_numpy(np.log((counts + 1) / (counts + 1).sum())))
 
 
 def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEncoder | None:

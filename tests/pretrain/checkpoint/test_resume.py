@@ -51,6 +51,7 @@ FALLING = {
     "objective__mlm__rate": 0.4,
     "objective__mlm__later_rates": "{4: 0.2, 8: 0.05, 20: 0.05}",
     "objective__mlm__rate_change": "linear",
+    "objective__mlm__initial_bias": "frequencies",
     "evaluate__mask_rate": 0.15,
 }
 

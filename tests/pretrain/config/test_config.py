@@ -40,6 +40,7 @@ def test_the_papers_letter_is_the_base_recipe_but_for_what_lets_the_sentence_los
     letter = {"model.pooling": "cls", "objective.view_dropout": "true", "augment.excerpt": "none"}
     contrastive = {"weight": "1", "temperature": "0.1", "projection_layers": "2"}
     letter |= {f"objective.contrastive.{key}": value for key, value in contrastive.items()}
+    letter |= {"objective.mlm.initial_bias": "zero"}
     assert load_config("clear_base", letter | {"name": "clear_paper"}) == paper
 
 

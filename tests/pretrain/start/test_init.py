@@ -2,6 +2,7 @@
 
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from exactness_worker import FakeTokenizer
 from run_helpers import TINY, command, finish, start
 from torch import nn
 
+from augment.core.ragged import Ragged
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import read_json
 from pretrain.commands.sweep.runs import identity
@@ -21,7 +23,7 @@ from pretrain.model.architectures import FAMILIES, architecture_of, config_from
 from pretrain.model.encoder import build_encoder, load_encoder
 from pretrain.objectives import build_objective
 from pretrain.start.continuity import record_changes
-from pretrain.start.encoder import check_sources, make_encoder
+from pretrain.start.encoder import check_sources, make_encoder, start_at_frequencies
 from pretrain.start.folder import dry_run_config
 
 SIZES = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 48, "max_positions": 40}
@@ -190,3 +192,16 @@ def test_a_resumed_run_takes_the_starting_models_dropout_unless_it_is_given(tmp_
     for given in ({"model.dropout": "0.1"}, {"model.attention_dropout": "0.3"}, {"model.layers": "3"}):
         with pytest.raises(UserError, match=next(iter(given))):
             record_changes(load_config(None, {"init": source, **given}), state, tmp_path)
+
+
+def test_a_random_head_starts_at_the_frequencies_of_the_data():
+    texts = [[2, 7, 7, 9, 3], [2, 7, 11, 3]]
+    chunks = [SimpleNamespace(stored=Ragged.from_sequences(texts)), SimpleNamespace(stored=Ragged.from_sequences(texts[:1]))]
+    data = SimpleNamespace(num_chunks=2, read=chunks.__getitem__)
+    torch.manual_seed(0)
+    encoder = build_encoder(SIZES | {"type": "bert"}, FakeTokenizer())
+    start_at_frequencies(encoder, data, SimpleNamespace(all_special_ids=[0, 1, 2, 3, 4]))
+    shares = encoder.lm.get_output_embeddings().bias.double().exp()
+    seen = {7: 5, 9: 2, 11: 1}
+    expected = [(seen.get(token, 0) + 1) / (8 + len(shares)) for token in range(len(shares))]
+    assert shares.tolist() == pytest.approx(expected, rel=1e-6)
