@@ -127,7 +127,7 @@ class Ending:
         """
         unknown: list[Path] | None = None
         checkpoints = call_with_timeout(lambda: candidates(self.run_folder / "checkpoints"), 10.0, unknown)
-        status, after = self._what_next(checkpoints, status)
+        status, after = self._what_next(checkpoints, status, what)
         text = what if complete else f"{what}\n{after}"
         content = f"{status}\n{text}\n".encode()
         call_with_timeout(lambda: replace_durably(self.folder / END, content), 10.0, None)
@@ -135,7 +135,7 @@ class Ending:
             print_error(UserError(after if printed else text))
         return status
 
-    def _what_next(self, checkpoints: list[Path] | None, status: int) -> tuple[int, str]:
+    def _what_next(self, checkpoints: list[Path] | None, status: int, what: str) -> tuple[int, str]:
         """Return the status, and the lines that say what is safe and what to type.
 
         checkpoints: the newest first; None: they cannot be listed.
@@ -147,7 +147,9 @@ class Ending:
             safe = f"{checkpoints[0]}: the run as it was after step {step_of(checkpoints[0])}"
         else:
             safe = f"nothing: {self.run_folder} has no checkpoint yet"
-        if status != EXIT_REQUEUE:
+        if status != EXIT_REQUEUE and "out of memory" in what:
+            then = f"halve --train.micro_batch_tokens, which changes no loss, then {again}"
+        elif status != EXIT_REQUEUE:
             then = f"deal with the reason above, then {again}"
         elif checkpoints is None or (checkpoints and step_of(checkpoints[0]) > self.start_step):
             then = (

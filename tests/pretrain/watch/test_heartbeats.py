@@ -119,6 +119,11 @@ def test_of_several_ranks_with_one_error_one_speaks(tmp_path, capsys):
     assert read_verdict(tmp_path).status == 2
 
 
+def test_a_full_device_is_answered_with_the_flag_that_needs_less_memory(tmp_path):
+    endings(tmp_path, 1)[0].explain(MemoryError("CUDA out of memory. Tried to allocate 24.00 MiB"))
+    assert "halve --train.micro_batch_tokens" in read_verdict(tmp_path).text
+
+
 def test_who_only_lost_the_connection_takes_the_status_of_who_failed(tmp_path, capsys):
     first, second = endings(tmp_path, 2)
     first.explain(UserError("data/x is damaged"))
