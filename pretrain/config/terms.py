@@ -121,6 +121,7 @@ class MaskedLanguageConfig(Section):
     """the head's bias where weights are random. frequencies: the log of the tokens' frequencies, which masked
     language modelling otherwise learns first, by making all vectors alike"""
 
+
 class ContrastiveConfig(ContrastiveTerm):
     """CLEAR's NT-Xent."""
 

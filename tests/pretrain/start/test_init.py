@@ -196,7 +196,10 @@ def test_a_resumed_run_takes_the_starting_models_dropout_unless_it_is_given(tmp_
 
 def test_a_random_head_starts_at_the_frequencies_of_the_data():
     texts = [[2, 7, 7, 9, 3], [2, 7, 11, 3]]
-    chunks = [SimpleNamespace(stored=Ragged.from_sequences(texts)), SimpleNamespace(stored=Ragged.from_sequences(texts[:1]))]
+    chunks = [
+        SimpleNamespace(stored=Ragged.from_sequences(texts)),
+        SimpleNamespace(stored=Ragged.from_sequences(texts[:1])),
+    ]
     data = SimpleNamespace(num_chunks=2, read=chunks.__getitem__)
     torch.manual_seed(0)
     encoder = build_encoder(SIZES | {"type": "bert"}, FakeTokenizer())
