@@ -166,6 +166,21 @@ def test_documents_are_kept_by_their_share_of_prose(tmp_path, share, kept):
     )
 
 
+def test_what_stood_around_a_sentence_that_is_taken_out_is_no_running_text(tmp_path):
+    """Of three documents with one sentence in common two lose it: each of these becomes two texts."""
+    common = "They all met beside the old stone bridge that evening."
+    people = {"baker": "by the river", "pilot": "in the rain", "clerk": "on foot"}
+    documents = [
+        [f"The {who} came {way}.", common, f"Then the {who} left {way}."] for who, way in people.items()
+    ]
+    (tmp_path / "text.txt").write_text("\n\n".join(map(" ".join, documents)) + "\n")
+    made = config(tmp_path / "text.txt", unit="sequence", heldout=0.0, max_length=400)
+    prepare(made, tmp_path / "out", workers=1, progress=False)
+    running, _ = read(tmp_path / "out")
+    assert len(running) == 5 and sum(common in text for text in running) == 1
+    assert all(any(text in " ".join(document) for document in documents) for text in running)
+
+
 def test_copies_of_a_document_are_parted_and_sequences_are_full(tmp_path):
     """Three copies of one document follow each other as they are packed."""
     document = [f"The number {i} is here beside the {'old ' * (i % 7)}river." for i in range(60)]
