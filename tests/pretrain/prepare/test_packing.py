@@ -3,13 +3,10 @@ nothing lost."""
 
 import random
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from augment.core.ragged import Ragged
-from pretrain.prepare.buckets import TEXT_RECORD
 from pretrain.prepare.packing import (
     fit_records,
     fit_sentences,
@@ -17,7 +14,6 @@ from pretrain.prepare.packing import (
     one_per_document,
     one_per_sequence,
 )
-from pretrain.prepare.stages.build import choose
 
 
 def reference_packing(documents: list[list[list[int]]], max_length: int) -> list[list[int]]:
@@ -137,27 +133,3 @@ def test_fitting_conserves_tokens():
         True,
     ]
     assert counts["sentences_split"] == 2 and counts["sentences_without_tokens"] == 1
-
-
-@pytest.mark.parametrize("dedup", ["exact", "none"])
-def test_of_equal_texts_a_held_out_one_stays_and_else_all_or_one(dedup):
-    rng, records = np.random.default_rng(4), np.zeros(900, TEXT_RECORD)
-    records["key"] = rng.choice(rng.integers(2**64, size=300, dtype=np.uint64), 900)
-    records["heldout"], records["source"] = rng.random(900) < 0.1, rng.integers(3, size=900)
-    sources = [SimpleNamespace(weight=weight) for weight in (1.0, 2.5, 0.3)]
-    config = SimpleNamespace(dedup=dedup, keeps_documents=False, unit="sentence", sources=sources)
-    counts = Counter()
-    chosen = choose(records, config, counts)
-    assert (records[chosen.rows] == chosen.records).all()
-    left_out = 0
-    for key in np.unique(records["key"]):
-        given, kept = (of[of["key"] == key] for of in (records, chosen.records))
-        is_heldout = given["heldout"].any()
-        left = (len(given) if dedup == "none" and not is_heldout else 1) - len(kept)
-        assert left >= 0 and (kept["heldout"] == is_heldout).all()
-        left_out += left
-    assert counts["sentences_left_out_by_weight"] == left_out > 0
-    of_train = chosen.records["heldout"] == 0
-    assert (chosen.copies[~of_train] == 1).all()
-    for source, copies in ((0, {1}), (1, {2, 3}), (2, {1})):
-        assert set(chosen.copies[of_train & (chosen.records["source"] == source)]) == copies

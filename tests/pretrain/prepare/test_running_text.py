@@ -166,19 +166,17 @@ def test_documents_are_kept_by_their_share_of_prose(tmp_path, share, kept):
     )
 
 
-def test_what_stood_around_a_sentence_that_is_taken_out_is_no_running_text(tmp_path):
-    """Of three documents with one sentence in common two lose it: each of these becomes two texts."""
+def test_a_held_out_document_is_parted_where_training_has_its_sentence(tmp_path):
     common = "They all met beside the old stone bridge that evening."
-    people = {"baker": "by the river", "pilot": "in the rain", "clerk": "on foot"}
-    documents = [
-        [f"The {who} came {way}.", common, f"Then the {who} left {way}."] for who, way in people.items()
-    ]
-    (tmp_path / "text.txt").write_text("\n\n".join(map(" ".join, documents)) + "\n")
-    made = config(tmp_path / "text.txt", unit="sequence", heldout=0.0, max_length=400)
+    documents = [[f"The man of {i} came by the river.", common, f"Then {i} of them left."] for i in range(20)]
+    whole = {" ".join(document) for document in documents}
+    (tmp_path / "text.txt").write_text("\n\n".join(sorted(whole)) + "\n")
+    made = config(tmp_path / "text.txt", unit="sequence", heldout=0.4, max_length=400)
     prepare(made, tmp_path / "out", workers=1, progress=False)
-    running, _ = read(tmp_path / "out")
-    assert len(running) == 5 and sum(common in text for text in running) == 1
-    assert all(any(text in " ".join(document) for document in documents) for text in running)
+    trained, held = (read(tmp_path / "out", split)[0] for split in ("train", "heldout"))
+    assert set(trained) < whole and len(trained) == len(set(trained))
+    others = [document for document in documents if " ".join(document) not in trained]
+    assert sorted(held) == sorted(text for first, _, last in others for text in (first, last))
 
 
 def test_copies_of_a_document_are_parted_and_sequences_are_full(tmp_path):

@@ -70,13 +70,14 @@ def test_a_run_has_the_rows_checkpoints_and_rates_that_its_recipe_says(whole):
     # two steps of warm-up to 1e-3, then evenly to 0 at step 10, which would be the next
     rates = [5e-4, 1e-3, *(1e-3 * (10 - step) / 8 for step in range(2, 10))]
     assert [row["lr"] for row in of_steps] == pytest.approx([rates[row["step"] - 1] for row in of_steps])
-    kept = sorted(checkpoint_folder.candidates(whole / "checkpoints"))
-    assert [checkpoint_folder.step_of(path) for path in kept] == [3, 6, 9, 10]
-    states = [checkpoint_folder.read_state(path)["progress"] for path in kept]
-    assert [state["step"] for state in states] == [3, 6, 9, 10]
-    assert [states[number]["tokens"] for number in (1, 3)] == [
-        of_steps[number]["tokens"] for number in (3, 5)
-    ]
+    kept = {
+        checkpoint_folder.step_of(path): checkpoint_folder.read_state(path)["progress"]
+        for path in checkpoint_folder.candidates(whole / "checkpoints")
+    }
+    assert {3, 6, 9, 10} <= kept.keys() <= {3, 4, 6, 8, 9, 10}  # those of 4 and 8 if they were the best
+    assert all(state["step"] == step for step, state in kept.items())
+    for row in of_steps:
+        assert row["step"] not in kept or kept[row["step"]]["tokens"] == row["tokens"]
 
 
 def test_the_last_update_of_a_run_is_adamws_at_the_rate_of_its_step(whole):
