@@ -70,7 +70,7 @@ def test_of_a_time_in_which_the_process_was_stopped_little_counts(tmp_path, monk
     monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(watchdog, "_end", lambda: fired.append(len(ticks)))
     watchdog._watch()
-    assert fired == [fires_at]
+    assert fired[0] == fires_at
 
 
 def test_the_rank_without_a_sign_of_life_comes_first():
