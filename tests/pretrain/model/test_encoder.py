@@ -3,7 +3,6 @@
 import copy
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
 from encoder_helpers import MAX_POSITIONS, SIZES, make_encoder, make_tokenizer, random_ids
@@ -246,14 +245,3 @@ def test_architecture_reaches_the_config():
     assert (config.mlp_dropout, config.embedding_dropout, config.attention_dropout) == (0.25, 0.25, 0.125)
     assert (config.norm_eps, config.local_attention, config.num_hidden_layers) == (1e-3, 8, 3)
     assert make_encoder("roberta").lm.config.max_position_embeddings == MAX_POSITIONS + 1  # [PAD] is 0 here
-
-
-def test_a_mean_leaves_out_a_prompt_that_is_whole_and_has_a_token_behind_it():
-    sequences = [[1, 7, 8, 9, 2], [1, 7, 9, 8, 2], [1, 9, 7, 8, 2], [1, 8, 8, 2], [1, 7, 8], [1, 7, 8, 2]]
-    ids = torch.tensor([token for sequence in sequences for token in sequence])
-    lengths = torch.tensor(list(map(len, sequences)))
-    encoder = make_encoder("bert").double()
-    states = encoder.forward_packed(ids, lengths).split(lengths.tolist())
-    expected = [state[first:].mean(0) for state, first in zip(states, [3, 0, 0, 0, 0, 3], strict=True)]
-    encoder.leave_out([np.array([7, 8]), np.array([60])])
-    torch.testing.assert_close(encoder.embed(ids, lengths), torch.stack(expected), rtol=0, atol=1e-12)
