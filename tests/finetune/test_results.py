@@ -38,6 +38,19 @@ def test_tasks_of_the_same_model_and_protocol_are_merged(tmp_path):
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
+@pytest.mark.parametrize("partial", [("MR",), ("CR",), ("MR", "CR"), ()])
+def test_what_is_merged_is_complete_if_all_of_it_is_and_has_all_notes_and_seconds(tmp_path, partial):
+    for task in ("MR", "CR"):
+        found = evaluation(task, 70.0)
+        found.seconds = 2.0
+        if task in partial:
+            found.incomplete(f"{task} lacks rows")
+        path = write(found, tmp_path)
+    merged = read(path)
+    assert merged.complete == (not partial) and merged.seconds == 4.0
+    assert merged.notes == [f"{task} lacks rows" for task in partial]
+
+
 def test_another_protocol_gets_a_file_of_its_own(tmp_path):
     first = write(evaluation("MR", 70.0), tmp_path)
     other = write(evaluation("MR", 60.0, "clear"), tmp_path)

@@ -4,15 +4,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from run_helpers import ROOT, command, curve, finish, free_port, start
 from safetensors.torch import load_file
 
+from pretrain.common.shutdown import DEAD_LOSS, INTERRUPT, MOVED, NONE, REQUEUE, STOP, TERMINATE
 from pretrain.config.recipe import DEFAULT_RECIPE, load_config
 from pretrain.model.precision import SMALLEST_SCALE, LossScale
+from pretrain.run import TrainingRun
 from pretrain.step.heldout import find_partners
+from pretrain.step.progress import Progress
 
 
 @pytest.mark.full
@@ -146,6 +150,58 @@ def test_help_lists_every_key_with_type_default_and_meaning():
         "--dry-run",
     ):
         assert text in done.stdout
+
+
+class Loop(TrainingRun):
+    """The loop of a run of 10 steps: it writes down what it does between steps that are none."""
+
+    def __init__(self, requests: dict[int, int], best: int):
+        flags = {"steps": 10, "warmup_steps": 1}
+        flags = {f"train.{name}": str(value) for name, value in flags.items()}
+        self.config = load_config(None, flags | {"evaluate.every": "4", "checkpoint.every": "3"})
+        self.progress, self.stop_step, self.done, self.clock = Progress(), 10, [], None
+        self.requests, self.best = requests, best
+        nothing = SimpleNamespace(begin=lambda step: None, follow=lambda clock: None, train=lambda: None)
+        self.engine = self.watchdog = nothing
+        self.telemetry = SimpleNamespace(throughput=nothing, say=lambda text: None)
+        self.log = SimpleNamespace(write=lambda: None)
+        self.memory = SimpleNamespace(after_pause=lambda: None)
+        self.checkpoints = SimpleNamespace(due=lambda step: step % 3 == 0)
+        self.shutdown = SimpleNamespace(clear_stop_file=lambda: self.done.append("no stop file"))
+
+    def _step(self, batches):
+        self.progress.step += 1
+        return SimpleNamespace(request=self.requests.get(self.progress.step, NONE))
+
+    def _evaluate(self):
+        self.done.append(f"evaluate {self.progress.step}")
+        return self.progress.step == self.best
+
+    def _save(self, wait, is_best):
+        self.done.append(f"save {self.progress.step}" + " and wait" * wait + ", best" * is_best)
+
+
+UP_TO_4 = ["save 3", "evaluate 4"]
+TO_THE_END = [*UP_TO_4, "save 6", "evaluate 8", "save 9", "evaluate 10", "save 10 and wait"]
+
+
+@pytest.mark.parametrize(
+    "requests, best, code, done",
+    [
+        ({}, 0, 0, TO_THE_END),
+        ({}, 8, 0, [*TO_THE_END[:4], "save 8 and wait, best", *TO_THE_END[4:]]),
+        ({}, 10, 0, [*TO_THE_END[:-1], "save 10 and wait, best"]),
+        ({5: REQUEUE}, 0, 75, [*UP_TO_4, "save 5 and wait"]),
+        ({5: TERMINATE}, 0, 143, [*UP_TO_4, "save 5 and wait"]),
+        ({4: INTERRUPT}, 4, 130, [*UP_TO_4, "save 4 and wait, best"]),
+        ({6: DEAD_LOSS}, 0, 1, [*UP_TO_4, "save 6 and wait"]),
+        ({5: STOP}, 0, 0, [*UP_TO_4, "save 5 and wait", "no stop file"]),
+        ({5: MOVED, 10: REQUEUE}, 0, 0, TO_THE_END),  # moved back; and nothing is left to be requeued for
+    ],
+)
+def test_between_steps_the_loop_evaluates_saves_and_ends_as_it_should(requests, best, code, done):
+    loop = Loop(requests, best)
+    assert (loop.train(iter(())), loop.done) == (code, done)
 
 
 def test_partner_found_counts_nearest_and_never_ties():

@@ -80,6 +80,8 @@ def test_contractions(text, annotation, expected):
          None),
         ("He isn't here yet.",
          "He/PRP/nsubj/4 is/VBZ/cop/4 n't/RB/advmod/4 here/RB/root/0 yet/RB/advmod/4 ././punct/4", None),
+        ("He has not yet come.",
+         "He/PRP/nsubj/5 has/VBZ/aux/5 not/RB/advmod/5 yet/RB/advmod/5 come/VBN/root/0 ././punct/5", None),
         ("I didn't see anyone.",
          "I/PRP/nsubj/4 did/VBD/aux/4 n't/RB/neg/4 see/VB/ROOT/0 anyone/NN/dobj/4 ././punct/4",
          "I saw someone."),

@@ -85,6 +85,12 @@ from augment.rules.tense import tense
          "future", None),
         ("He had better go.", "He/PRP/nsubj/2 had/VBD/root/0 better/RBR/advmod/4 go/VB/xcomp/2 ././punct/2",
          "future", None),
+        ("He sang and used to dance.",
+         "He/PRP/nsubj/2 sang/VBD/root/0 and/CC/cc/4 used/VBD/conj/2 to/TO/mark/6 dance/VB/xcomp/4 "
+         "././punct/2", "present", None),
+        ("He sang and had better go.",
+         "He/PRP/nsubj/2 sang/VBD/root/0 and/CC/cc/4 had/VBD/conj/2 better/RBR/advmod/6 go/VB/xcomp/4 "
+         "././punct/2", "future", None),
         ("He does better.", "He/PRP/nsubj/2 does/VBZ/root/0 better/RBR/advmod/2 ././punct/2", "past",
          "He did better."),
         ("He cannot sing.", "He/PRP/nsubj/4 can/MD/aux/4 not/RB/advmod/4 sing/VB/root/0 ././punct/4", "past",

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+from itertools import product
 
 import numpy as np
 import pytest
@@ -168,6 +169,22 @@ def test_nothing_is_served_of_other_weights_or_settings(run_folder, tmp_path, mo
     make_tokenizer(WORDS[::-1], size=60).save_pretrained(copy / "export")
     counts.append(len(folders_of(copy, root, monkeypatch)))
     assert counts == [1, 2, 3, 4, 5, 6]
+
+
+def test_weights_precision_length_and_pooling_have_a_folder_of_their_own(run_folder, tmp_path):
+    copy = shutil.copytree(run_folder, tmp_path / "copy")
+
+    def folders() -> set:
+        source = open_model(copy).source
+        made = [KeptVectors.of(source, tmp_path, *how) for how in product(("fp32", "bf16"), (None, 5, 6))]
+        return {one.folder(pooling) for one in made for pooling in ("cls", "mean")}
+
+    before, weights = folders(), copy / "export" / "model.safetensors"
+    assert len(before) == 12 and folders() == before
+    times, content = weights.stat(), weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert len(folders() | before) == 24
 
 
 def test_nothing_is_served_of_another_prompt(run_folder, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +164,25 @@ def test_best_epoch_is_the_first_of_the_highest_and_nan_is_no_figure(source):
     assert outcome.best["epoch"] == 3 and outcome.answers == [7.0]
     assert len(outcome.curve) == 5
     assert outcome.weights
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_a_loss_of_the_curve_is_the_mean_since_the_evaluation_before(source, monkeypatch, every):
+    data = encode_examples(source, ["a dog", "the horse"] * 5, None, np.arange(10) % 2, 64)
+    losses, update = [], FineTuning.update
+    monkeypatch.setattr(FineTuning, "update", lambda *given: losses.append(update(*given)) or losses[-1])
+    training = FineTuning(
+        build_classifier(source, 2, 0.1, 1),
+        data,
+        Recipe(lr=1e-2, batch_size=4, epochs=2),
+        1,
+        lambda _: (0.0, {}, np.empty(0)),
+        evaluate_every=every,
+    )
+    ends = [0, *(entry["step"] for entry in training.run().curve)]
+    assert ends == ([0, 2, 3, 4, 6] if every else [0, 3, 6])
+    means = [float(torch.stack(losses[start:end]).mean()) for start, end in pairwise(ends)]
+    assert [entry["loss"] for entry in training.curve] == pytest.approx(means)
 
 
 def test_a_loss_that_is_not_finite_is_an_error(source):

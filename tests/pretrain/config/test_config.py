@@ -87,6 +87,15 @@ def test_what_no_run_can_hold_is_one_error(tmp_path, text, words):
         load_config(tmp_path / "recipe.yaml", {})
 
 
+def test_only_anchors_and_positives_take_an_excerpt_however_many_there_are():
+    given = {"excerpt": "span", "spec": "pi,del-span", "negative": "subs", "augmented": "mv|subs"}
+    augment = load_config(None, {f"augment.{key}": value for key, value in given.items()}).augment
+    for number in ("", "2", "13"):
+        for role in ("anchor", "positive"):
+            assert augment.of_role(role + number) == "pi,span,del-span"
+        assert [augment.of_role(role + number) for role in ("negative", "augmented")] == ["subs", "mv|subs"]
+
+
 def test_none_is_an_augmentation():
     assert load_config(None, {"aug": "none"}).augment.of_role("positive") == "none"
 

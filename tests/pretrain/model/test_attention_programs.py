@@ -75,7 +75,7 @@ def check(row: Row, window: int | None = None) -> None:
     "dtype,size,rate,window",
     [
         (torch.float32, 32, 0.0, None),
-        (torch.float32, 80, 0.3, 40),
+        (torch.float32, 80, 0.3, 14),  # leaves out a little of 16 tokens
         (torch.bfloat16, 64, 0.1, None),
         (torch.float16, 128, 0.3, 64),
     ],

@@ -160,6 +160,16 @@ def test_augcse_is_alive_when_its_discriminator_beats_the_most_frequent_label(an
     assert ("augcse" not in inert_in(found)) == alive
 
 
+def test_a_discriminator_of_two_labels_is_asked_whether_anything_was_changed():
+    labels = torch.tensor([1, 3, 1, 1, 0, 2, 3, 0])  # 3: nothing
+    term, _ = term_and_encoder("augcse", discriminator_weight=0.5, labels="bool")
+    term.discriminator = Answers((labels < 3).long().tolist())
+    found = measures_of(
+        term, noisy_views(8, ("anchor", "positive", "augmented")), context_of(8, labels=labels)
+    )
+    assert found == {"discriminator_accuracy": 1.0, "discriminator_majority_share": 0.75}
+
+
 @pytest.mark.parametrize("margin, alive", [(0.0, True), (2.0, False)])
 def test_sda_is_alive_while_negations_are_part_of_the_loss(margin, alive):
     term, _ = term_and_encoder("sda", margin=margin, temperature=0.1)

@@ -166,6 +166,19 @@ def test_documents_are_kept_by_their_share_of_prose(tmp_path, share, kept):
     )
 
 
+def test_a_held_out_document_is_parted_where_training_has_its_sentence(tmp_path):
+    common = "They all met beside the old stone bridge that evening."
+    documents = [[f"The man of {i} came by the river.", common, f"Then {i} of them left."] for i in range(20)]
+    whole = {" ".join(document) for document in documents}
+    (tmp_path / "text.txt").write_text("\n\n".join(sorted(whole)) + "\n")
+    made = config(tmp_path / "text.txt", unit="sequence", heldout=0.4, max_length=400)
+    prepare(made, tmp_path / "out", workers=1, progress=False)
+    trained, held = (read(tmp_path / "out", split)[0] for split in ("train", "heldout"))
+    assert set(trained) < whole and len(trained) == len(set(trained))
+    others = [document for document in documents if " ".join(document) not in trained]
+    assert sorted(held) == sorted(text for first, _, last in others for text in (first, last))
+
+
 def test_copies_of_a_document_are_parted_and_sequences_are_full(tmp_path):
     """Three copies of one document follow each other as they are packed."""
     document = [f"The number {i} is here beside the {'old ' * (i % 7)}river." for i in range(60)]

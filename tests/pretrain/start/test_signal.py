@@ -31,6 +31,10 @@ class Roles:
     needs_views = staticmethod(lambda step: True)
 
 
+class Later:
+    needs_views = staticmethod(lambda step: step >= 500)
+
+
 class Masked:
     needs_views = staticmethod(lambda step: False)
 
@@ -51,6 +55,8 @@ def test_the_remedies_are_those_that_are_left(model, objective, remedies):
     assert tuple(remedy for remedy in every if remedy in said[0]) == remedies
     require_signal(config, Roles, 0.3, said.append)
     assert len(said) == 1
+    require_signal(config, Later, 0.005, said.append)  # its sentence loss begins later
+    assert said[1:] == said[:1]
     config.train.faults.dead_loss = "stop"
     require_signal(config, Masked, 0.005, said.append)
     with pytest.raises(UserError, match="will not learn"):

@@ -4,8 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from exactness_cases import CASES
+from exactness_cases import CASES, SEED, N, make_batch, share
+from exactness_worker import build, errors, reference_gradients
 from run_helpers import finish, start
+from threaded_ranks import PlainEngine, ThreadedRanks
+
+from pretrain.losses import contrastive
+from pretrain.model.precision import LossScale
+from pretrain.step.whole_batch import WholeBatch
 
 WORKER = Path(__file__).parents[1] / "exactness_worker.py"
 DEVICE = "cpu"  # tests/benchmarks/gpu_accept.py runs the worker on a GPU
@@ -89,6 +95,43 @@ def check(report: dict, world: int) -> None:
     if report["dropout"]:  # equal sequences on two ranks meet different dropout
         dropout = report["dropout"]
         assert dropout["sequences"] >= 8 and dropout["largest_cosine_between_ranks"] < 0.9999, dropout
+
+
+@pytest.mark.parametrize(
+    "case,world,dropout,balance",
+    [
+        ("double_mlm", 3, 0.1, "off"),  # of 16 lanes: 5, 5 and 6
+        ("clear_mean", 2, 0.1, "on"),
+        ("esimcse", 2, 0.0, "on"),
+        ("diffcse", 2, 0.1, "off"),
+        ("clear+vadvcse", 2, 0.1, "on"),
+    ],
+)
+def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(monkeypatch, case, world, dropout, balance):
+    """Losses are shared over ranks, and what passes through the encoder goes backward scaled."""
+    monkeypatch.setattr(contrastive, "SMALLEST_SHARED", 0)
+    built = [build(case, 0, "fp32", dropout) for _ in range(world)]
+    config, model = built[0]
+    whole = make_batch(5, model.objective.masked_copies, model.objective.roles, balance == "on")
+    expected_losses, expected, shares = reference_gradients(
+        model, whole, config, world, tuple(model.objective.terms), dropout > 0
+    )
+
+    def compute(rank):
+        engine = PlainEngine(built[rank][1])
+        step = WholeBatch(
+            engine, SEED, 60, LossScale(engine.module, 1024.0), balance=balance, lanes=N
+        ).compute(share(whole, rank, world, 0), collects_diagnostics=True)
+        gradients = {n: p.grad.double() for n, p in engine.module.named_parameters() if p.grad is not None}
+        return step, errors(gradients, expected)
+
+    for step, found in ThreadedRanks(world, monkeypatch).run(compute):
+        assert max(step.micro_batches) > 1
+        assert found["error"] < 1e-5 and found["worst_parameter"] < 2e-4, found
+        for name, value in expected_losses.items():
+            assert float(step.losses[name]) == pytest.approx(value, rel=5e-5), name
+        for name, value in shares.items():
+            assert float(step.measures[name]) == pytest.approx(value, rel=1e-3, abs=1e-6), name
 
 
 @pytest.mark.full

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from exactness_cases import make_batch, share
 from exactness_worker import build
 from flash_reference import flash_on_cpu
+from threaded_ranks import PlainEngine
 
 from pretrain.model.layer import layers_of
 from pretrain.step.faults import diagnose
@@ -22,30 +23,6 @@ from pretrain.step.whole_batch import WholeBatch
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CPU = torch.device("cpu")
 CUDA = pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a CUDA device")
-
-
-class PlainEngine:
-    """What a step asks of an engine at ZeRO 0."""
-
-    communication_data_type = torch.float64  # what is sent is a copy: later gradients would be lost
-
-    def __init__(self, model, device=CPU, stage=0):
-        self.module, self.device, self.stage = model.to(device).train(), device, stage
-
-    def __call__(self, request):
-        return self.module(request)
-
-    def zero_optimization_stage(self):
-        return self.stage
-
-    def zero_reduce_bucket_size(self):
-        return 1000
-
-    def set_gradient_accumulation_boundary(self, is_boundary):
-        pass
-
-    def backward(self, loss, scale_wrt_gas):
-        loss.backward()
 
 
 class Recorder:

@@ -1,6 +1,9 @@
 """The keys of a step's passes: of the run, the step, the sequence and the view, and of nothing else."""
 
+from itertools import product
+
 import numpy as np
+import pytest
 from exactness_cases import SEED, N, make_batch, share
 from exactness_worker import build
 
@@ -40,3 +43,16 @@ def test_a_sequences_key_stays_with_it_in_its_micro_batch():
     for row in rows:
         assert np.array_equal(row.keys, views.keys[row.rows.numpy()])
     assert sum(len(row.keys) for row in rows) == 2 * N
+
+
+@pytest.mark.parametrize("case", ["double_mlm", "clear+vadvcse", "diffcse"])
+def test_every_micro_batch_of_a_pass_rank_and_step_has_a_random_state_of_its_own(case):
+    objective = build(case, 0, "fp32", 0.1)[1].objective
+    whole = make_batch(5, objective.masked_copies, objective.roles)
+    seeds = [
+        row.seed
+        for seed, step, rank in product((SEED, SEED + 1), (0, 1), (0, 1))
+        for of in passes_of(share(whole, rank, 2, step), objective, 90, seed, rank).values()
+        for row in of.micro_batches(3)
+    ]
+    assert len(set(seeds)) == len(seeds) >= 8 * 3 * 2 and None not in seeds

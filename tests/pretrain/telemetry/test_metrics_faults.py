@@ -92,6 +92,10 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
         path.write_bytes(whole)
         assert copy_metrics(path, path, 3, places[-3]) == (places[-3], linked)
         assert list(read_metrics(path)) == rows[: 3 if linked else 4]
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join([*lines[:3], lines[2]]))  # one that was written twice
+        assert copy_metrics(path, path, 3, places[3])[1] == linked
+        assert not linked or list(read_metrics(path)) == rows[:3]
         places = [NO_LINES]
     assert copy_metrics(path, path, 0) == (NO_LINES, True) and path.read_text() == ""
 

@@ -1,13 +1,26 @@
-"""Rates of a row of metrics: each step has its own time, although it is written during the next."""
+"""Rates and means of a row of metrics: each step has its own, although it is written during the next."""
 
 import io
 import time
+from types import SimpleNamespace
 
+import numpy as np
+import pytest
 import torch
 
+from augment.core.ragged import Ragged
 from pretrain.common.transfer import Numbers
+from pretrain.config.recipe import load_config
+from pretrain.data.batch import RankBatch
+from pretrain.data.ledger import chain
+from pretrain.step.faults import Faults
+from pretrain.step.progress import Progress
+from pretrain.step.whole_batch import StepResult
+from pretrain.step_log import StepLog
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
+from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.watch.stragglers import Stragglers
 
 
 class Clock:
@@ -47,3 +60,53 @@ def test_numbers_of_the_host_have_come_when_they_are_made():
     numbers = Numbers({"loss": torch.tensor(2.0), "norm": 1.0})
     after = time.monotonic()
     assert numbers.read() == {"loss": 2.0, "norm": 1.0} and before <= numbers.came <= after
+
+
+def result_of(step: int, loss: float) -> StepResult:
+    """A step that masks as many tokens as its number."""
+    losses = {name: torch.tensor(loss, dtype=torch.float64) for name in ("mlm", "total")}
+    lengths = torch.tensor([3])
+    return StepResult(losses, {}, None, 10, step, (1, 2), 0, lengths, [], (0,) * 4, (5,), None)
+
+
+def test_every_step_is_in_one_row_and_one_with_a_fault_in_none(tmp_path):
+    """Rows of three steps, and one of the first; the loss of step 2 is not finite, step 5 is left out."""
+    config = load_config(None, {"train.steps": "9", "train.log_every": "3", "train.warmup_steps": "1"})
+    progress, clock = Progress(ledger=chain.begin(0)), Stopwatch(cuda=False)
+    objective = SimpleNamespace(weights=lambda step: {"mlm": 1.0})
+    texts = Ragged.from_sequences([[2, 7, 3]])
+    with Telemetry(tmp_path, 9, stream=io.StringIO()) as telemetry:
+        log = StepLog(
+            config,
+            progress,
+            telemetry,
+            Faults(config, None, None, telemetry, progress, str),
+            Stragglers(clock, tmp_path, speaks=True),
+            clock,
+            None,
+            objective,
+            lambda step: {"steps_done": step},
+        )
+        for step in range(1, 9):
+            batch = RankBatch(step - 1, 0, np.array([step], np.uint64), texts, [], {}, None, [])
+            log.write()
+            progress.step, progress.tokens = step, progress.tokens + 10
+            sound, loss = step not in (2, 5), torch.nan if step == 2 else float(step)
+            norm, applied = torch.tensor(step / 2), torch.tensor(sound)
+            log.add(batch, result_of(step, loss), step / 10, norm, applied, step == 1 or step % 3 == 0)
+        log.write()
+        log.write()  # as before an evaluation
+    rows = list(read_metrics(tmp_path / "metrics.jsonl"))
+    assert [row["step"] for row in rows if "left_out" in row] == [2] == progress.faults
+    rows = [row for row in rows if "loss" in row]
+    assert [(row["step"], row["steps"], row["skipped_steps"]) for row in rows] == [
+        (1, 1, 0),
+        (3, 1, 1),
+        (6, 3, 2),
+    ]
+    assert [row["loss"]["total"] for row in rows] == [1, 3, 5]
+    assert [row["loss"]["mlm"] for row in rows] == pytest.approx([1, 3, (16 + 25 + 36) / 15])
+    assert [row["gradient_norm_max"] for row in rows] == [0.5, 1.5, 3]
+    for name, values in {"lr": [0.1, 0.3, 0.6], "tokens": [10, 30, 60], "steps_done": [1, 3, 6]}.items():
+        assert [row[name] for row in rows] == values
+    assert progress.skipped_steps == 2 and log.window.steps == 2  # 7 and 8, for the next row

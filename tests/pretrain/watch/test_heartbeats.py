@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
 from pretrain.common.errors import UserError
 from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.watch import deadline
 from pretrain.watch.deadline import Watchdog
 from pretrain.watch.ending import CLAIM, END, FOLDER, Ending, RunEnded, begin_folder, read_verdict
 from pretrain.watch.heartbeat import (
@@ -49,6 +51,26 @@ def test_a_step_may_take_ten_waits_for_data(tmp_path, monkeypatch):
     assert watchdog.limit() == 500.0
     clock.longest["data"] = 0.1
     assert watchdog.limit() == 300.0
+
+
+@pytest.mark.parametrize("suspended, fires_at", [([], 41), ([9], 22), ([0, 1], 3)])
+def test_of_a_time_in_which_the_process_was_stopped_little_counts(tmp_path, monkeypatch, suspended, fires_at):
+    """Ticks of 0.25 s under a deadline of 10 s; in some the process is stopped for an hour: 5 s count."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    watchdog, now, ticks, fired = Watchdog(tmp_path, 10.0), [0.0], [], []
+    watchdog.follow(Stopwatch(lambda: now[0], cuda=False))
+    watchdog.end_step(1, 1.0)
+
+    def wait(seconds):
+        ticks.append(3600.0 if len(ticks) in suspended else seconds)
+        now[0] += ticks[-1]
+        return len(ticks) > 99
+
+    watchdog._done = SimpleNamespace(wait=wait, is_set=lambda: False)
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(watchdog, "_end", lambda: fired.append(len(ticks)))
+    watchdog._watch()
+    assert fired[0] == fires_at
 
 
 def test_the_rank_without_a_sign_of_life_comes_first():

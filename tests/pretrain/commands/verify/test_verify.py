@@ -8,7 +8,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from run_helpers import command, finish, kill, outputs_of, records, start, wait_for
+import torch
+from run_helpers import command, finish, kill, outputs_of, records, reproducible_records, start, wait_for
 
 from pretrain.checkpoint import folder as checkpoint_folder
 from pretrain.commands.verify.__main__ import verify
@@ -58,6 +59,53 @@ def test_a_run_is_verified_from_its_data_alone(whole, capsys, views):
     assert "step-00000009" in said and "best" in said
     assert verify(whole, views=views, workers=0, **{"from": "5", "to": "8"}) == 0
     assert "steps 5 to 8:" in capsys.readouterr().out
+
+
+def test_a_run_has_the_rows_checkpoints_and_rates_that_its_recipe_says(whole):
+    rows = records(whole)
+    of_steps = [row for row in rows if "loss" in row]
+    assert [row["step"] for row in of_steps] == [1, 2, 4, 6, 8, 10]
+    assert [row["step"] for row in rows if "evaluation" in row] == [0, 4, 8, 10]
+    assert [row["steps"] for row in of_steps] == [1, 1, 2, 2, 2, 2] and of_steps[-1]["skipped_steps"] == 0
+    # two steps of warm-up to 1e-3, then evenly to 0 at step 10, which would be the next
+    rates = [5e-4, 1e-3, *(1e-3 * (10 - step) / 8 for step in range(2, 10))]
+    assert [row["lr"] for row in of_steps] == pytest.approx([rates[row["step"] - 1] for row in of_steps])
+    kept = {
+        checkpoint_folder.step_of(path): checkpoint_folder.read_state(path)["progress"]
+        for path in checkpoint_folder.candidates(whole / "checkpoints")
+    }
+    assert {3, 6, 9, 10} <= kept.keys() <= {3, 4, 6, 8, 9, 10}  # those of 4 and 8 if they were the best
+    assert all(state["step"] == step for step, state in kept.items())
+    for row in of_steps:
+        assert row["step"] not in kept or kept[row["step"]]["tokens"] == row["tokens"]
+
+
+def test_the_last_update_of_a_run_is_adamws_at_the_rate_of_its_step(whole):
+    """By the checkpoints before it and behind it: the gradient is what the first moment took in."""
+    train = load_config(whole / "config.yaml", {}).train
+    (first, second), rate, count = train.betas, train.lr / 8, 10
+    before, after = (
+        {
+            series: dict(checkpoint_folder.read_tensors(whole / "checkpoints" / f"step-{step:08d}", series))
+            for series in ("parameters", "exp_avg", "exp_avg_sq")
+        }
+        for step in (9, 10)
+    )
+    squares = 0.0
+    for name, parameter in before["parameters"].items():
+        means, variances = (
+            [at[moment][name].double() for at in (before, after)] for moment in list(before)[1:]
+        )
+        gradient = (means[1] - first * means[0]) / (1 - first)
+        squares += float(gradient.square().sum())
+        expected = second * variances[0] + (1 - second) * gradient**2
+        torch.testing.assert_close(variances[1], expected, rtol=1e-3, atol=1e-12)
+        step = means[1] / (1 - first**count) / ((variances[1] / (1 - second**count)).sqrt() + train.eps)
+        decayed = parameter.double() * (1 - rate * train.weight_decay * (parameter.ndim > 1))
+        moved = after["parameters"][name].double()
+        torch.testing.assert_close(moved, decayed - rate * step, rtol=5e-7, atol=2e-8, msg=name)
+    largest = max(row["gradient_norm_max"] for row in records(whole) if "loss" in row)
+    assert 0 < squares**0.5 <= min(train.clip, largest) + 1e-5
 
 
 def edited_lines(lines: list[str], draw: random.Random) -> list[str]:
@@ -259,6 +307,17 @@ def at_step_6(whole: Path, run: Path, edit) -> Path:
             shutil.rmtree(path)
     edit_state(run / "checkpoints" / "step-00000006", edit)
     return run
+
+
+def test_a_resume_does_the_steps_that_are_left_and_leaves_the_run_as_if_it_had_never_ended(
+    tiny_data, whole, tmp_path
+):
+    run = at_step_6(whole, tmp_path / "run", lambda state: None)
+    said = finish(start(command(tiny_data, run, **CLEAR, checkpoint__resume="auto")))
+    assert "is as recorded (sequences, views)" in said
+    assert reproducible_records(run) == reproducible_records(whole) and verify(run, workers=0) == 0
+    last = [folder / "export" / "model.safetensors" for folder in (run, whole)]
+    assert last[0].read_bytes() == last[1].read_bytes()
 
 
 @pytest.mark.full
