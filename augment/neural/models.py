@@ -95,13 +95,9 @@ def require_named(given: str, name: str, parameter: str, variable: str, what: st
 @functools.lru_cache(maxsize=4)
 def load_masked_lm(source: str) -> LoadedModel:
     """Load a masked language model with its fast tokenizer, on the CPU until `on_device` moves it."""
-    transformers = _transformers()
-    loaded, missing = _load(source, transformers.AutoModelForMaskedLM, "a masked language model")
-    if missing:
-        raise AugmentationError(
-            f"the model {source!r} has no weights for {missing[0]} ({len(missing)} missing): give a masked "
-            "language model with its head, not an encoder alone"
-        )
+    from transformers import AutoModelForMaskedLM
+
+    loaded = _load(source, AutoModelForMaskedLM, "a masked language model with its head")
     if not loaded.tokenizer.is_fast or loaded.tokenizer.mask_token_id is None:
         raise AugmentationError(f"the model {source!r} has no fast tokenizer with a mask token")
     return loaded
@@ -110,19 +106,17 @@ def load_masked_lm(source: str) -> LoadedModel:
 @functools.lru_cache(maxsize=8)
 def load_seq2seq(source: str) -> LoadedModel:
     """Load an encoder-decoder with its tokenizer, on the CPU until `on_device` moves it."""
-    loaded, missing = _load(source, _transformers().AutoModelForSeq2SeqLM, "an encoder-decoder")
-    if missing:
-        raise AugmentationError(
-            f"the model {source!r} has no weights for {missing[0]} ({len(missing)} missing)"
-        )
-    return loaded
+    from transformers import AutoModelForSeq2SeqLM
+
+    return _load(source, AutoModelForSeq2SeqLM, "an encoder-decoder")
 
 
-def _load(source: str, kind: Any, what: str) -> tuple[LoadedModel, list[str]]:
+def _load(source: str, kind: Any, what: str) -> LoadedModel:
     import torch
+    from transformers import AutoTokenizer
 
     try:
-        tokenizer = pretrained(_transformers().AutoTokenizer, source)
+        tokenizer = pretrained(AutoTokenizer, source)
         model, report = pretrained_model(kind, source, dtype=torch.float32, output_loading_info=True)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -136,16 +130,10 @@ def _load(source: str, kind: Any, what: str) -> tuple[LoadedModel, list[str]]:
         raise AugmentationError(f"the model {source!r} has no tokenizer (tokenizer.json) beside it")
     if tokenizer.pad_token_id is None:
         raise AugmentationError(f"the tokenizer of {source!r} has no padding token")
-    return LoadedModel(model.eval(), tokenizer), sorted(report["missing_keys"])
-
-
-def _transformers() -> Any:
-    try:
-        import torch  # noqa: F401
-        import transformers
-    except ImportError as error:
-        raise AugmentationError(f"augmentations by a model need {error.name}: pip install it") from error
-    return transformers
+    if missing := sorted(report["missing_keys"]):
+        lacking = f"no weights for {missing[0]} ({len(missing)} missing)"
+        raise AugmentationError(f"the model {source!r} has {lacking}: give {what}")
+    return LoadedModel(model.eval(), tokenizer)
 
 
 def on_device(loaded: LoadedModel) -> LoadedModel:

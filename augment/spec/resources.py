@@ -12,7 +12,7 @@ from pathlib import Path
 
 from augment.spec.grammar import needs_synonyms, parse
 from augment.text.wordnet import wordnet
-from augment.tokens.synonym_sources import find_synonyms
+from augment.tokens.synonyms import find_synonyms
 
 _PACKAGE = Path(__file__).parents[1]
 SYNONYMS, WORDNET = "synonyms", "wordnet"

@@ -47,12 +47,8 @@ def parse_texts(texts: Iterable[str], model: str, any_script: bool = False) -> I
 @functools.lru_cache(maxsize=2)
 def load_parser(model: str) -> Any:
     """Load the spaCy pipeline `model`, without what rules do not read (named entities, text categories)."""
-    try:
-        import spacy
-    except ImportError as error:
-        raise AugmentationError(
-            "parsing needs spaCy and a pipeline for your language: pip install spacy"
-        ) from error
+    import spacy
+
     try:
         parser = spacy.load(model, exclude=_NOT_READ)
     except (OSError, ValueError, ImportError) as error:
@@ -72,17 +68,12 @@ def load_parser(model: str) -> Any:
 
 def find_parser(name: str = "") -> str:
     """Return `name`, else $CLEAR_PARSER, else an installed spaCy pipeline, an English one first."""
-    import importlib.util
-
-    found = name or os.environ.get("CLEAR_PARSER", "")
-    if found:
+    if found := name or os.environ.get("CLEAR_PARSER", ""):
         return found
-    if importlib.util.find_spec("spacy") is not None:
-        from spacy.util import get_installed_models
+    from spacy.util import get_installed_models
 
-        installed = sorted(get_installed_models(), key=lambda model: (not model.startswith("en_"), model))
-        if installed:
-            return installed[0]
+    if installed := get_installed_models():
+        return min(installed, key=lambda model: (not model.startswith("en_"), model))
     raise AugmentationError(
         "augmentations that read a parse need a spaCy pipeline, and none is installed: python -m spacy "
         "download en_core_web_sm, or name one, or its folder, with --parser or in CLEAR_PARSER"
