@@ -59,10 +59,6 @@ class Corpus:
     keys: tuple[str, str, str]
     """Of premise, hypothesis and label in its jsonl."""
 
-    def file(self, root: Path) -> Path | None:
-        """Return the file in the folder of data; None: it is not there."""
-        return next((root / place for place in self.places if (root / place).is_file()), None)
-
 
 KEYS = ("context", "hypothesis", "label")
 """Of ANLI's own files."""
@@ -149,9 +145,11 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
     train: dict[str, LabelledExamples] = {}
     missing = []
     for corpus in TRAINING:
-        if (path := corpus.file(root)) is None:
+        paths = [root / place for place in corpus.places if (root / place).is_file()]
+        if not paths:
             missing.append(corpus.name)
             continue
+        path = paths[0]
         rows = load("MNLI", data).splits["train"] if path.suffix == ".tsv" else read_jsonl(path, corpus.keys)
         if len(rows) != corpus.size:
             notes.append(f"{corpus.name}: {len(rows):,} training examples here, {corpus.size:,} as published")
@@ -298,26 +296,16 @@ def _task_result(name: str, found: list[dict[str, Any]], sets: Sets) -> TaskResu
     test = [entry["test"][name] for entry in found]
     dev = [entry["best"]["scores"][name] for entry in found]
     scores = {"test": statistics.mean(test), "dev": statistics.mean(dev)}
-    details = {"test": test, "dev": dev}
-    return TaskResult("test", scores["test"], scores, sample_std(test), details, _answers(name, found, sets))
-
-
-def _answers(name: str, found: list[dict[str, Any]], sets: Sets) -> Answers | None:
-    """Return the test answers of all seeds; None: one is of a version that did not keep them."""
-    if any("test_answers" not in entry for entry in found):
-        return None
-    of_round = {one: sets.evaluation[f"{one} test"] for one in ROUNDS}
-    ends = np.cumsum([len(rows) for rows in of_round.values()])
-    given = [np.split(from_text(entry["test_answers"]).astype(np.int64), ends[:-1]) for entry in found]
     places = range(len(ROUNDS)) if name == "all" else [ROUNDS.index(name)]
-    rows = [of_round[ROUNDS[place]] for place in places]
+    rounds = [sets.evaluation[f"{one} test"] for one in ROUNDS]
+    ends = np.cumsum([0, *map(len, rounds)])
+    answered = slice(ends[places[0]], ends[places[-1] + 1])  # all rounds' answers lie end to end
+    rows = [rounds[place] for place in places]
     gold = np.concatenate([one.targets for one in rows if one.targets is not None])
-    first = [text for one in rows for text in one.first]
-    second = [text for one in rows for text in one.second or ()]
-    data = examples_digest(first, second, gold)
-    return Answers.of(
-        [np.concatenate([seed[place] for place in places]) for seed in given], gold, "accuracy", data
-    )
+    texts = [text for one in rows for text in one.first], [text for one in rows for text in one.second or ()]
+    given = [from_text(entry["test_answers"]).astype(np.int64)[answered] for entry in found]
+    answers = Answers.of(given, gold, "accuracy", examples_digest(*texts, gold))
+    return TaskResult("test", scores["test"], scores, sample_std(test), {"test": test, "dev": dev}, answers)
 
 
 def _joined(parts: list[Encoded]) -> Encoded:

@@ -150,21 +150,17 @@ def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = R
 
     It is the best of `restarts` by inertia.
     """
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import (
-        adjusted_mutual_info_score,
-        adjusted_rand_score,
-        normalized_mutual_info_score,
-    )
+    from sklearn import cluster, metrics
 
-    means = KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)
+    means = cluster.KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)
     clusters = means.fit(vectors).labels_
-    return {
-        "accuracy": 100 * hungarian_accuracy(data.labels, clusters),
-        "nmi": 100 * float(normalized_mutual_info_score(data.labels, clusters)),
-        "ami": 100 * float(adjusted_mutual_info_score(data.labels, clusters)),
-        "ari": 100 * float(adjusted_rand_score(data.labels, clusters)),
+    scores = {
+        "accuracy": hungarian_accuracy,
+        "nmi": metrics.normalized_mutual_info_score,
+        "ami": metrics.adjusted_mutual_info_score,
+        "ari": metrics.adjusted_rand_score,
     }
+    return {name: 100 * float(score(data.labels, clusters)) for name, score in scores.items()}
 
 
 def trials(
@@ -181,15 +177,10 @@ def trials(
     import sklearn.cluster  # noqa: F401  (before the limits, which hold for libraries that are loaded)
     import torch
 
-    with (
-        threadpool_limits(1),
-        ThreadPoolExecutor(threads or torch.get_num_threads(), initializer=_one_thread) as pool,
-    ):
+    # OpenMP counts threads for each calling thread apart
+    pool = ThreadPoolExecutor(threads or torch.get_num_threads(), "", threadpool_limits, (1, "openmp"))
+    with threadpool_limits(1), pool:
         return list(pool.map(lambda seed: trial(vectors, data, seed, restarts), seeds))
-
-
-def _one_thread() -> None:
-    threadpool_limits(1, user_api="openmp")  # OpenMP counts threads for each calling thread apart
 
 
 def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Evaluation) -> str:

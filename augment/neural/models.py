@@ -97,7 +97,7 @@ def load_masked_lm(source: str) -> LoadedModel:
     """Load a masked language model with its fast tokenizer, on the CPU until `on_device` moves it."""
     from transformers import AutoModelForMaskedLM
 
-    loaded = _load(source, AutoModelForMaskedLM, "a masked language model with its head")
+    loaded = _load(source, AutoModelForMaskedLM, "a masked language model")
     if not loaded.tokenizer.is_fast or loaded.tokenizer.mask_token_id is None:
         raise AugmentationError(f"the model {source!r} has no fast tokenizer with a mask token")
     return loaded
@@ -132,7 +132,7 @@ def _load(source: str, kind: Any, what: str) -> LoadedModel:
         raise AugmentationError(f"the tokenizer of {source!r} has no padding token")
     if missing := sorted(report["missing_keys"]):
         lacking = f"no weights for {missing[0]} ({len(missing)} missing)"
-        raise AugmentationError(f"the model {source!r} has {lacking}: give {what}")
+        raise AugmentationError(f"the model {source!r} has {lacking}: give {what} with its head")
     return LoadedModel(model.eval(), tokenizer)
 
 

@@ -1,21 +1,15 @@
 """Draw the fixed splits of the examples, and train a linear layer on each split, all in one optimisation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-SPLITS = 5
-SEED = 0
-LEARNING_RATE = 1e-4
-BATCH = 32
+from finetune.intents.sets import BATCH, LEARNING_RATE, SEED, SPLITS
+from finetune.senteval.classifier import initial_weights
 
 
 @dataclass(frozen=True)
@@ -70,16 +64,6 @@ def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
     return batches[:iterations]
 
 
-def first_weights(width: int, classes: int, split: int) -> tuple[Tensor, Tensor]:
-    """Return (weight float32[C, d], bias float32[C]) of a new torch.nn.Linear(d, C) under this seed."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED + split)
-        layer = torch.nn.Linear(width, classes)
-    return layer.weight.detach(), layer.bias.detach()
-
-
 def fit(
     vectors: Tensor,
     labels: Tensor,
@@ -100,16 +84,12 @@ def fit(
         vectors: float32[N, d]; labels int64[N] in 0 to C - 1. test: float32[M, d]; test_labels int64[M], -1
             always wrong.
     """
-    import torch
-
-    count, width = len(chosen), vectors.shape[1]
-    started = [first_weights(width, classes, number % SPLITS) for number in range(count)]
-    weights = torch.stack(
-        [torch.cat([weight, bias[:, None]], 1) for weight, bias in started]
-    ).requires_grad_()
+    seeds = [SEED + number % SPLITS for number in range(len(chosen))]
+    started = [initial_weights(vectors.shape[1], classes, seed).T for seed in seeds]
+    weights = torch.stack(started).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=LEARNING_RATE)
     rows, scale = _padded_batches(chosen, iterations)
-    best = [Fit(float("nan"), -1.0, 0, np.empty(0, np.int64))] * count
+    best = [Fit(float("nan"), -1.0, 0, np.empty(0, np.int64))] * len(chosen)
     # a column of ones: the bias is a weight like any other
     with_one = torch.nn.functional.pad(vectors, (0, 1), value=1.0)
     for step in range(iterations):
@@ -134,12 +114,7 @@ def fit(
 
 
 def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, Tensor]:
-    """Return (rows int64[steps, F, BATCH], each row's weight in the mean, float32 of that shape).
-
-    Padding has the weight 0.
-    """
-    import torch
-
+    """Return (rows int64[steps, F, BATCH], each row's weight in the mean, float32; 0 for padding)."""
     rows = torch.zeros(iterations, len(chosen), BATCH, dtype=torch.int64)
     scale = torch.zeros(iterations, len(chosen), BATCH)
     for number, sample in enumerate(chosen):
@@ -151,8 +126,6 @@ def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, 
 
 def _classes(layer: Tensor, vectors: Tensor) -> Tensor:
     """Return the class that a layer [C, d + 1] gives each vector, int64[N]."""
-    import torch
-
     return torch.addmm(layer[:, -1], vectors, layer[:, :-1].T).argmax(1)
 
 

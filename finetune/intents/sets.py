@@ -21,6 +21,10 @@ SETS = {  # name: (examples to sample from, test examples, classes to sample fro
     "ATIS": (4978, 893, 22),
 }
 SHOTS = (5, 10, 20)
+SPLITS = 5
+SEED = 0
+LEARNING_RATE = 1e-4
+BATCH = 32
 FOUR = ("SNIPS", "BANKING77", "CLINC150", "HWU64")
 """The sets of the paper's table 3."""
 

@@ -198,7 +198,10 @@ class _Cohort:
         epoch = 0
         while len(places) and epoch <= settings.max_epoch:
             for _ in range(settings.epoch_size):
-                self.one_pass()
+                order = self.random.permutation(self.train.shape[1])  # which all fits share
+                shuffled = self.train.index_select(1, torch.from_numpy(order).to(self.inputs.device))
+                for index in shuffled.split(settings.batch_size, dim=1):
+                    self.step(index)
             epoch += settings.epoch_size
             accuracy = self.score(places)
             better = alive & (accuracy > self.best_accuracy[places])
@@ -211,25 +214,19 @@ class _Cohort:
                 places, alive, failures = places[going], alive[going], failures[going]
                 self.drop(torch.from_numpy(np.flatnonzero(going)).to(self.inputs.device))
 
-    def one_pass(self) -> None:
-        """Pass once over the rows, in an order that all fits share."""
-        rows, batch = self.train.shape[1], self.settings.batch_size
-        order = torch.from_numpy(self.random.permutation(rows)).to(self.inputs.device)
-        shuffled = self.train.index_select(1, order)
-        for start in range(0, rows, batch):
-            self.step(shuffled[:, start : start + batch])
-
     def step(self, index: Tensor) -> None:
         """Step every fit on its own mini-batch: index int64[G, B]."""
-        groups, batch = index.shape
+        (groups, batch), each = index.shape, (self.l2.shape[1], -1)
         flat = index.reshape(-1)
         inputs = self.take(flat).view(groups, batch, -1)
-        targets = self.targets.index_select(0, flat).view(groups, batch, 1, 1)
-        delta = self._output_error(torch.bmm(inputs, self.weights), targets)
+        targets = self.targets.index_select(0, flat).view(groups, batch, 1, 1).expand(-1, -1, each[0], 1)
+        # the gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]
+        error = torch.softmax(torch.bmm(inputs, self.weights).unflatten(-1, each), -1)
+        error.scatter_add_(-1, targets, error.new_full((1, 1, 1, 1), -1.0).expand(targets.shape))
+        error.mul_(1 / batch)
         grad = self.weights.grad
-        torch.bmm(inputs.transpose(1, 2), delta.view(groups, batch, -1), out=grad)
+        torch.bmm(inputs.transpose(1, 2), error.view(groups, batch, -1), out=grad)
         # torch's weight decay: added to the gradient of weights and bias alike
-        each = (self.l2.shape[1], -1)
         grad.unflatten(-1, each).addcmul_(self.weights.unflatten(-1, each), self.l2[:, None, :, None])
         self.optimizer.step()
 
@@ -238,14 +235,6 @@ class _Cohort:
         if isinstance(self.inputs, PairFeatures):
             return _with_ones(self.inputs[index])
         return self.inputs.index_select(0, index)
-
-    def _output_error(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]."""
-        groups, batch = logits.shape[:2]
-        error = torch.softmax(logits.view(groups, batch, self.l2.shape[1], self.classes), -1)
-        index = targets.expand(groups, batch, self.l2.shape[1], 1)
-        error.scatter_add_(-1, index, error.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
-        return error.mul_(1 / batch)
 
     def score(self, places: np.ndarray) -> np.ndarray:
         """Return the accuracy of every fit on its dev rows, float64[G, R]."""

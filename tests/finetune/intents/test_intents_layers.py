@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from finetune.intents import layers
-from finetune.intents.layers import BATCH, Sample, first_weights, fit, mini_batches, samples
+from finetune.intents.layers import BATCH, Sample, fit, mini_batches, samples
+from finetune.senteval.classifier import initial_weights
+
+
+def first_weights(width, classes, split):
+    """Weight [C, d] and bias [C] of a new layer."""
+    both = initial_weights(width, classes, layers.SEED + split)
+    return both[:-1].T, both[-1]
 
 
 def separate_fit(vectors, labels, test, test_labels, sample, classes, split, iterations, every):
