@@ -21,7 +21,7 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -75,15 +75,8 @@ class Evaluation:
         notes = [model.remark] if model.remark else []
         if model.precision != "fp32":
             notes.append(f"vectors computed in {model.precision}")
-        return cls(
-            evaluation,
-            model.name,
-            model.pooling,
-            model.trained_pooling,
-            protocol,
-            notes=notes,
-            source=model.identity,
-        )
+        about = model.name, model.pooling, model.trained_pooling, protocol
+        return cls(evaluation, *about, notes=notes, source=model.identity)
 
     @property
     def file_name(self) -> str:
@@ -163,10 +156,18 @@ def write(
         with folder_lock(folder, wait=60.0, part=evaluation.evaluation):
             path, merged = _merged(evaluation, folder)
             finish(merged)
-            answers = _answers(merged)
+            answers: dict[str, Answers] = {}
+            for name, task in merged.tasks.items():
+                if task.answers is not None:
+                    with contextlib.suppress(UserError):  # those of an earlier file that are lost
+                        answers[name] = task.answers.load()
             if answers:  # first: figures say which answers they are of, and take no others
                 replace_durably(answers_file(path), answers_to_npz(answers))
-            content = _plain(merged, answers) | {
+            bare = {name: replace(task, answers=None) for name, task in merged.tasks.items()}
+            content = asdict(replace(merged, tasks=bare))
+            for name, one in answers.items():
+                content["tasks"][name]["answers"] = one.about()
+            content |= {
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores",
                 "versions": {
@@ -196,25 +197,6 @@ def _merged(evaluation: Evaluation, folder: Path) -> tuple[Path, Evaluation]:
         complete=before.complete and evaluation.complete,
         seconds=before.seconds + evaluation.seconds,
     )
-
-
-def _answers(evaluation: Evaluation) -> dict[str, Answers]:
-    """Return the answers of all tasks that have some; those of an earlier file that are lost are left out."""
-    found = {}
-    for name, task in evaluation.tasks.items():
-        if task.answers is not None:
-            with contextlib.suppress(UserError):
-                found[name] = task.answers.load()
-    return found
-
-
-def _plain(evaluation: Evaluation, answers: Mapping[str, Answers]) -> dict[str, Any]:
-    """Return all of an evaluation as plain data; of the answers what `KeptAnswers` needs to know."""
-    bare = {name: replace(task, answers=None) for name, task in evaluation.tasks.items()}
-    content = asdict(replace(evaluation, tasks=bare))
-    for name, one in answers.items():
-        content["tasks"][name]["answers"] = one.about()
-    return content
 
 
 def _earlier(path: Path) -> Evaluation | None:

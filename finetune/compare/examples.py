@@ -10,8 +10,8 @@ import numpy as np
 from finetune.answers import MEAN, Answers
 from finetune.encoders.models import EmbeddingModel
 from finetune.nanobeir import THIRTEEN
-from finetune.report.cells import Block, Cell, Table, TableRow
 from finetune.report.sources import Subject
+from finetune.report.tables import Block, Cell, Table, TableRow
 from finetune.results import Evaluation, TaskResult, figure_text
 from finetune.senteval.tasks import TRANSFER
 from finetune.tuning.tasks import TABLE_1
@@ -60,10 +60,10 @@ class Compared:
 
     def plain(self) -> dict[str, Any]:
         """Return all of it as JSON."""
-        apart = self.difference
-        interval = {} if apart is None else {"difference": apart.mean, "low": apart.low, "high": apart.high}
-        reason = {"reason": self.reason} if self.reason else {}
-        return {"metric": self.metric, "value": self.value, **interval, **reason}
+        content: dict[str, Any] = {"metric": self.metric, "value": self.value}
+        if (apart := self.difference) is not None:
+            content |= {"difference": apart.mean, "low": apart.low, "high": apart.high}
+        return content | ({"reason": self.reason} if self.reason else {})
 
 
 def sts_evaluation(model: EmbeddingModel, evaluator: StsEvaluator, tasks: Sequence[str] = ()) -> Evaluation:
@@ -106,9 +106,8 @@ def example_differences(
         by_model = {first: of_first} | {
             model: evaluations[model][name] for model in others if name in evaluations[model]
         }
-        if len(by_model) > 1 and any(
-            _has_sample(task) for one in by_model.values() for task in one.tasks.values()
-        ):
+        tasks = (task for one in by_model.values() for task in one.tasks.values())
+        if len(by_model) > 1 and any(task.answers is not None or "trials" in task.details for task in tasks):
             found[name] = _of_evaluation(name, by_model)
     return found
 
@@ -128,10 +127,6 @@ def choose_poolings(subjects: Mapping[str, Subject], pooling: str) -> dict[str, 
             for name, several in by_name.items()
         }
     return chosen
-
-
-def _has_sample(task: TaskResult) -> bool:
-    return task.answers is not None or "trials" in task.details
 
 
 def _of_evaluation(name: str, by_model: Mapping[str, Evaluation]) -> dict[str, OfTask]:
@@ -199,9 +194,7 @@ def _resampled_effects(
 def _why_not_paired(first: Answers, other: Answers) -> str:
     """Return why answers cannot be paired; "" where they can."""
     if (first.data, len(first.gold)) != (other.data, len(other.gold)):
-        sizes = (
-            f": {len(other.gold):,}, not {len(first.gold):,}" if len(first.gold) != len(other.gold) else ""
-        )
+        sizes = f": {len(other.gold):,}, not {len(first.gold):,}" * (len(first.gold) != len(other.gold))
         return f"not the same examples in the same order as the first model's{sizes}"
     if (first.metrics, first.parts) != (other.metrics, other.parts):
         return f"scored by {', '.join(other.metrics)}, not by {', '.join(first.metrics)}"
@@ -238,22 +231,18 @@ def example_tables(
 
     evaluations: as `example_differences` was given them; other protocols than the first model's are noted.
     """
-    tables = []
-    for name, of_tasks in found.items():
-        protocols = {
-            model: of_model[name].protocol for model, of_model in evaluations.items() if name in of_model
-        }
-        tables.append(_table(name, of_tasks, protocols))
-    return tables
+    protocols = {
+        name: {model: of_model[name].protocol for model, of_model in evaluations.items() if name in of_model}
+        for name in found
+    }
+    return [_table(name, of_tasks, protocols[name]) for name, of_tasks in found.items()]
 
 
 def _table(name: str, of_tasks: Mapping[str, OfTask], protocols: Mapping[str, str]) -> Table:
     first, *others = protocols
-    unit = (
-        "trials, which are not paired (Welch)"
-        if name == "clustering"
-        else f"examples ({RESAMPLES:,} draws, the same for all models)"
-    )
+    unit = f"examples ({RESAMPLES:,} draws, the same for all models)"
+    if name == "clustering":
+        unit = "trials, which are not paired (Welch)"
     caption = (
         f"In brackets the {100 * LEVEL:.0f}% interval over the {unit}; ~: it holds 0. Other training seeds "
         "are not in it."

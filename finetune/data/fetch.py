@@ -203,11 +203,11 @@ def _glue(task: GlueTask) -> HubSet:
     splits = {}
     for split in task.sizes:
         columns = {"index": "idx", **texts} | ({} if split.startswith("test") else {label: "label"})
-        file = f"GLUE/{task.name}/{split}.tsv" if task.name != "AX" else "GLUE/diagnostic/diagnostic.tsv"
         if task.headerless is not None and not split.startswith("test"):
-            splits[split] = File(file, lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}")
+            line = lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}"  # noqa: E731
+            splits[split] = File(task.file(split), line)
         else:
-            splits[split] = _tsv(file, columns)
+            splits[split] = _tsv(task.file(split), columns)
     return HubSet(
         "nyu-mll/glue",
         {split.replace("dev", "validation"): (file,) for split, file in splits.items()},

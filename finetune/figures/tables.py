@@ -1,5 +1,6 @@
 """Draw what the rows of a sweep's table are: lines, dots, correlations, distances, differences."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from finetune.figures.drawing import (
     new_panels,
 )
 from finetune.geometry.plots import nli_distances
-from finetune.results import Evaluation, read
+from finetune.results import read
 from pretrain.common.errors import UserError
 
 Content = dict[str, Any]
@@ -192,20 +193,12 @@ def nli(content: Content, figure: dict[str, Any]) -> Figure:
     models = []
     for row in content["rows"]:
         for run in row["runs"][:1]:
-            if (found := evaluation_of(run, "geometry-nli")) is not None and "nli" in found.tasks:
-                models.append((row["name"], found.tasks["nli"].details))
+            with contextlib.suppress(UserError):  # no such file
+                tasks = read(Path(run["evaluations"]) / f"geometry-nli-{run['pooling']}.json").tasks
+                models += [(row["name"], tasks["nli"].details)] if "nli" in tasks else []
     if not models:
         raise NotThere("no model has geometry-nli yet (clearly sweep FILE --evaluations geometry-nli)")
     return nli_distances(models)
-
-
-def evaluation_of(run: dict[str, Any], name: str) -> Evaluation | None:
-    """Return an evaluation of a run in a sweep's table; None: there is none."""
-    path = Path(run["evaluations"]) / f"{name}-{run['pooling']}.json"
-    try:
-        return read(path) if path.is_file() else None
-    except UserError:
-        return None
 
 
 DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure]] = {

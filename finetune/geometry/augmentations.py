@@ -110,10 +110,8 @@ class AugmentedSentences:
         self.tokenizer = model.tokenizer or _own_tokenizer(model)
         if self.tokenizer is None:
             self.tokenizer = train_tokenizer(self.sentences)
-            self.notes.append(
-                "the model has no tokenizer of its own: augmentations work on a word tokenizer of these "
-                "sentences"
-            )
+            own = "the model has no tokenizer of its own"
+            self.notes.append(f"{own}: augmentations work on a word tokenizer of these sentences")
         self.vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
         longest = self.encoder.max_positions if self.encoder is not None else None
         self.originals = clip(encode(self.sentences, self.tokenizer, self.vocabulary), longest)
@@ -155,15 +153,12 @@ class AugmentedSentences:
         One that differs in white space and forms of quotes alone is not changed.
         """
         texts = {n: text for n, text in texts.items() if normalise(text) != normalise(self.sentences[n])}
-        rows, changed = self.originals, np.zeros(len(self.originals), dtype=bool)
-        if texts:
-            assert self._text_encoder is not None
-            which = np.array(sorted(texts))
-            order = np.arange(len(rows))
-            order[which] = len(order) + np.arange(len(which))
-            made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
-            rows, changed[which] = Ragged.concatenate([rows, made]).take(order), True
-        return self._view(name, rows, changed, texts)
+        assert self._text_encoder is not None
+        which, order = np.array(sorted(texts), np.int64), np.arange(len(self.originals))
+        made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
+        changed = np.isin(order, which)
+        order[which] = len(order) + np.arange(len(which))
+        return self._view(name, Ragged.concatenate([self.originals, made]).take(order), changed, texts)
 
     def _view(self, name: str, rows: Ragged, changed: np.ndarray, texts: dict[int, str]) -> AugmentedView:
         view = AugmentedView(name, rows, changed, texts, self.vectors.copy())
@@ -340,6 +335,5 @@ def _why_no_perplexity(model: EmbeddingModel, encoder: SentenceEncoder | None) -
     names = pretrained(AutoConfig, model.source.location).architectures or []
     if any(name.endswith(("ForMaskedLM", "ForPreTraining")) for name in names):
         return ""
-    return (
-        f"{model.name} has no masked-language head (its config names {', '.join(names) or 'no architecture'})"
-    )
+    named = ", ".join(names) or "no architecture"
+    return f"{model.name} has no masked-language head (its config names {named})"

@@ -7,8 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from finetune.figures.drawing import Line, colour, draw_lines
-from finetune.report.cells import SystemRow
 from finetune.report.sources import Subject, System
+from finetune.report.tables import SystemRow
 from finetune.results import Evaluation
 from pretrain.telemetry.formats import flatten
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from finetune.report.cells import Cell, Table
 from finetune.report.sources import System
 from finetune.report.tables import (
+    Cell,
+    Table,
     config_table,
     cost_table,
     geometry_tables,

@@ -18,8 +18,8 @@ _MOST = 100  # sentences shown
 _SECONDS = 10.0  # without a byte before a connection is closed
 _HOST = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; \
-frame-ancestors 'none'"
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
 )
 
 

@@ -56,11 +56,6 @@ class Outcome:
         return found | {"answers": to_text(self.answers)}
 
 
-def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the order of examples in an epoch, int64[count]."""
-    return np.random.default_rng([seed, epoch]).permutation(count)
-
-
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
     """Return the rate of update `step` (from 0) of `steps`.
 
@@ -119,7 +114,7 @@ class FineTuning:
     ):
         self.train_set, self.recipe, self.seed, self.evaluate = train, recipe, seed, evaluate
         self.execution, self.evaluate_every = execution, evaluate_every
-        self.rows = rows or (lambda seed, epoch: epoch_order(len(train), seed, epoch))
+        self.rows = rows or (lambda *seed_epoch: np.random.default_rng(seed_epoch).permutation(len(train)))
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = model.to(self.device)
         groups = parameter_groups(self.model, recipe.weight_decay)
@@ -254,11 +249,9 @@ class FineTuning:
         if checkpoint is None or not checkpoint.is_file():
             return
         state = read_tensors(checkpoint)
-        lacking = "answers" if "best_answers" not in state else "model" if not state["best_weights"] else ""
-        if state["curve"] and lacking and (self.execution.keep_weights or lacking == "answers"):
-            # What saved it did not ask for the best epoch's model, which the last epoch's must not stand in
-            # for; or it is of a version that kept no answers.
-            _print(f"{checkpoint.name} lacks the best epoch's {lacking}, which is needed: starting anew")
+        if state["curve"] and self.execution.keep_weights and not state["best_weights"]:
+            # saved by a run that did not keep it; the last epoch's model must not stand in for it
+            _print(f"{checkpoint.name} lacks the best epoch's model, which is needed: starting anew")
             return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
