@@ -203,10 +203,7 @@ def files(name: str, root: Path) -> list[Path]:
 
 
 def epoch_rows(counts: list[int], weights: list[int], seed: int, epoch: int) -> np.ndarray:
-    """Return the shuffled rows of an epoch, int64[sum(counts * weights)].
-
-    The rows are those of sets of these sizes laid end to end.
-    """
+    """Return the shuffled rows of an epoch over sets laid end to end, int64[sum(counts * weights)]."""
     starts = np.cumsum([0, *counts[:-1]])
     repeated = [
         np.tile(np.arange(start, start + count), weight)
@@ -222,11 +219,7 @@ def evaluate(
     folder: Path,
     stop_code: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
-    """Fine-tune once per seed, or take what is in `folder`, and return the figures.
-
-    Raises:
-        Interrupted: a stop was requested; the state is saved.
-    """
+    """Fine-tune once per seed, or take what is in `folder`; raise Interrupted once a requested stop is saved."""
     from finetune.tuning.classifier import build_classifier, choose_precision
     from finetune.tuning.finetuning import Execution, FineTuning
     from finetune.tuning.run_files import read_result, settings_digest
@@ -321,10 +314,7 @@ def _joined(parts: list[Encoded]) -> Encoded:
 def _accuracies(
     logits: Callable[[Encoded], np.ndarray], evaluated: dict[str, Encoded], split: str
 ) -> tuple[float, dict[str, float], np.ndarray]:
-    """Return the accuracy x 100 over the rows of all three rounds, which decides, and every round's.
-
-    And the classes int64[N] of all rows, round by round.
-    """
+    """Return the accuracy x 100 over all rows, which decides; every round's; and all classes int64[N]."""
     answers = {name: logits(evaluated[f"{name} {split}"]).argmax(1) for name in ROUNDS}
     correct = {name: answers[name] == evaluated[f"{name} {split}"].targets for name in ROUNDS}
     scores = {name: 100 * float(np.mean(hits)) for name, hits in correct.items()}

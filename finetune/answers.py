@@ -86,10 +86,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class KeptAnswers:
-    """Answers to a task's examples that lie in a file.
-
-    description: `Answers.about`, as the file of figures has it.
-    """
+    """Answers in a file; description: their `Answers.about`, as the file of figures has it."""
 
     path: Path
     task: str

@@ -55,10 +55,7 @@ class LabelledTexts:
 
 
 def read(path: Path) -> LabelledTexts:
-    """Read a csv file with the columns text and label.
-
-    By the csv rules: quotes, commas and line ends inside a text are text.
-    """
+    """Read a csv file with the columns text and label."""
     rows = csv_columns(path, "text", "label")
     for number, (_, label) in enumerate(rows, start=1):
         if not label.strip():
@@ -91,12 +88,7 @@ DATA_SETS = tuple(map(_data_set, SETS))
 
 
 def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
-    """Return the share of texts whose cluster is matched to their class, under the best one-to-one matching.
-
-    Args:
-        labels, clusters: int64[N]. Where there are more clusters than classes, or fewer, the surplus stays
-            unmatched.
-    """
+    """Return the share of texts in the cluster of their class, by the best one-to-one matching of both."""
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics.cluster import contingency_matrix
 
@@ -135,10 +127,7 @@ class PlusPlus:
         return points[chosen]
 
     def _distances(self, rows: Sequence[int]) -> np.ndarray:
-        """Return squared distances of the points `rows` to all points, [R, N].
-
-        They are computed in float64 and kept in the points' type.
-        """
+        """Return squared distances of the points `rows` to all points, in the points' type: [R, N]."""
         found = -2 * (self._wide[rows] @ self._wide.T)
         found += self._squares[rows][:, None]
         found += self._squares
@@ -146,10 +135,7 @@ class PlusPlus:
 
 
 def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = RESTARTS) -> dict[str, float]:
-    """Return accuracy, NMI, AMI and ARI (x 100) of one k-means over vectors float32[N, d].
-
-    It is the best of `restarts` by inertia.
-    """
+    """Return accuracy, NMI, AMI and ARI (x 100) of the best k-means of `restarts` over vectors float32[N, d]."""
     from sklearn import cluster, metrics
 
     means = cluster.KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)

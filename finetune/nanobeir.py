@@ -191,11 +191,7 @@ def _number(path: Path, value: object) -> float:
 
 
 def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.ndarray:
-    """Return the rows of the documents nearest to each query by cosine, int64[Q, min(depth, D)], best first.
-
-    Args:
-        queries: float32[Q, d]; documents: float32[D, d], by id: of equal cosines the first row comes first.
-    """
+    """Return the rows of the documents nearest by cosine (of equal ones the first), int64[Q, min(depth, D)]."""
     directions, first = unit(documents), dict[bytes, int]()
     # a product may round the columns of equal vectors differently: one stands for all
     column = [first.setdefault(vector.tobytes(), row) for row, vector in enumerate(documents)]
@@ -207,11 +203,7 @@ def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.n
 
 
 def score(ranking: Sequence[int], relevant: Mapping[int, float]) -> dict[str, float]:
-    """Return the figures of one query, 0 to 1.
-
-    Args:
-        ranking: documents, best first. relevant: document -> gain; at least one.
-    """
+    """Return the figures of one query, 0 to 1, from documents, best first, and document -> gain."""
     gains = [relevant.get(row, 0.0) for row in ranking]
     hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]
     best = sorted(relevant.values(), reverse=True)

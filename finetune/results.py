@@ -117,13 +117,7 @@ def sample_std(values: Sequence[float]) -> float | None:
 
 
 def folder_for(model: EmbeddingModel | ModelSource, out: str | Path = "") -> Path:
-    """Return the folder for results: `out`, else the run's report/, else results/NAME here.
-
-    Call it before the work whose results go there.
-
-    Raises:
-        UserError: the folder cannot be made or written to.
-    """
+    """Return the folder for results, made writable: `out`, else the run's report/, else results/NAME."""
     if out:
         require_writable(out)
         return Path(out)
@@ -208,11 +202,7 @@ def _earlier(path: Path) -> Evaluation | None:
 
 
 def read(path: Path) -> Evaluation:
-    """Read the evaluation in a file that `write` made.
-
-    Raises:
-        UserError: the file is not one.
-    """
+    """Read the evaluation in a file that `write` made; a UserError says that it is none."""
     try:
         content = json.loads(path.read_text())
         tasks = {name: TaskResult(**task) for name, task in content["tasks"].items()}
@@ -256,10 +246,7 @@ def run_and_write(
     evaluate: Callable[[EmbeddingModel], Evaluation],
     finish: Callable[[Evaluation], None] = lambda evaluation: None,
 ) -> int:
-    """Evaluate a model, print the table, write the file, and say where it is; return the exit status.
-
-    finish: see `write`.
-    """
+    """Evaluate a model, print the table, `write` the file, say where it is; return the exit status."""
     folder = folder_for(model, out)
     started = time.perf_counter()
     evaluation = evaluate(model)

@@ -41,10 +41,7 @@ AVERAGES = {
 
 @dataclass(frozen=True)
 class Compared:
-    """A model's figure of a task, and its difference to the first model's.
-
-    difference: None where it is the first's, or where `reason` says why there is no interval.
-    """
+    """A model's figure, and its difference to the first model's, or the `reason` why there is none."""
 
     metric: str
     value: float | None
@@ -67,10 +64,7 @@ class Compared:
 
 
 def sts_evaluation(model: EmbeddingModel, evaluator: StsEvaluator, tasks: Sequence[str] = ()) -> Evaluation:
-    """Return a model's figures of STS with every pair's cosine, of tasks; none: of all that are available.
-
-    `AVERAGE` is among them where all seven tasks are.
-    """
+    """Return a model's figures of STS tasks (none: all there are) with every pair's cosine, and `AVERAGE`."""
     pairs = PairScores()
 
     def encode(texts: list[str]) -> dict[str, np.ndarray]:
@@ -227,10 +221,7 @@ def _over_trials(of_models: Mapping[str, TaskResult]) -> OfTask:
 def example_tables(
     found: Mapping[str, Mapping[str, OfTask]], evaluations: Mapping[str, Mapping[str, Evaluation]]
 ) -> list[Table]:
-    """Return a table for each evaluation: a row a task, a column a model and one its difference.
-
-    evaluations: as `example_differences` was given them; other protocols than the first model's are noted.
-    """
+    """Return a table for each evaluation: a row a task, a column a model and one its difference."""
     protocols = {
         name: {model: of_model[name].protocol for model, of_model in evaluations.items() if name in of_model}
         for name in found

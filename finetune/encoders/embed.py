@@ -129,15 +129,7 @@ class PackedModel:
 
 
 def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
-    """Load (encoder, tokenizer), on the GPU if there is one.
-
-    The encoder pools, and has a head, as the modules of its folder say; with `pooler` its pooling is `cls`
-    and its head the checkpoint's own pooler.
-
-    Raises:
-        UserError: nothing there to load, an unsupported model type, a tokenizer that does not fit, or no
-            pooler.
-    """
+    """Load (encoder, tokenizer), on the GPU if there is one; with `pooler` the checkpoint's own is the head."""
     location = source.location
     try:
         tokenizer = pretrained(AutoTokenizer, location)

@@ -211,10 +211,7 @@ class EmbeddingModel:
         return "" if self._interface is None else self._interface.prompt
 
     def count_cut(self, texts: Sequence[str]) -> int:
-        """Return how many documents are longer than `longest` tokens, so that their ends are left out.
-
-        0 where no limit is known.
-        """
+        """Return how many documents are longer than `longest` tokens, whose ends are left out."""
         longest = self.longest
         if longest is None:
             return 0

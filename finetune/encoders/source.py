@@ -57,10 +57,7 @@ class ModelSource:
 
     @property
     def identity(self) -> str:
-        """What tells these weights from others of the same name.
-
-        The folder, and the size and time of every file of weights; the name where there is no folder.
-        """
+        """What tells these weights from others of the same name: the folder, sizes and times of its weights."""
         if self.folder is None:
             return self.name
         return weights_identity(self.folder)
@@ -101,14 +98,7 @@ def resolve(model: str | Path) -> ModelSource:
 
 
 def kind_of(location: str) -> str:
-    """Return how a model is loaded: "ours", "sentence-transformers", "hugging face" or "hub".
-
-    A folder of the first three has a clear.json, a modules.json or a config.json.
-
-    Raises:
-        UserError: no model there; or it is a hub's name, the hub does not answer, and its cache on this
-            machine does not hold the model.
-    """
+    """Return how a model is loaded: "ours", "sentence-transformers", "hugging face" or "hub"; refuse none."""
     folder = Path(location)
     for mark, kind in (
         ("clear.json", "ours"),

@@ -170,10 +170,7 @@ def with_own_sets(units: Sequence[EvaluationJob], root: Path) -> tuple[Evaluatio
 
 
 def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:
-    """Return units of these tasks alone, in their order; all, where no task is named.
-
-    A command that takes no tasks does all of its own.
-    """
+    """Return units of these tasks alone; all, where none is named, or the command takes none."""
     if not tasks:
         return tuple(units)
     there = [task for unit in units for task in unit.tasks]
@@ -199,10 +196,7 @@ def reasons_to_skip(
 
 
 def skipped_lines(reasons: dict[EvaluationJob, str]) -> list[str]:
-    """Return a line for each evaluation with units that are left out, with the first one's reason.
-
-    Units whose data are not there at all have a line apart from others.
-    """
+    """Return a line for each evaluation with skipped units: those without data, and others."""
     groups: dict[tuple[str, bool], list[EvaluationJob]] = {}
     for unit, reason in reasons.items():
         groups.setdefault((unit.evaluation, reason.endswith(NOT_THERE)), []).append(unit)

@@ -36,10 +36,7 @@ class WordWeights:
 
 
 def negated_pairs(pairs: Pairs, count: int) -> list[int]:
-    """Return the numbers of `count` pairs of which one sentence alone has a negation.
-
-    Spread evenly over their gold scores, in that order: the same pairs for every model.
-    """
+    """Return numbers of `count` pairs with a negation on one side, spread evenly over their gold scores."""
     chosen = [
         number
         for number, sides in enumerate(zip(pairs.first, pairs.second))
@@ -59,11 +56,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def words_of(model: EmbeddingModel, sentences: list[str]) -> list[WordWeights]:
-    """Return the attention that each word of the sentences gets.
-
-    Raises:
-        NotThere: the model does not run here as a transformer with its own tokenizer.
-    """
+    """Return the attention that each word of the sentences gets; raise NotThere for other models."""
     import torch
     from transformers import AutoTokenizer
 
@@ -89,14 +82,7 @@ def words_of(model: EmbeddingModel, sentences: list[str]) -> list[WordWeights]:
 
 
 def cases(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[Figure, str]:
-    """Draw the words' weights, a line a sentence and model, and tabulate the pairs' ranks.
-
-    Of the first seed's run of every row. `figure["flags"]`: task (SICK-R) and pairs (6).
-
-    Raises:
-        NotThere: no row is trained, or the task has no such pair.
-        UserError: the task's data is not there.
-    """
+    """Draw the words' weights by the first seed of every row, and tabulate the pairs' ranks."""
     flags = {"task": "SICK-R", "pairs": 6} | figure["flags"]
     (pairs,) = StsFiles(data_root(data)).load(flags["task"])
     numbers = negated_pairs(pairs, int(flags["pairs"]))

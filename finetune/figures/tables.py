@@ -120,10 +120,7 @@ def dots(content: Content, figure: dict[str, Any]) -> Figure:
 
 
 def differences(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw a panel a column, and in it every row's difference to the baseline with its interval.
-
-    Grey: the interval holds 0.
-    """
+    """Draw a panel a column, in it every row's difference to the baseline; grey: its interval holds 0."""
     rows = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
     panels: dict[str, list[Dot]] = {}
     for title in columns_of(content, figure):
@@ -186,10 +183,7 @@ def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]
 
 
 def nli(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw premises' distances to hypotheses, a line a model: of the first seed's run of every row.
-
-    They are of `finetune.geometry --measure nli`.
-    """
+    """Draw distances of `finetune.geometry --measure nli`, a line a model: the first seed of every row."""
     models = []
     for row in content["rows"]:
         for run in row["runs"][:1]:

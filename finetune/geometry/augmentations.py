@@ -130,12 +130,7 @@ class AugmentedSentences:
         return self.embed(self.originals, self.sentences)
 
     def view(self, specification: str) -> AugmentedView:
-        """Augment the sentences, with the keys of training with this seed in epoch 0; embed what changes.
-
-        Raises:
-            AugmentationError: an unknown specification, or one that needs [DEL], synonyms, a parse or a model
-                that are not there.
-        """
+        """Augment the sentences, with the keys of training with this seed in epoch 0; embed what changes."""
         if needs_synonyms(specification) and self._synonyms is None:
             self._synonyms = SynonymTable.load(self._synonym_source, self.tokenizer, self.vocabulary)
         synonyms = self._synonyms if needs_synonyms(specification) else None
@@ -185,10 +180,7 @@ class AugmentedSentences:
         return self.tokenizer.decode(before), self.tokenizer.decode(after)
 
     def embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
-        """Return vectors of K sentences, float32[K, d].
-
-        They are of the tokens, or, for a model that does not run packed, of the texts.
-        """
+        """Return vectors of K sentences, float32[K, d]: of tokens, or of texts where the model runs unpacked."""
         if self.encoder is None:
             return self._model.encode(texts)
         tokens = [rows[number].astype(np.int64) for number in range(len(rows))]
@@ -287,11 +279,7 @@ def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, flo
 def views(
     sentences: AugmentedSentences, specifications: Sequence[str], required: bool
 ) -> Iterator[AugmentedView]:
-    """Yield all views; one that this tokenizer or machine cannot have is an error if `required`, else a note.
-
-    Raises:
-        AugmentationError: a specification is wrong, or, if `required`, cannot be had.
-    """
+    """Yield all views; one that cannot be had here is an error if `required`, else a note."""
     for specification in specifications:
         try:
             yield sentences.view(specification)

@@ -51,10 +51,7 @@ def uniformity(vectors: np.ndarray) -> float:
 
 
 def singular_values(vectors: np.ndarray) -> np.ndarray:
-    """Return the singular values of [N, d], not centred, falling, float64[min(N, d)].
-
-    Those that are rounding are set to 0.
-    """
+    """Return the singular values of [N, d], not centred, falling, float64[min(N, d)]; rounding is 0."""
     values = np.linalg.svd(np.asarray(vectors, np.float64), compute_uv=False)
     return np.where(values > values[0] * SPECTRUM_FLOOR, values, 0.0)
 

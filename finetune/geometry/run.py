@@ -56,10 +56,7 @@ Triplets = list[tuple[str, str, str]]
 def read_inputs(
     options: GeometryOptions, wanted: Sequence[str], required: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Read (data by measure, notes on what is missing).
-
-    Before any model: a damaged file should not cost the loading.
-    """
+    """Read (data by measure, notes on what is missing)."""
     inputs, missing = {}, []
     for name in wanted:
         try:
@@ -181,10 +178,7 @@ def read_nli(options: GeometryOptions) -> tuple[Triplets, str]:
 
 
 def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: Evaluation) -> None:
-    """Measure the distances premise-entailment and premise-contradiction.
-
-    The headline is how often (%) entailment is nearer.
-    """
+    """Measure the distances to premises; the headline is how often (%) entailment is nearer."""
     triplets, file = data
     premises, entailed, contradicting = (model.encode(side) for side in zip(*triplets))
     near, far = (measures.pair_distances(premises, side) for side in (entailed, contradicting))
@@ -205,10 +199,7 @@ def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: E
 
 
 def read_isomorphism(options: GeometryOptions) -> dict[str, tuple[Triplets, str]]:
-    """Return set -> (`options.sentences` triplets, evenly spaced; where they are from).
-
-    The paper does not say how many it took.
-    """
+    """Return set -> (`options.sentences` triplets, evenly spaced; where they are from)."""
 
     sets: dict[str, tuple[Triplets, str]] = {}
     missing = []
@@ -295,10 +286,7 @@ def measure_augmentations(
 
 
 def project(augmented: AugmentedSentences, made: Sequence[AugmentedView], seed: int) -> TaskResult:
-    """Project a sample of originals and all their views by PCA and t-SNE (scikit-learn).
-
-    The headline is PCA's share of variance (%).
-    """
+    """Project a sample of originals and views by PCA (headline: its share of the variance, %) and t-SNE."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 

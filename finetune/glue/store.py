@@ -104,13 +104,7 @@ class RunStore:
 
     @contextmanager
     def claimed(self, run: GlueRun, wait: float = 0.0) -> Iterator[None]:
-        """Hold a run, so that no other process computes it.
-
-        wait: seconds to wait for a process that holds it.
-
-        Raises:
-            FolderTakenError: another process holds it; the message names it.
-        """
+        """Hold a run, so that no other process computes it; wait: seconds for one that does (FolderTakenError)."""
         make_folder(self.folder)
         with folder_lock(self.folder, wait, self._path(run, "").name):
             yield
@@ -267,10 +261,7 @@ class RunStore:
 def _dev_scores(
     name: str, found: dict[str, tuple[np.ndarray, np.ndarray]]
 ) -> tuple[float, dict[str, float], np.ndarray]:
-    """Return the deciding figure and all scores, x 100, from each dev split's logits [N, C] and targets.
-
-    And the answers, those of the splits end to end: int64 classes, or float32 scores.
-    """
+    """Return the deciding figure, all scores (x 100) and the answers, splits end to end, from dev logits."""
     task = TASKS[name]
     answers, by_split = [], {}
     for split, (logits, targets) in found.items():

@@ -32,10 +32,7 @@ class Fit:
 
 
 def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample]:
-    """Return the fixed splits of examples with `labels` int64[N], rows in random order.
-
-    The module's description says how they are drawn.
-    """
+    """Return the fixed splits of examples with `labels` int64[N], rows in random order."""
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
     found = []
     for split in range(splits):
@@ -52,10 +49,7 @@ def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample
 
 
 def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
-    """Return the row numbers of `iterations` mini-batches over `count` rows.
-
-    Reshuffled each pass; the last batch of a pass is short.
-    """
+    """Return the rows of mini-batches over `count` rows, reshuffled each pass, whose last is short."""
     random = np.random.RandomState([SEED, split, count])
     batches: list[np.ndarray] = []
     while len(batches) < iterations:

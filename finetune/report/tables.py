@@ -177,10 +177,7 @@ def _find(member: Subject, pooling: str, sources: Sequence[FigureSource]) -> Mem
 
 
 def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], digits: int = 2) -> Cell:
-    """Return one row's figures over its members as mean and standard deviation.
-
-    A note says which members have none.
-    """
+    """Return one row's figures over its members as mean and standard deviation; a note names who has none."""
     present = [figure for figure in found if figure is not None]
     if not present:
         return Cell(digits=digits)
@@ -290,10 +287,7 @@ def paper_tables(rows: Sequence[SystemRow]) -> list[Table]:
 
 
 def other_tables(rows: Sequence[SystemRow]) -> list[Table]:
-    """Return a table an evaluation for the tasks that no paper's table has.
-
-    Geometry has tables of its own.
-    """
+    """Return a table an evaluation for the tasks that no paper's table has, geometry aside."""
     of_papers = {(name, task) for _, sources in PUBLISHED for one in sources for name, task, _ in one}
     tasks: dict[str, dict[tuple[str, str], None]] = {}
     for evaluation in (one for row in rows for one in evaluations_of(row) if one.evaluation != "geometry"):
@@ -399,10 +393,7 @@ def _cost(member: Subject) -> list[str]:
 
 
 def config_table(systems: Sequence[System]) -> Table | None:
-    """Return the keys of the recipes that differ between runs.
-
-    None for fewer than two runs, or where no key differs.
-    """
+    """Return the keys of the recipes that differ between runs; None where none does."""
     differing = differences(systems)
     runs = [system.label for system in systems if system.members[0].run]
     if len(runs) < 2 or not differing:

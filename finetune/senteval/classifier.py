@@ -46,10 +46,7 @@ class ClassifierSettings:
     seed: int = 1111
 
     def make_optimizer(self, weights: Tensor) -> torch.optim.Optimizer:
-        """Return the torch optimizer of the weights, without weight decay.
-
-        Weight decay differs between fits: see `_Cohort.step`.
-        """
+        """Return the torch optimizer of the weights; weight decay differs between fits (`_Cohort.step`)."""
         if self.optimizer == "rmsprop":
             return torch.optim.RMSprop([weights])
         # fused: one pass over memory instead of eight; the same arithmetic
@@ -106,10 +103,7 @@ class Fitted:
     classes: int
 
     def predict(self, fit: int, l2: int, features: Tensor) -> np.ndarray:
-        """Return the class of each row of `features` float32[N, d], int64[N].
-
-        By the fit of row set `fit` and L2 number `l2`.
-        """
+        """Return the class of each row of `features` float32[N, d], by row set `fit` and L2 number `l2`: int64[N]."""
         return _logits(_with_ones(features), self.weights[fit], self.classes)[:, l2].argmax(-1).cpu().numpy()
 
 

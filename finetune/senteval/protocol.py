@@ -64,10 +64,7 @@ class Accuracy:
 
 
 def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting) -> Accuracy:
-    """Evaluate by nested cross-validation: MR, CR, SUBJ, MPQA.
-
-    features: float32[N, d]; labels: int64[N].
-    """
+    """Evaluate features float32[N, d] by nested cross-validation: MR, CR, SUBJ, MPQA."""
     folds = _folds(setting.folds, _FOLD_SEED)
     outer = list(_split(folds, labels))
     inner = [Rows(train[a], train[b]) for train, _ in outer for a, b in _split(folds, labels[train])]

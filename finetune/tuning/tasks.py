@@ -239,10 +239,7 @@ def files(name: str, root: Path) -> list[Path]:
 
 
 def prediction_lines(task: GlueTask, logits: np.ndarray) -> list[str]:
-    """Return the lines of the leaderboard's file for test logits float[N, C].
-
-    A header, then index and label word, or STS-B's score.
-    """
+    """Return the leaderboard's file for test logits float[N, C]: a header, then index and label or score."""
     if task.labels:
         words = [task.labels[label] for label in logits.argmax(1)]
     else:
