@@ -219,7 +219,7 @@ def evaluate(
     folder: Path,
     stop_code: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
-    """Fine-tune once per seed, or take what is in `folder`; raise Interrupted once a requested stop is saved."""
+    """Fine-tune once per seed, or take what is in `folder`; Interrupted: a requested stop is saved."""
     from finetune.tuning.classifier import build_classifier, choose_precision
     from finetune.tuning.finetuning import Execution, FineTuning
     from finetune.tuning.run_files import read_result, settings_digest

@@ -135,7 +135,7 @@ class PlusPlus:
 
 
 def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = RESTARTS) -> dict[str, float]:
-    """Return accuracy, NMI, AMI and ARI (x 100) of the best k-means of `restarts` over vectors float32[N, d]."""
+    """Return accuracy, NMI, AMI, ARI (x 100) of the best k-means of `restarts` over float32[N, d]."""
     from sklearn import cluster, metrics
 
     means = cluster.KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)

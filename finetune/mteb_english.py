@@ -91,7 +91,7 @@ def mteb_encoder(model: EmbeddingModel) -> Any:
             )
 
         def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> np.ndarray:
-            """Return vectors float32[N, d] of a data loader's texts; a task's prompt comes before `prompt_type`'s."""
+            """Return vectors float32[N, d] of a loader's texts; a task's prompt precedes its type's."""
             texts = [text for batch in inputs for text in batch["text"]]
             if (name := get_prompt_name(prompts, task_metadata, prompt_type)) is not None:
                 return model.encode(texts, prompts[name])

@@ -191,7 +191,7 @@ def _number(path: Path, value: object) -> float:
 
 
 def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.ndarray:
-    """Return the rows of the documents nearest by cosine (of equal ones the first), int64[Q, min(depth, D)]."""
+    """Return the rows of the nearest documents (of equal cosines the first), int64[Q, min(depth, D)]."""
     directions, first = unit(documents), dict[bytes, int]()
     # a product may round the columns of equal vectors differently: one stands for all
     column = [first.setdefault(vector.tobytes(), row) for row, vector in enumerate(documents)]

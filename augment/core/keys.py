@@ -28,10 +28,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def derive(keys: np.ndarray, *path: int | str | np.ndarray) -> np.ndarray:
-    """Derive independent child keys, uint64[N], with one mixing per element of `path`.
-
-    keys: uint64[N]. path: numbers, names or arrays uint64[N].
-    """
+    """Derive independent child keys, uint64[N], a mixing per element (name, number, array) of `path`."""
     keys = np.asarray(keys, dtype=np.uint64)
     for element in path:
         keys = mix((keys ^ _as_uint64(element)) + _GOLDEN)

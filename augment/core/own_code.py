@@ -26,10 +26,7 @@ OWN = re.compile(r"^(?P<file>.+\.py):(?P<name>[^\W\d]\w*)$")
 
 
 def allow(words: Iterable[str], everything: bool = False) -> None:
-    """Allow the code that words of a command name, alone or within a specification or YAML; or everything.
-
-    A name is FILE.py:NAME, of a file that is there, or package.module:NAME.
-    """
+    """Allow the code (FILE.py:NAME, module:NAME) that words of a command name, YAML too; or everything."""
     if _NO_MORE in allowed():
         return
     found = [os.environ.get(ALLOWED, ""), "*" if everything else ""]

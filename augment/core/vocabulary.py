@@ -44,10 +44,7 @@ class Vocabulary:
     punctuation: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Return where words begin in a run of tokens: int32[T] -> bool[T]. A special token is a word.
-
-        Sequences may lie end to end: a sequence starts with a special token, and so does the one after it.
-        """
+        """Return where words begin in sequences end to end: int32[T] -> bool[T]; special tokens are words."""
         starts = self.word_start[ids]
         if len(ids):
             starts[0] = True

@@ -134,11 +134,7 @@ class _Work:
 
 
 def plain_words(sentence: ParsedSentence) -> list[tuple[int, int]]:
-    """Return words of letters that stand alone, (start, end).
-
-    Parts of short forms, compounds with hyphens or URLs, and abbreviations are left out. In Chinese, all
-    words of letters are returned.
-    """
+    """Return words of letters that stand alone, (start, end); in Chinese all words of letters."""
     text, spans = sentence.text, list(zip(sentence.starts, sentence.ends))
     if sentence.language == "zh":
         return [(start, end) for start, end in spans if text[start:end].isalpha()]

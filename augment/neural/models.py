@@ -79,11 +79,7 @@ def padded_batches(
 
 
 def require_named(given: str, name: str, parameter: str, variable: str, what: str, example: str) -> str:
-    """Return the folder or hub name of a model that the augmentation `name` was given.
-
-    given: the value of its `parameter`, or of the environment's `variable`. what: what it must be. example: a
-    public one.
-    """
+    """Return the model that an augmentation's `parameter`, or `variable`, names; what: it must be."""
     if not given:
         raise AugmentationError(
             f"{name} needs {what}: name a folder or a hub name (such as {example}) in the specification, "

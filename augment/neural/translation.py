@@ -251,11 +251,7 @@ def _language_id(tokenizer: Any, code: str) -> int:
 
 
 def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
-    """Return the logits processors that turn a greedy search into a sample from the top_p share.
-
-    Row i of the logits gets Gumbel noise of its own from seeds[i], so that a sample does not depend on the
-    batch.
-    """
+    """Return processors that sample from the top_p share: row i gets Gumbel noise from seeds[i]."""
     import torch
     from transformers import LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
 

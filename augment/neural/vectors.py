@@ -111,11 +111,7 @@ class WordVectors:
 
 @functools.lru_cache(maxsize=2)
 def word_vectors(path: str, limit: int) -> WordVectors:
-    """Read the vectors of the first `limit` words of letters in a file.
-
-    The format is GloVe's text (a word and its numbers on each line) or word2vec's (the same below a line with
-    the two sizes), .gz too.
-    """
+    """Read the first `limit` words of letters of a file in GloVe's or word2vec's text format, .gz too."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise AugmentationError(f"the word vectors {path} are not a file")

@@ -92,10 +92,7 @@ def speaker(sentence: ParsedSentence, verb: int) -> int | None:
 
 
 def main_clause(sentence: ParsedSentence) -> Clause | None:
-    """Return the main clause: the root's, or, where a parser has made the root of something without a tense,
-    the first finite one that is coordinated with it or stands beside it. None if there is no such
-    clause.
-    """
+    """Return the main clause: the root's, or the first finite one beside a root without tense; or None."""
     root = sentence.root
     if root < 0:
         return None

@@ -60,10 +60,7 @@ def build_texts(spec: str) -> Pipeline:
 
 
 def require(specs: Iterable[str], load: bool = True) -> None:
-    """Check that all that augmentations need is on this machine, the synonym table aside.
-
-    load: load models and word vectors into this process; False: they must be named, and are not opened.
-    """
+    """Check that what augmentations need is here, the synonym table aside; load: open their models too."""
     specs = list(specs)
     _require((step for spec in specs for step in parse(spec).augmentations), ",".join(specs), load)
 

@@ -183,13 +183,7 @@ class ParsedSentence(_Sentence):
         return self.starts[i], self.ends[i if last is None else last], new
 
     def edit(self, replacements: Iterable[tuple[int, int, str]]) -> str:
-        """Return the text with `text[start:end]` replaced for every (start, end, new), in characters.
-
-        start == end inserts; two insertions in one place keep their order.
-
-        Raises:
-            ValueError: two replacements overlap, or one leaves the text.
-        """
+        """Return the text with each (start, end, new) made: text[start:end] becomes new, in characters."""
         parts: list[str] = []
         position = 0
         for start, end, new in sorted(replacements, key=_PLACE):

@@ -132,10 +132,7 @@ def _sentence(doc: Any, language: str) -> ParsedSentence:
 
 
 def check_language(texts: Sequence[str], language: str, parser: str) -> None:
-    """Refuse texts most of whose letters are of another script than the parser's language.
-
-    texts: a sample of them is read. language: spaCy's code ("en", "zh"). parser: its name, for the message.
-    """
+    """Refuse texts most of whose letters, by a sample, are of another script than the parser's language."""
     wanted = _SCRIPTS.get(language)
     if wanted is None:
         return

@@ -87,10 +87,7 @@ class WordNet:
             ) from error
 
     def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:
-        """Return the senses of a lemma (all, or the first `most`), the most frequent one first.
-
-        pos: "n", "v", "a" (satellites too) or "r". Empty: the lemma is unknown.
-        """
+        """Return the senses of a lemma, the most frequent first (or the first `most`); pos: n, v, a, r."""
         return tuple([self.synset(int(offset), pos) for offset in self._offsets(lemma, pos)[:most]])
 
     def _find_offsets(self, lemma: str, pos: str) -> tuple[bytes, ...]:

@@ -67,11 +67,7 @@ class SynonymTable:
 
     @staticmethod
     def load(path: str | Path | None, tokenizer: Any, vocabulary: Vocabulary | None = None) -> SynonymTable:
-        """Load a file or folder in one of the module's formats; None looks in the usual places.
-
-        tokenizer: a transformers fast one. 25,000 words take seconds: load once, and pass the table to
-            workers.
-        """
+        """Load a file or folder in one of the module's formats (seconds); None looks in the usual places."""
         path = find_synonyms() if path is None else Path(path)
         vocabulary = Vocabulary.from_tokenizer(tokenizer) if vocabulary is None else vocabulary
         return SynonymTable.from_words(read_synonyms(path), tokenizer, vocabulary, str(path))
@@ -152,10 +148,7 @@ class SynonymTable:
         return first + chosen.view(np.int64)
 
     def coverage(self, batch: Ragged) -> float:
-        """Return the share of a batch's tokens, special ones aside, that are in a word with a synonym.
-
-        CLEAR, section 3.3, says "roughly 40% tokens" of its corpus.
-        """
+        """Return the share of a batch's ordinary tokens with a synonym (CLEAR, section 3.3: "roughly 40%")."""
         _, lengths, _ = self.match(batch.ids)
         return int(lengths.sum()) / max(1, int((~self.vocabulary.special[batch.ids]).sum()))
 

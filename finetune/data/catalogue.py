@@ -64,7 +64,7 @@ def check(data_set: DataSet, root: Path) -> Status:
 
 
 def choose(names: str) -> list[DataSet]:
-    """Return the sets of a comma-separated list (GROUP, GROUP/NAME or a unique NAME); all when it is empty."""
+    """Return the sets of a comma-separated list (GROUP, GROUP/NAME or a unique NAME); all of an empty one."""
     short = [one.name.split("/")[-1].lower() for one in CATALOGUE]
     aliases = {key: one.name for key, one in zip(short, CATALOGUE) if short.count(key) == 1}
     known = (*GROUPS, *(one.name for one in CATALOGUE))

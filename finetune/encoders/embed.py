@@ -129,7 +129,7 @@ class PackedModel:
 
 
 def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
-    """Load (encoder, tokenizer), on the GPU if there is one; with `pooler` the checkpoint's own is the head."""
+    """Load (encoder, tokenizer), on the GPU if there is one; pooler: the checkpoint's own is the head."""
     location = source.location
     try:
         tokenizer = pretrained(AutoTokenizer, location)

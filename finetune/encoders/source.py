@@ -57,7 +57,7 @@ class ModelSource:
 
     @property
     def identity(self) -> str:
-        """What tells these weights from others of the same name: the folder, sizes and times of its weights."""
+        """What tells these weights from others of the same name: the folder, its files' sizes and times."""
         if self.folder is None:
             return self.name
         return weights_identity(self.folder)

@@ -180,7 +180,7 @@ class AugmentedSentences:
         return self.tokenizer.decode(before), self.tokenizer.decode(after)
 
     def embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
-        """Return vectors of K sentences, float32[K, d]: of tokens, or of texts where the model runs unpacked."""
+        """Return vectors of K sentences, float32[K, d]: of tokens, or of texts for unpacked models."""
         if self.encoder is None:
             return self._model.encode(texts)
         tokens = [rows[number].astype(np.int64) for number in range(len(rows))]

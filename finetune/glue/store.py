@@ -104,7 +104,7 @@ class RunStore:
 
     @contextmanager
     def claimed(self, run: GlueRun, wait: float = 0.0) -> Iterator[None]:
-        """Hold a run, so that no other process computes it; wait: seconds for one that does (FolderTakenError)."""
+        """Hold a run, so that no other process computes it; wait: seconds before FolderTakenError."""
         make_folder(self.folder)
         with folder_lock(self.folder, wait, self._path(run, "").name):
             yield

@@ -103,7 +103,7 @@ class Fitted:
     classes: int
 
     def predict(self, fit: int, l2: int, features: Tensor) -> np.ndarray:
-        """Return the class of each row of `features` float32[N, d], by row set `fit` and L2 number `l2`: int64[N]."""
+        """Return the class int64[N] of `features` float32[N, d], by row set `fit` and L2 number `l2`."""
         return _logits(_with_ones(features), self.weights[fit], self.classes)[:, l2].argmax(-1).cpu().numpy()
 
 

@@ -57,7 +57,7 @@ class Outcome:
 
 
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
-    """Return the rate of update `step` (from 0): a linear rise over ceil(warmup * steps), then a fall to 0."""
+    """Return the rate of update `step` (from 0): a rise over ceil(warmup * steps), then a fall to 0."""
     rise = math.ceil(recipe.warmup * steps)
     if step < rise:
         return recipe.lr * (step + 1) / rise
