@@ -5,8 +5,6 @@ set happens to hold. FIGURES.answers.npz holds "TASK/given" and "TASK/gold"; the
 task by which metrics they give the figure, of which examples they are, and their digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -49,7 +47,7 @@ class Answers:
         metric: str | tuple[str, ...],
         data: str,
         **how: Any,
-    ) -> Answers:
+    ) -> "Answers":
         """Return answers [N] or [R, N] of any type, in the types that are kept; how: `over`, `parts`."""
         both = np.atleast_2d(np.asarray(predicted)), np.asarray(gold)
         kind = np.float32 if any(one.dtype.kind == "f" for one in both) else np.int16
@@ -72,7 +70,7 @@ class Answers:
             "digest": self._digest(),
         }
 
-    def load(self) -> Answers:
+    def load(self) -> "Answers":
         """Return these; see `KeptAnswers.load`."""
         return self
 
@@ -92,7 +90,7 @@ class KeptAnswers:
     task: str
     description: Mapping[str, Any]
 
-    def load(self) -> Answers:
+    def load(self) -> "Answers":
         """Return the answers.
 
         Raises:

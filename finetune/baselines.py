@@ -12,8 +12,6 @@ and others 2021) is a linear map of a model's vectors after which, over the sent
 their mean is 0 and their covariance the identity.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Describe a tokenizer's vocabulary to token augmentations and masking, as arrays over its token ids."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +70,7 @@ class Vocabulary:
         return self.punctuation
 
     @staticmethod
-    def from_tokenizer(tokenizer: Any) -> Vocabulary:
+    def from_tokenizer(tokenizer: Any) -> "Vocabulary":
         """Read the vocabulary of a transformers fast tokenizer, or of anything with its attributes.
 
         [CLS] and [SEP] fall back on the beginning- and end-of-sequence tokens.

@@ -5,8 +5,6 @@ sentences that chose them at once; the result for a sentence does not depend on 
 (`augment.neural.models.padded_batches`).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Sequence
@@ -118,7 +116,7 @@ class _Work:
     edits: list[tuple[int, int, str]] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, sentence: ParsedSentence, draws: Draws, rate: float, action: str, cased: bool) -> _Work:
+    def begin(cls, sentence: ParsedSentence, draws: Draws, rate: float, action: str, cased: bool) -> "_Work":
         inserts = draws.chance(0.5) if action == "random" else action == "insert"
         spans = _replaceable(sentence, cased)
         if inserts:  # only behind a space: the first word keeps its capital, a quote its first word

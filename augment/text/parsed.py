@@ -6,8 +6,6 @@ clause with a copula ("She is tall": UD's root is `tall` with the child `is`, Cl
 and `verb` hide the two differences.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -12,8 +12,6 @@ WordNet folder or zip with data.noun, data.verb, data.adj, data.adv (Princeton's
 /usr/share/wordnet, nltk's corpora/wordnet).
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -66,7 +64,7 @@ class SynonymTable:
         return len(self.head_offsets) - 1
 
     @staticmethod
-    def load(path: str | Path | None, tokenizer: Any, vocabulary: Vocabulary | None = None) -> SynonymTable:
+    def load(path: str | Path | None, tokenizer: Any, vocabulary: Vocabulary | None = None) -> "SynonymTable":
         """Load a file or folder in one of the module's formats (seconds); None looks in the usual places."""
         path = find_synonyms() if path is None else Path(path)
         vocabulary = Vocabulary.from_tokenizer(tokenizer) if vocabulary is None else vocabulary
@@ -75,7 +73,7 @@ class SynonymTable:
     @staticmethod
     def from_words(
         synonyms: dict[str, list[str]], tokenizer: Any, vocabulary: Vocabulary, source: str = "given words"
-    ) -> SynonymTable:
+    ) -> "SynonymTable":
         """Make a table from {word: its synonyms}."""
         words = list(dict.fromkeys([*synonyms, *(word for others in synonyms.values() for word in others)]))
         number = {word: index for index, word in enumerate(words)}
@@ -148,7 +146,7 @@ class SynonymTable:
         return first + chosen.view(np.int64)
 
     def coverage(self, batch: Ragged) -> float:
-        """Return the share of a batch's ordinary tokens with a synonym (CLEAR, section 3.3: "roughly 40%")."""
+        """Return the share of ordinary tokens that have a synonym (CLEAR, section 3.3: "roughly 40%")."""
         _, lengths, _ = self.match(batch.ids)
         return int(lengths.sum()) / max(1, int((~self.vocabulary.special[batch.ids]).sum()))
 

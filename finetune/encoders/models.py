@@ -7,8 +7,6 @@ open_model(embed)                         a Python function: list of N strings -
 open_model("my_encoder.py:embed")         the same, where the command names it (`augment.core.own_code`)
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -142,7 +140,7 @@ class EmbeddingModel:
         return [prompt + one if isinstance(one, str) else one for one in sentences]
 
     @property
-    def encoder(self) -> SentenceEncoder | None:
+    def encoder(self) -> "SentenceEncoder | None":
         """The packed encoder; None for models that run otherwise, or bring their own modules."""
         return None if self.pooling == OWN_MODULES else getattr(self.runs, "encoder", None)
 
@@ -185,7 +183,7 @@ class EmbeddingModel:
         return self.source.trained_pooling if self.source else None
 
     @property
-    def head(self) -> ProjectionHead | None:
+    def head(self) -> "ProjectionHead | None":
         """What vectors by the trained pooling, or by "pooler", go through; others go through none."""
         return self.encoder.head if self.encoder is not None else None
 
@@ -195,7 +193,7 @@ class EmbeddingModel:
         return self.source.identity if self.source else self.name
 
     @property
-    def _interface(self) -> Interface | None:
+    def _interface(self) -> "Interface | None":
         """What its modules.json says of prompts and lengths; None: it has none."""
         modules = self.source.modules if self.source else None
         return None if modules is None else modules.interface

@@ -1,7 +1,5 @@
 """Resolve a model's name once; everything that loads a part of the model carries the result."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -49,7 +47,7 @@ class ModelSource:
         return self.policy["pooling"] if self.policy else None
 
     @cached_property
-    def modules(self) -> Modules | None:
+    def modules(self) -> "Modules | None":
         """What its modules.json says of it; None: it has none."""
         from pretrain.export.sentence_transformers import read_modules  # imports torch
 

@@ -1,7 +1,5 @@
 """What is fine-tuned, and on what: an encoder with its tokenizer, and labelled examples tokenised for it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence
@@ -30,7 +28,7 @@ class PretrainedEncoder:
 
     model: EmbeddingModel
     """Its name and folders; pooling "cls", because the head reads the first token."""
-    encoder: SentenceEncoder
+    encoder: "SentenceEncoder"
     tokenizer: Any
     fingerprint: str
     """Hex digest of the weights and the tokenizer: results of another state of the same folder are not
@@ -82,7 +80,7 @@ def open_source(model: str | Path) -> PretrainedEncoder:
     return PretrainedEncoder(opened, encoder, tokenizer, _fingerprint(encoder, tokenizer))
 
 
-def _fingerprint(encoder: SentenceEncoder, tokenizer: Any) -> str:
+def _fingerprint(encoder: "SentenceEncoder", tokenizer: Any) -> str:
     digest = hashlib.sha256()
     # not the masked-language head, which is not used
     for name, tensor in encoder.lm.base_model.state_dict().items():
