@@ -28,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 import xxhash
 
-from finetune.encoders.source import ModelSource
+from finetune.encoders.source import ModelSource, cached_folder
 from pretrain.common.files import make_folder, remove_file, replace_durably, sha256_of, to_json
 from pretrain.telemetry.formats import format_seconds
 
@@ -51,7 +51,7 @@ def digest_of(source: ModelSource) -> str | None:
 
     Contents, not times: a copy that keeps them would bring another model's vectors.
     """
-    folder = source.files
+    folder = source.folder or cached_folder(source.location)
     if folder is None:
         return None
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ_SUFFIXES and path.is_file()]
@@ -81,7 +81,8 @@ class KeptVectors:
         import torch
         import transformers
 
-        contents = digest_of(source)
+        if (contents := digest_of(source)) is None:
+            return None
         circumstances = {
             "contents": contents,
             "texts": "with their prompts",
@@ -91,7 +92,7 @@ class KeptVectors:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
-        return None if contents is None else cls(root, circumstances, source.name)
+        return cls(root, circumstances, source.name)
 
     def folder(self, pooling: str) -> Path:
         """Return the folder of the vectors of a pooling."""

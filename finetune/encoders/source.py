@@ -23,6 +23,9 @@ OWN_MODULES = "own modules"
 """The pooling of a model of sentence-transformers, which has one way to make vectors, as reports call it."""
 
 
+_KINDS = {"clear.json": "ours", "modules.json": "sentence-transformers", "config.json": "hugging face"}
+
+
 @dataclass(frozen=True)
 class ModelSource:
     """A model's name, resolved by `resolve`."""
@@ -60,13 +63,6 @@ class ModelSource:
             return self.name
         return weights_identity(self.folder)
 
-    @property
-    def files(self) -> Path | None:
-        """The folder of its files on this machine, in the hub's cache for a hub name; None: there is none."""
-        if self.folder is not None:
-            return self.folder
-        return _cached(self.location)
-
 
 def names_function(text: str) -> bool:
     """Return whether a model's name names a function: module:function or file.py:function."""
@@ -98,11 +94,7 @@ def resolve(model: str | Path) -> ModelSource:
 def kind_of(location: str) -> str:
     """Return how a model is loaded: "ours", "sentence-transformers", "hugging face" or "hub"; refuse none."""
     folder = Path(location)
-    for mark, kind in (
-        ("clear.json", "ours"),
-        ("modules.json", "sentence-transformers"),
-        ("config.json", "hugging face"),
-    ):
+    for mark, kind in _KINDS.items():
         if (folder / mark).is_file():
             return kind
     if folder.exists():
@@ -112,7 +104,7 @@ def kind_of(location: str) -> str:
     except CannotLoad as error:
         raise UserError(f"{location}: {error}") from None
     # asked once: the hub's own library tries for half a minute for each file
-    if _cached(location) is None and (fault := hub_fault()):
+    if cached_folder(location) is None and (fault := hub_fault()):
         raise not_on_hub(location, fault)
     return "sentence-transformers" if _file(location, "modules.json") else "hub"
 
@@ -134,7 +126,7 @@ def reach_hub(source: str, otherwise: str) -> None:
         raise UserError(f"cannot load {source}: {fault}. Without network, {otherwise}; {offline}")
 
 
-def _cached(name: str) -> Path | None:
+def cached_folder(name: str) -> Path | None:
     """Return the folder of a hub model's files in the hub's cache on this machine; None: it holds none."""
     paths = (_file(name, file, local_files_only=True) for file in ("modules.json", "config.json"))
     return next((Path(path).parent for path in paths if path), None)
