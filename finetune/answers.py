@@ -57,9 +57,6 @@ class Answers:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Answers) and self.about() == other.about()
 
-    def __hash__(self) -> int:
-        return hash(self._digest())
-
     def about(self) -> dict[str, Any]:
         """Return what the file of figures says of them."""
         return {

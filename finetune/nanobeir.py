@@ -77,7 +77,10 @@ def read(folder: Path) -> RetrievalSet:
     relevant: dict[str, dict[int, float]] = {}
     for path, row in _rows(folder, "qrels"):
         query, named = str(_cell(path, row, "query-id")), _cell(path, row, "corpus-id")
-        gain = _number(path, row.get("score", 1))
+        try:
+            gain = float(row.get("score", 1))
+        except (TypeError, ValueError):
+            raise UserError(f"{path}: the score {row['score']!r} is no number") from None
         for document in map(str, named if isinstance(named, list) else [named]):
             if gain > 0:
                 relevant.setdefault(query, {})[rows.setdefault(document, len(rows))] = gain
@@ -183,13 +186,6 @@ def _cell(path: Path, row: Mapping, key: str) -> object:
     return row[key]
 
 
-def _number(path: Path, value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise UserError(f"{path}: the score {value!r} is no number") from None
-
-
 def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.ndarray:
     """Return the rows of the nearest documents (of equal cosines the first), int64[Q, min(depth, D)]."""
     directions, first = unit(documents), dict[bytes, int]()
@@ -246,7 +242,11 @@ def evaluate(
         ]
         scores = {key: 100 * float(np.mean([one[key] for one in each])) for key in each[0]}
         sizes = {"documents": len(data.documents), "queries": len(data.queries)}
-        evaluation.add(name, HEADLINE, scores, answers=_answers(data, each), **sizes)
+        figures = np.array([one[HEADLINE] for one in each], np.float32)
+        gains = [json.dumps(sorted(one.items())) for one in data.relevant]
+        digest = examples_digest([*data.queries, *gains], data.documents, None)
+        answers = Answers.of(figures, np.zeros_like(figures), MEAN, digest)
+        evaluation.add(name, HEADLINE, scores, answers=answers, **sizes)
         if data.missing:
             evaluation.incomplete(f"{name}: {data.missing}")
         counts = f"{len(data.queries):,} queries in {len(data.documents):,} documents"
@@ -257,14 +257,6 @@ def evaluate(
 
 def _read_set(name: str, data: str) -> RetrievalSet:
     return read(find(data, FOLDER) / name)
-
-
-def _answers(data: RetrievalSet, each: Sequence[Mapping[str, float]]) -> Answers:
-    """Return the headline of every query."""
-    figures = np.array([one[HEADLINE] for one in each], np.float32)
-    relevant = [json.dumps(sorted(one.items())) for one in data.relevant]
-    digest = examples_digest([*data.queries, *relevant], data.documents, None)
-    return Answers.of(figures, np.zeros_like(figures), MEAN, digest)
 
 
 def add_average(result: Evaluation) -> None:

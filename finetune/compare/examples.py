@@ -312,10 +312,6 @@ def resampled_figures(name: str, models: Sequence[Answers], resamples: int = RES
     )
 
 
-def _accuracy(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return counts @ (predicted == gold) / counts.sum(1)
-
-
 def _f1(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """Of class 1; 0 where neither side has it."""
     both, either = counts @ ((predicted == 1) & (gold == 1)), counts @ ((predicted == 1) * 1.0 + (gold == 1))
@@ -331,14 +327,6 @@ def _matthews(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np
     return (right * total - (answered * true).sum(1)) / np.sqrt(np.where(spread <= 0, np.inf, spread))
 
 
-def _pearson(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _correlation(counts, *(np.broadcast_to(side, counts.shape) for side in (predicted, gold)))
-
-
-def _spearman(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _correlation(counts, centred_ranks(predicted, counts), centred_ranks(gold, counts))
-
-
 def _correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return Pearson's correlation of values float[B, N] in each draw; 0 where one side is constant."""
     centred, spreads = [], []
@@ -351,16 +339,14 @@ def _correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.n
     return np.einsum("bn,bn,bn->b", counts, *centred) / np.sqrt(spreads[0] * spreads[1])
 
 
-def _mean(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return counts @ predicted / counts.sum(1)
-
-
 METRICS: Mapping[str, Metric] = {
-    "accuracy": _accuracy,
+    "accuracy": lambda counts, predicted, gold: counts @ (predicted == gold) / counts.sum(1),
     "f1": _f1,
     "matthews": _matthews,
-    "pearson": _pearson,
-    "spearman": _spearman,
-    MEAN: _mean,
+    "pearson": lambda counts, *sides: _correlation(
+        counts, *(np.broadcast_to(one, counts.shape) for one in sides)
+    ),
+    "spearman": lambda counts, *sides: _correlation(counts, *(centred_ranks(one, counts) for one in sides)),
+    MEAN: lambda counts, predicted, gold: counts @ predicted / counts.sum(1),
 }
 _OVER: Mapping[str, Callable[..., np.ndarray]] = {"mean": np.mean, "median": np.median}

@@ -68,11 +68,8 @@ def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> lis
     messages = []
     for split, files in hub_set.splits.items():
         wanted = [file for file in files if replace or not (root / file.path).exists()]
-        messages += [
-            f"{root / file.path} is there already; --replace writes it anew"
-            for file in files
-            if file not in wanted
-        ]
+        there = (root / file.path for file in files if file not in wanted)
+        messages += [f"{path} is there already; --replace writes it anew" for path in there]
         rows = _load(hub_set, split, source or hub_set.source) if wanted else []
         kept = [row for row in rows if not hub_set.needs_label or row["label"] is not None]
         for file in wanted:
@@ -225,11 +222,11 @@ def _tsv(path: str, columns: Mapping[str, str]) -> File:
 
 
 def _anli(number: int, part: str) -> File:
-    def content(row: Row) -> dict[str, Any]:
-        keys = {"uid": "uid", "context": "premise", "hypothesis": "hypothesis"}
-        return {key: row[column] for key, column in keys.items()} | {"label": row["label"][0]}
-
-    return _jsonl(f"ANLI/R{number}/{part}.jsonl", content)
+    keys = {"uid": "uid", "context": "premise", "hypothesis": "hypothesis"}
+    return _jsonl(
+        f"ANLI/R{number}/{part}.jsonl",
+        lambda row: {key: row[name] for key, name in keys.items()} | {"label": row["label"][0]},
+    )
 
 
 def _snli(part: str) -> tuple[File, ...]:

@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from finetune.evaluate.suites import EvaluationJob
 from pretrain.common.cores import threads_of_user, usable_cores
@@ -22,15 +22,12 @@ SECONDS_TO_END = 20.0
 _LOOK_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
-class ProcessResult:
-    """How a unit's process has ended."""
+class ProcessResult(NamedTuple):
+    """How a unit's process has ended: its exit status, the error or last line that it printed."""
 
     code: int
-    """Its exit status."""
     seconds: float
     line: str
-    """The error that it printed, else its last line."""
     at_deadline: bool
     """Whether the budget ended it."""
 

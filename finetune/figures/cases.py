@@ -81,10 +81,10 @@ def words_of(model: EmbeddingModel, sentences: list[str]) -> list[WordWeights]:
     return found
 
 
-def cases(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[Figure, str]:
+def cases(content: dict[str, Any], figure: dict[str, Any]) -> tuple[Figure, str]:
     """Draw the words' weights by the first seed of every row, and tabulate the pairs' ranks."""
     flags = {"task": "SICK-R", "pairs": 6} | figure["flags"]
-    (pairs,) = StsFiles(data_root(data)).load(flags["task"])
+    (pairs,) = StsFiles(data_root(figure["data"])).load(flags["task"])
     numbers = negated_pairs(pairs, int(flags["pairs"]))
     runs = [(row["name"], row["runs"][0]) for row in content["rows"] if row["runs"]]
     if not runs or not numbers:

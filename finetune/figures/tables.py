@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
+from finetune.figures.cases import cases
 from finetune.figures.drawing import (
     COLOURS,
     GREY,
@@ -195,10 +196,12 @@ def nli(content: Content, figure: dict[str, Any]) -> Figure:
     return nli_distances(models)
 
 
-DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure]] = {
+DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure | tuple[Figure, str]]] = {
     "lines": lines,
     "dots": dots,
     "nli": nli,
     "differences": differences,
+    "correlations": correlations,
+    "cases": cases,
 }
-"""Kind of a figure -> what draws it from a table's content."""
+"""Kind of a figure -> what draws it from a table's content, some with a table in Markdown."""

@@ -65,7 +65,7 @@ class Accuracy:
 
 def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting) -> Accuracy:
     """Evaluate features float32[N, d] by nested cross-validation: MR, CR, SUBJ, MPQA."""
-    folds = _folds(setting.folds, _FOLD_SEED)
+    folds = StratifiedKFold(setting.folds, shuffle=True, random_state=_FOLD_SEED)
     outer = list(_split(folds, labels))
     inner = [Rows(train[a], train[b]) for train, _ in outer for a, b in _split(folds, labels[train])]
     fitted = fit_all(features, labels, classes, inner, np.array(L2_GRID), setting.classifier)
@@ -84,7 +84,7 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting)
             index = torch.from_numpy(rows).to(features.device)
             predictions[rows] = final.predict(place, 0, features[index])
             tests[number] = _percent((predictions[rows] == labels[rows]).mean())
-    dev, test = float(_round(scores.max(1).mean())), float(_round(tests.mean()))
+    dev, test = (float(np.round(percent.mean(), 2)) for percent in (scores.max(1), tests))
     return Accuracy(dev, test, [L2_GRID[n] for n in chosen], predictions)
 
 
@@ -92,7 +92,8 @@ def cross_validated(
     train: Tensor, labels: np.ndarray, test: Tensor, test_labels: np.ndarray, classes: int, setting: Setting
 ) -> Accuracy:
     """Choose L2 by cross-validation on train, and test once: TREC, MRPC."""
-    rows = [Rows(a, b) for a, b in _split(_folds(setting.folds, setting.classifier.seed), labels)]
+    folds = StratifiedKFold(setting.folds, shuffle=True, random_state=setting.classifier.seed)
+    rows = [Rows(a, b) for a, b in _split(folds, labels)]
     fitted = fit_all(train, labels, classes, rows, np.array(L2_GRID), setting.classifier)
     scores = _percent(fitted.accuracy.mean(0))
     l2 = L2_GRID[int(scores.argmax())]
@@ -129,10 +130,6 @@ def split(
     )
 
 
-def _folds(folds: int, seed: int) -> StratifiedKFold:
-    return StratifiedKFold(n_splits=folds, shuffle=True, random_state=seed)
-
-
 def _split(folds: StratifiedKFold, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     counts = np.bincount(labels)
     smallest = int(counts[counts > 0].min())
@@ -148,9 +145,5 @@ def _hold_out(rows: np.ndarray, seed: int) -> Rows:
     return Rows(rows[order[held:]], rows[order[:held]])
 
 
-def _round(value: np.ndarray | float) -> np.ndarray:
-    return np.round(value, 2)
-
-
 def _percent(share: np.ndarray | float) -> np.ndarray:
-    return _round(100 * np.asarray(share, np.float64))
+    return np.round(100 * np.asarray(share, np.float64), 2)

@@ -77,7 +77,11 @@ def relatedness(
         for _ in range(EPOCHS_BETWEEN):
             order = torch.from_numpy(random.permutation(len(train))).to(inputs.device)
             for index in order.split(BATCH):
-                _step(inputs[index], targets[index], weights)
+                # the gradient of the mean squared error of softmax(inputs @ weights)
+                mass, wanted = torch.softmax(inputs[index] @ weights, -1), targets[index]
+                error = (mass - wanted).mul_(2 / wanted.numel())
+                error = mass * (error - (error * mass).sum(-1, keepdim=True))
+                torch.mm(inputs[index].T, error, out=weights.grad)
                 optimizer.step()
         epoch += EPOCHS_BETWEEN
         predicted = predict(dev)
@@ -105,11 +109,3 @@ def _correlation(predicted: np.ndarray, gold: np.ndarray, kind: str) -> float:
     if np.ptp(predicted) == 0:
         return float("nan")
     return float((stats.pearsonr if kind == "pearson" else stats.spearmanr)(predicted, gold)[0])
-
-
-def _step(inputs: Tensor, targets: Tensor, weights: Tensor) -> None:
-    """Write the gradient of the mean squared error of softmax(inputs @ weights) into weights.grad."""
-    mass = torch.softmax(inputs @ weights, -1)
-    error = (mass - targets).mul_(2 / targets.numel())
-    error = mass * (error - (error * mass).sum(-1, keepdim=True))
-    torch.mm(inputs.T, error, out=weights.grad)
