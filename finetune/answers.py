@@ -88,11 +88,7 @@ class KeptAnswers:
     description: Mapping[str, Any]
 
     def load(self) -> "Answers":
-        """Return the answers.
-
-        Raises:
-            UserError: the file is not there or damaged, or holds others than the figures are of.
-        """
+        """Return the answers."""
         about = self.description
         try:
             with np.load(self.path, allow_pickle=False) as kept:

@@ -159,10 +159,7 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
 
 
 def source_sentences(source: str, count: int) -> list[str]:
-    """Return at most `count` sentences of a prepared folder or a text file.
-
-    A prepared folder gives its first ones, which are shuffled; a text file gives evenly spaced ones.
-    """
+    """Return at most `count` sentences: the first of prepared data, or evenly spaced ones of a text file."""
     if not Path(source).is_dir():
         return evenly_spaced(read_sentences(Path(source), "source"), count)
     tokenizer, rows = _sequences(Path(source), count)

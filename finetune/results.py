@@ -141,9 +141,6 @@ def write(
     newer weights of the same model replace the file. Commands that run side by side wait for each other.
 
     finish: is given all that the file will say, to add averages over tasks.
-
-    Raises:
-        UserError: the file cannot be written.
     """
     try:
         make_folder(folder)

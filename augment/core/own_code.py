@@ -64,14 +64,7 @@ def require_allowed(where: str) -> None:
 
 
 def load(name: str) -> Any:
-    """Return what FILE.py:NAME or package.module:NAME names, None if there is none.
-
-    A process imports a file once.
-
-    Raises:
-        AugmentationError: it may not run, there is no such file or module, or importing it fails; the message
-            continues the caller's sentence.
-    """
+    """Return what FILE.py:NAME or package.module:NAME names, None if there is none; it must be allowed."""
     where, _, attribute = name.rpartition(":")
     try:
         if where.endswith(".py"):

@@ -56,12 +56,7 @@ class HubSet:
 
 
 def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> list[str]:
-    """Write what the data folder `root` lacks of a set; returns a line a file.
-
-    Args:
-        name: as in HUB. source: a hub name or local folder to read instead of the set's own. replace: also
-            write the files that are there.
-    """
+    """Write what the data folder lacks of a set of HUB, from `source` or its own; return a line a file."""
     if name not in HUB:
         raise UserError(f"{name} is not on the hub in a form that can be written; there are {', '.join(HUB)}")
     hub_set = HUB[name]

@@ -61,13 +61,7 @@ def digest_of(source: ModelSource) -> str | None:
 
 @dataclass
 class KeptVectors:
-    """The vectors of one model, opened in one way.
-
-    Args:
-        root: the folder of all models' vectors.
-        circumstances: what they depend on, beside pooling and text, by more than rounding; JSON.
-        name: of the model, for people.
-    """
+    """The vectors of one model below `root`; circumstances: all that they depend on but pooling and text."""
 
     root: Path
     circumstances: Mapping[str, Any]

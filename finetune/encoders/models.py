@@ -257,10 +257,6 @@ def open_model(
             the model's `max_length` says what holds.
         quiet: no remarks, for a caller of `encode_poolings`.
         precision: "fp32", or "bf16" by autocast: vectors are float32 all the same.
-
-    Raises:
-        UserError: nothing there to load, no tokenizer, an unknown pooling or precision, or a pooling that the
-            model cannot have.
     """
     if precision not in ("fp32", "bf16"):
         raise UserError(f"there is no precision {precision!r}; choose fp32 or bf16")

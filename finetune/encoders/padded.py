@@ -18,13 +18,7 @@ SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
 
 
 class PaddedModel:
-    """A model of sentence-transformers as an `Encoder`, or one for each pooling of a transformer.
-
-    Args:
-        load: makes the SentenceTransformer of a pooling.
-        pooling: the first to load, or OWN_MODULES.
-        batch_size: sentences of a pass.
-    """
+    """A sentence-transformers model as an `Encoder`, or one for each pooling, made by `load`."""
 
     def __init__(self, load: Callable[[str], Any], pooling: str, batch_size: int):
         self._load, self._batch_size = cache(load), batch_size

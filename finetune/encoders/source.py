@@ -73,9 +73,6 @@ def resolve(model: str | Path) -> ModelSource:
     """Resolve a run folder, an export, another model folder or a hub name.
 
     A run folder stands for its best/, or, where it has none, for its export/; standard error says which.
-
-    Raises:
-        UserError: a run without an export, or an export whose clear.json is damaged.
     """
     from pretrain.export.folder import read_policy  # imports transformers
 

@@ -17,13 +17,7 @@ FILE = "eval.json"
 
 @dataclass
 class EvaluationRecord:
-    """The units that were done for a model in one folder of results.
-
-    Args:
-        folder: of the results.
-        identity: of the weights (`ModelSource.identity`).
-        settings: what figures depend on beside weights and data: pooling, precision.
-    """
+    """The units that were done for these weights and settings (pooling, precision) in a folder of results."""
 
     folder: Path
     identity: str

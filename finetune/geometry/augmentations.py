@@ -193,12 +193,7 @@ class AugmentedSentences:
         return self.masked_losses(self.originals)
 
     def masked_losses(self, rows: Ragged) -> np.ndarray:
-        """Return the masked-language loss (nats) and the number of masked tokens of each of N rows.
-
-        Both are summed over `MASK_ROUNDS` fixed maskings.
-
-        Every chosen token is hidden behind [MASK]: none is left as it is or replaced. Returns float64[N, 2].
-        """
+        """Return each row's loss (nats) and hidden tokens over `MASK_ROUNDS` maskings: float64[N, 2]."""
         if self.encoder is None or self.why_no_perplexity:
             raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")
         sums = np.zeros((len(rows), 2))
@@ -213,10 +208,7 @@ class AugmentedSentences:
 
 
 def jaccard(first: str, second: str) -> float:
-    """Return words that both texts have / words that either has, 0..1; 1 for two texts without words.
-
-    In lower case, punctuation aside; words of Chinese are its characters.
-    """
+    """Return words (of Chinese: characters) that both texts have / that either has; 1 for none."""
     a, b = ({word.lower() for word in _WORD.findall(text)} for text in (first, second))
     return len(a & b) / len(a | b) if a or b else 1.0
 

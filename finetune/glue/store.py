@@ -110,14 +110,7 @@ class RunStore:
             yield
 
     def compute(self, run: GlueRun, heading: str) -> None:
-        """Fine-tune, or continue where a killed process was, and write the results.
-
-        A run whose figures and model are on file only predicts.
-
-        Raises:
-            Interrupted: a stop was requested; a checkpoint is beside the results.
-            UserError: see FineTuning.
-        """
+        """Fine-tune or continue, and write the results; with figures and model on file only predict."""
         begun = time.monotonic()
         model, content = self._kept_model(run), None
         if model is None:

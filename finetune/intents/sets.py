@@ -31,10 +31,7 @@ FOUR = ("SNIPS", "BANKING77", "CLINC150", "HWU64")
 
 @dataclass(frozen=True)
 class Intents:
-    """Examples to sample from (N) and test examples (M); classes are numbered in the order of their names.
-
-    A test example whose class has no example to sample from has the number -1.
-    """
+    """Examples to sample from (N), test examples (M), classes as indices of `names`; -1: not in the first."""
 
     texts: list[str]
     labels: np.ndarray

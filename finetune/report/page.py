@@ -30,13 +30,7 @@ def write_page(
     content: Mapping[str, Any],
     differences: Sequence[Table] = (),
 ) -> None:
-    """Write PLACE.html and PLACE.json.
-
-    Args:
-        introduction: paragraphs, plain text.
-        content: what the JSON file holds beside the tables.
-        differences: tables that come first.
-    """
+    """Write PLACE.html, `differences` first, and PLACE.json with `content` beside the tables."""
     from finetune.figures.drawing import to_svg
     from finetune.geometry.plots import all_figures
     from finetune.report.figures import draw_curves, geometry_rows

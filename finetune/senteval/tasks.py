@@ -92,10 +92,7 @@ def files(name: str, root: Path) -> list[Path]:
 
 
 def _sorted(examples: Iterable[tuple], order: Sequence[int], key: Callable = lambda label: label) -> Split:
-    """Sort examples (text, label) or (text, text, label) by the words of the texts `order`, then by label.
-
-    key: gives what stands for the label in the sort.
-    """
+    """Sort (text, label) or (text, text, label) by words of the texts `order`, then by the label's `key`."""
     rows = [([text.split() for text in texts], label) for *texts, label in examples]
     rows.sort(key=lambda row: (*(len(row[0][side]) for side in order), key(row[1])))
     sides = [[" ".join(texts[side]) for texts, _ in rows] for side in range(len(order))]

@@ -130,12 +130,7 @@ class FineTuning:
         self.evaluated_at = self.tokens = 0
 
     def run(self) -> Outcome:
-        """Train, from the checkpoint if there is one.
-
-        Raises:
-            Interrupted: a stop was requested; the state is saved.
-            UserError: the loss is no longer finite.
-        """
+        """Train, from the checkpoint if there is one; raise Interrupted once a requested stop is saved."""
         self._restore()
         memory = FlatMemory()
         begun = saved = time.monotonic()

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """Hold what is fine-tuned: an encoder as it was loaded, and its tokenizer.
-
-    The encoder is float32, on the CPU, and never changed.
-    """
+    """Hold what is fine-tuned: an encoder, float32, on the CPU, never changed; and its tokenizer."""
 
     model: EmbeddingModel
     """Its name and folders; pooling "cls", because the head reads the first token."""
@@ -58,12 +55,7 @@ class Encoded:
 
 
 def open_source(model: str | Path) -> PretrainedEncoder:
-    """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning.
-
-    Raises:
-        UserError: a function, nothing there to load, a model type without packed attention, or no fast
-            tokenizer.
-    """
+    """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning."""
     from finetune.encoders.embed import embed_sentences, load_model
 
     if names_function(str(model)):
