@@ -165,10 +165,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
 
 
 def read_jsonl(path: Path, keys: tuple[str, str, str]) -> LabelledExamples:
-    """Return premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2) of a jsonl file.
-
-    Rows without an agreed label ("-") are left out, as everywhere.
-    """
+    """Return premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2), "-" left out."""
     rows = [(number, texts) for number, texts in json_rows(path, *keys) if texts[2] != "-"]
     for number, (_, _, label) in rows:
         if label not in _LABELS:

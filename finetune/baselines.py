@@ -35,13 +35,8 @@ def lsa_vectors(
 ) -> np.ndarray:
     """Return idf times the right singular vectors of the corpus's tf-idf matrix, float32[V, dimensions].
 
-    Args:
-        data: prepared data; its first `sentences` sequences of the training split are used (they are
-            shuffled).
-        dimensions: kept of the singular value decomposition (randomized, `seed`).
-
-    tf is the count; idf is 1 + ln((1 + N) / (1 + df)), scikit-learn's smooth one; rows have length 1.
-    Special tokens count nothing.
+    Of the first `sentences` shuffled sequences. tf is the count; idf is scikit-learn's smooth one; rows have
+    length 1. Special tokens count nothing.
     """
     from scipy import sparse
     from sklearn.decomposition import TruncatedSVD
@@ -102,16 +97,10 @@ def _write(model: Any, out: Path) -> None:
 
 
 def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return the map x -> x W + b that whitens vectors (Su et al. 2021, section 3 and algorithm 1).
+    """Return W float64[d, k] and b of the map x -> x W + b that whitens vectors (Su et al. 2021, section 3).
 
-    W = U diag(1 / sqrt(s)), its first columns, where U diag(s) U' is the covariance of the vectors, s
-    falling; b = -mean W.
-
-    Args:
-        vectors: float[N, d]. dimensions: columns kept (the paper's k); 0: all that vary.
-
-    Returns:
-        W float64[d, k], b float64[k].
+    W = U diag(1 / sqrt(s)), its first `dimensions` columns (0: all that vary), where U diag(s) U' is the
+    covariance, s falling; b = -mean W.
     """
     from finetune.geometry.measures import SPECTRUM_FLOOR
 

@@ -97,11 +97,7 @@ def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
 
 
 class PlusPlus:
-    """scikit-learn's greedy k-means++ with the points converted to float64 once, not once for every centre.
-
-    To be given to `KMeans(init=...)`; draws the same random numbers and compares the same numbers, so it
-    chooses the same centres. One object serves one fit (its restarts see the same points).
-    """
+    """scikit-learn's greedy k-means++, the points made float64 once for a fit's restarts: same centres."""
 
     def __init__(self) -> None:
         self._points = np.empty((0, 0))  # none yet
@@ -156,10 +152,7 @@ def trials(
     restarts: int = RESTARTS,
     threads: int = 0,
 ) -> list[dict[str, float]]:
-    """Run one trial a seed, each in one thread, `threads` (0: as many as torch uses) at a time.
-
-    A trial in one thread adds its numbers in one order, so that figures do not depend on the number of cores.
-    """
+    """Run one trial a seed, each in one thread: figures do not depend on the number of cores."""
     import sklearn.cluster  # noqa: F401  (before the limits, which hold for libraries that are loaded)
     import torch
 

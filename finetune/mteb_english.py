@@ -115,10 +115,7 @@ def load(task: "AbsTask") -> None:
 
 
 def evaluate(model: EmbeddingModel, tasks: "Sequence[AbsTask]", folder: Path) -> Evaluation:
-    """Evaluate tasks, whose files go to `folder` in the library's own format.
-
-    What the folder has of the same weights, pooling and precision is taken, not computed again.
-    """
+    """Evaluate tasks; what `folder` has of the same weights, pooling and precision is not done again."""
     mteb = library()
     cache, encoder = mteb.ResultCache(folder), mteb_encoder(model)
     evaluation = Evaluation.of("mteb_english", model, f"{BENCHMARK} by mteb {mteb.__version__}")

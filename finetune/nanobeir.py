@@ -58,10 +58,7 @@ _ROWS = 256  # queries that are compared with the corpus at a time
 
 @dataclass(frozen=True)
 class RetrievalSet:
-    """D documents by their ids, Q queries, and for each the rows of its relevant documents with their gains.
-
-    A row from D on stands for a document that is not in the corpus. missing: what is missing, in words.
-    """
+    """D documents, Q queries, their relevant rows with gains; rows from D on: not in the corpus."""
 
     documents: list[str]
     queries: list[str]

@@ -136,11 +136,8 @@ def write(
 ) -> Path:
     """Write FOLDER/EVALUATION-POOLING.json, whole or not at all; return its path.
 
-    Tasks of an earlier file stay beside the new ones where it is of the same weights and protocol.
-    Another protocol, or another model of that name, gets a file of its own (a digest of both in its name);
-    newer weights of the same model replace the file. Commands that run side by side wait for each other.
-
-    finish: is given all that the file will say, to add averages over tasks.
+    Earlier tasks stay if of the same weights and protocol; another protocol or model gets a file of its own,
+    newer weights replace it. Commands side by side wait for each other. finish: adds averages over tasks.
     """
     try:
         make_folder(folder)

@@ -45,10 +45,7 @@ def pretrained_model(kind: Any, source: str | Path, **options: Any) -> Any:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from drawing bars and from its own words on what a checkpoint lacks.
-
-    It calls one without a masked-language head corrupted. Callers look at `output_loading_info`.
-    """
+    """Keep transformers from drawing bars, and from calling a checkpoint without a head corrupted."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -144,10 +141,7 @@ def _first_words(error: Exception) -> str:
 
 
 def hub_fault() -> str:
-    """Return why the hub does not answer one request, sent without retries; "" if it does.
-
-    Nothing is sent where HF_HUB_OFFLINE says that the hub's cache is meant.
-    """
+    """Return why the hub does not answer one request, "" if it does; HF_HUB_OFFLINE: nothing is sent."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:

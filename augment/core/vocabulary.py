@@ -16,17 +16,12 @@ SPECIAL, LETTERS, DIGITS, OTHER, MARK = 0, 1, 2, 3, 4
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Hold a vocabulary of `size` ids (the largest id + 1; ids without a token count as special).
+    """A vocabulary of `size` ids (the largest id + 1; ids without a token count as special).
 
-    del_id: -1 when the tokenizer has no [DEL]; an augmentation that writes [DEL] then raises.
-    special: bool[size], tokens that are never masked, deleted one by one, or substituted.
-    word_start: bool[size], tokens that begin a word in any place: a WordPiece token without "##", a
-        byte-level BPE or SentencePiece token with the space mark, punctuation, a special token.
-    kind: uint8[size], one of SPECIAL, LETTERS, DIGITS, OTHER, MARK. Where space marks separate words, a token
-        without one continues the word before it only if both are of the same kind: "(good" is two words,
-        although "good" has no mark.
-    continues_by_kind: whether that rule applies (byte-level BPE, SentencePiece) or not (WordPiece).
-    punctuation: int32[marks], the ids of those of . , ! ? ; : that are tokens.
+    del_id: -1 when the tokenizer has no [DEL]. special: bool[size], never masked, deleted or substituted.
+    word_start: bool[size], tokens that begin a word anywhere. kind: uint8[size]; where `continues_by_kind`
+    (byte-level BPE, SentencePiece), a token without the space mark continues a word only of its own kind:
+    "(good" is two words. punctuation: int32[marks], those of . , ! ? ; : that are tokens.
     """
 
     size: int
@@ -71,10 +66,7 @@ class Vocabulary:
 
     @staticmethod
     def from_tokenizer(tokenizer: Any) -> "Vocabulary":
-        """Read the vocabulary of a transformers fast tokenizer, or of anything with its attributes.
-
-        [CLS] and [SEP] fall back on the beginning- and end-of-sequence tokens.
-        """
+        """Read that of a transformers fast tokenizer; [CLS] and [SEP] may be its bos and eos."""
         ids = {
             "pad": tokenizer.pad_token_id,
             "cls": _first(tokenizer.cls_token_id, getattr(tokenizer, "bos_token_id", None)),

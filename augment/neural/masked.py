@@ -161,12 +161,9 @@ def _is_chinese(character: str) -> bool:
 
 @dataclass(frozen=True)
 class _Words:
-    """Hold which tokens are whole words.
+    """Which tokens are whole words: by token, "" for others; by lower-case word, its tokens.
 
-    texts: the word of each token, "" for others. by_word: lower-case word -> its tokens.
-    behind_space, elsewhere: bool[V], words that may follow a space, or an opening quote or nothing.
-    chinese: bool[V], single characters. takes_an: bool[V], words that need "an" before them, not "a".
-    cased: some have capitals.
+    behind_space, elsewhere: bool[V], which may follow a space, or an opening quote or nothing.
     """
 
     texts: list[str]
@@ -180,11 +177,7 @@ class _Words:
 
 @functools.lru_cache(maxsize=4)
 def _words_of(source: str) -> _Words:
-    """Read which tokens of a model are whole words.
-
-    In WordPiece these are tokens without "##". In byte-level BPE and SentencePiece they are tokens that bring
-    their space and, if there is no space, tokens that also exist with one.
-    """
+    """Read which tokens of a model are whole words, by the marks of its kind of tokenizer."""
     model, tokenizer = load_masked_lm(source)
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), model.config.vocab_size))))
     special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}

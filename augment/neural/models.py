@@ -37,11 +37,7 @@ class LoadedModel(NamedTuple):
 
 
 class PaddedBatch(NamedTuple):
-    """Hold sequences that run together.
-
-    numbers: int[n], which sequences. rows: the numbers of all R rows, n of them and repetitions of the first.
-    ids, mask: int64[R, L], on the device.
-    """
+    """Sequences (their numbers, int[n]) that run together; rows repeat the first to fill R. int64[R, L]."""
 
     numbers: list[int]
     rows: list[int]
@@ -54,11 +50,9 @@ def padded_batches(
 ) -> Iterator[PaddedBatch]:
     """Batch sequences of token ids (none longer than `longest`) by length, padded at the right.
 
-    The scores of a sequence must not depend on the others: a matrix product of another shape may sum in
-    another order, and the last bits of a score sometimes decide which word is drawn. So every pass has R rows
-    (the first sequence fills empty ones), and a width that follows from the sequence's own length. At least
-    one column is
-    padding: without any, transformers passes no mask, and attention takes another path.
+    The last bits of a score, which may decide the word drawn, depend on the shape of the pass. So it has R
+    rows, a width that follows from the sequence's own length, and at least one column of padding (without
+    any, transformers passes no mask, and attention takes another path).
     """
     import torch
 

@@ -89,11 +89,7 @@ def random_word_embedding(
 
 
 class WordVectors:
-    """Hold n words with their vectors.
-
-    words: str[n], the most frequent first, each once whatever its capitals. rows: lower-case word -> its row.
-    matrix: float32[n, d], of unit length.
-    """
+    """Words str[n], the most frequent first, their rows in small letters, unit vectors float32[n, d]."""
 
     def __init__(self, words: list[str], matrix: np.ndarray):
         self.words, self.matrix = words, matrix

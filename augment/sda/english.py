@@ -29,12 +29,10 @@ _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})
 
 
 class Clause(NamedTuple):
-    """Hold a clause with a verb.
+    """A clause with a verb: its main verb or copula, the auxiliaries before it, the finite one of them.
 
-    head: the word that heads it. verb: its main verb or copula. auxiliaries: those before it, in order.
-    finite: the word that carries tense: the first auxiliary, else the verb. subject: or None. negation: the
-    `not` that belongs to it, or None. focus: whether it has a `not only` or the like, which is no negation,
-    and bars another one. inverted: whether the finite word stands before the subject, as in questions.
+    negation: its `not`, or None. focus: it has a `not only` or the like, no negation, which bars another.
+    inverted: the finite word stands before the subject, as in questions.
     """
 
     head: int

@@ -18,15 +18,7 @@ def build(
     synonyms: SynonymTable | None = None,
     encoder: TextEncoder | None = None,
 ) -> Pipeline:
-    """Build a pipeline for a tokenizer.
-
-    encoder: how text becomes tokens, for a specification that `needs_text`. Models and word vectors are
-    loaded into this process now, so that workers forked from it share them.
-
-    Raises:
-        AugmentationError: the specification is wrong, or needs [DEL], a synonym table, text, a model or
-            another resource that is missing. One error lists what all augmentations lack.
-    """
+    """Build a pipeline, its models loaded, for forked workers to share; one error lists what is lacking."""
     specification = parse(spec)
     if synonyms is not None and synonyms.vocabulary.size != vocabulary.size:
         raise AugmentationError(

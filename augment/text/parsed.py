@@ -87,10 +87,7 @@ if TYPE_CHECKING:
             """Return the words whose relation is one of `wanted`, in order; "acl:relcl" counts as "acl"."""
 
         def relation(self, i: int) -> str:
-            """Return the relation of word i to its head in UD's terms ("nsubj:pass", "obj", "aux", "root").
-
-            A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is unchanged.
-            """
+            """Return the relation of word i to its head in UD's terms, or ClearNLP's if there is none."""
 
         def verb(self, i: int) -> int:
             """Return the verb of the clause that word i heads: its copula if it has one (UD), else i."""

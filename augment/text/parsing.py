@@ -28,11 +28,9 @@ _LEAST = 0.3  # least share of the letters; a Chinese letter counts as a Latin w
 
 
 def parse_texts(texts: Iterable[str], model: str, any_script: bool = False) -> Iterator[ParsedSentence]:
-    """Parse texts, in order.
+    """Parse texts, in order; memory does not grow with their number (spaCy's `memory_zone`).
 
-    model: an installed spaCy pipeline or the folder of one. any_script: take texts in another script than the
-    pipeline's language too. Memory does not grow with the number of texts: the strings of a batch are freed
-    with it (spaCy's `memory_zone`).
+    model: an installed spaCy pipeline or the folder of one. any_script: texts in another script too.
     """
     parser = load_parser(model)
     for number, batch in enumerate(_batches(texts)):
@@ -95,11 +93,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _sentence(doc: Any, language: str) -> ParsedSentence:
-    """Convert a spaCy Doc, leaving its white space out.
-
-    A word that depends on white space depends on the head of that. Where white space is a root, the first of
-    its words that is no punctuation takes its place.
-    """
+    """Convert a spaCy Doc, leaving its white space out; what depends on that takes the head of it."""
     tokens = [token for token in doc if not token.is_space]
     place = {token.i: number for number, token in enumerate(tokens)}
     deps = [token.dep_ for token in tokens]

@@ -75,10 +75,7 @@ def lengths_by_word(names: Iterable[str]) -> dict[str, list[int]]:
 def names_in(
     words: Sequence[str], lengths: Mapping[str, Sequence[int]], accept: Callable[[int, int], Found | None]
 ) -> Iterator[Found]:
-    """Yield what `accept` returns for the first and last word of each name, the longest first; None: no name.
-
-    lengths: of the names (`lengths_by_word`).
-    """
+    """Yield what `accept` returns for the ends of each name, the longest first (`lengths_by_word`)."""
     end = 0
     for i, word in enumerate(words):
         for length in lengths.get(word, ()) if i >= end else ():
@@ -190,11 +187,7 @@ def is_name(sentence: ParsedSentence, i: int) -> bool:
 
 
 def keeps_capital(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether word i has a capital in every place, not only at the beginning of a sentence.
-
-    Such are names and what names begin with ("Northern" in front of "Ireland"), "I", words with capitals
-    inside, single letters, and words made of names ("French", "Americans").
-    """
+    """Return whether word i has a capital in every place: names, what names begin with, "I", "French"."""
     word, pos = sentence.word(i), sentence.pos[i]
     lower = word.lower()
     if not word[:1].isupper() or lower == "i" or lower.startswith(("i'", "i’")) or word[1:] != lower[1:]:

@@ -366,11 +366,7 @@ def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate
 
 
 def _words(batch: Ragged, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return where the W words of a batch begin, and which of them are ordinary.
-
-    starts: int64[W], by token. first: int64[N + 1], the first word of each sequence. eligible: bool[W], words
-    that are no special tokens. words: int64[N], the number of these in each sequence.
-    """
+    """Return words (starts int64[W], first int64[N + 1]), which are ordinary, bool[W], and their number."""
     content_sizes(batch, vocabulary)
     starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
     first = np.searchsorted(starts, batch.offsets)
@@ -430,11 +426,9 @@ def splice(
     token_offsets: np.ndarray,
     replacements: np.ndarray,
 ) -> Ragged:
-    """Replace the run of lengths[k] tokens from starts[k] by entry replacements[k] of a table.
+    """Replace the run of lengths[k] tokens from starts[k] (rising) by entry replacements[k] of a table.
 
-    starts: int64[K], rising; lengths: int64[K], at least 1; runs do not overlap, and counts[i] (int64[N]) of
-    them lie in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none
-    empty.
+    counts[i] runs lie in sequence i, none overlap. The table: entries from one offset to the next.
     """
     new_starts = token_offsets.take(replacements)
     new_lengths = token_offsets.take(replacements + 1) - new_starts

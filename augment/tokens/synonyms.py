@@ -37,15 +37,11 @@ _JIA = "https://github.com/robinjia/certified-word-sub (data/counterfitted_neigh
 
 @dataclass(frozen=True, eq=False)
 class SynonymTable:
-    """Hold E entries (a word in one form), each with its synonyms in that form, as token ids.
+    """E entries (a word in one form), each with its synonyms in that form, as token ids.
 
-    source: the file that it came from.
-    heads: int32[], the entries' tokens; head_offsets: int64[E + 1].
-    neighbour_offsets: int64[E + 1]; the synonyms of entry e are the token sequences neighbour_offsets[e] to
-        neighbour_offsets[e + 1].
-    tokens: int32[]; token_offsets: int64[S + 1]; sequence s is tokens[token_offsets[s]:token_offsets[s + 1]].
-    single: int32[vocabulary.size], the entry of a word of one token, or -1.
-    hashes (uint64, rising), entries (int32): those of longer words.
+    Entry e is heads[head_offsets[e]:head_offsets[e + 1]]; its synonyms are the sequences
+    neighbour_offsets[e]:neighbour_offsets[e + 1] of tokens, token_offsets. single: int32[vocabulary.size],
+    the entry of a word of one token, or -1. hashes (uint64, rising), entries (int32): those of longer words.
     """
 
     source: str
@@ -120,11 +116,7 @@ class SynonymTable:
         )  # fmt: skip
 
     def match(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the words that have synonyms: (rising starts, lengths, entries), int64[K] each.
-
-        ids: int32[T], sequences with their special tokens end to end. A look-up takes one word for another
-        with a probability of some 2**-64.
-        """
+        """Find the words that have synonyms: (rising starts, lengths, entries); wrong once in 2**64."""
         wide = ids.astype(np.intp)
         starts = np.flatnonzero(self.vocabulary.word_starts(wide))
         lengths = np.diff(starts, append=len(ids))

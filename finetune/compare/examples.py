@@ -87,13 +87,7 @@ OfTask = dict[str, Compared]
 def example_differences(
     evaluations: Mapping[str, Mapping[str, Evaluation]],
 ) -> dict[str, dict[str, OfTask]]:
-    """Return evaluation -> task -> model -> figure and difference.
-
-    Of evaluations that two models have, one of them the first, and that keep answers (clustering: trials).
-
-    Args:
-        evaluations: model -> evaluation -> figures.
-    """
+    """Return evaluation -> task -> model -> figure and difference to the first, where both keep answers."""
     first, *others = evaluations
     found = {}
     for name, of_first in evaluations[first].items():
@@ -285,14 +279,7 @@ _ROUNDING = 1e-24
 
 
 def resampled_figures(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) -> np.ndarray:
-    """Return the figure x 100 of a task for M models on each draw: float64[M, B + 1].
-
-    The last one is of the examples as they are. Sets that a figure is the mean of are drawn each by itself.
-
-    Args:
-        name: of the task, from which the draws follow.
-        models: answers to the same examples, by the same metrics.
-    """
+    """Return the figure x 100 of a task for M models on each draw and, last, as is: float64[M, B + 1]."""
     first = models[0]
     sizes = first.parts or (len(first.gold),)
     ends = np.cumsum(sizes)

@@ -158,10 +158,7 @@ _TREEBANK = [
 
 
 def treebank(text: str) -> str:
-    """Tokenise a line as SentEval's tokenizer.sed does (Robert MacIntyre, Penn Treebank, 1995).
-
-    Tokens stand between blanks, one after the last. The sed script's rules in their order.
-    """
+    """Tokenise a line as SentEval's tokenizer.sed does (Penn Treebank, 1995), by its rules in their order."""
     for pattern, replacement in _TREEBANK:
         text = pattern.sub(replacement, text)
     return text
@@ -225,11 +222,7 @@ def _anli(number: int, part: str) -> File:
 
 
 def _snli(part: str) -> tuple[File, ...]:
-    """Return the files of SNLI as SentEval's script writes them.
-
-    Tokens are those of the Penn Treebank's sed script, in UTF-8, which SentEval itself, and so
-    `senteval.tasks`, reads as latin-1.
-    """
+    """Return the files of SNLI as SentEval's script writes them: UTF-8, which SentEval reads as latin-1."""
     return (
         File(f"SentEval/SNLI/s1.{part}", lambda _, row: treebank(_cell(row["premise"]))),
         File(f"SentEval/SNLI/s2.{part}", lambda _, row: treebank(_cell(row["hypothesis"]))),

@@ -47,10 +47,7 @@ EncodePoolings = Callable[[Sequence[str], Sequence[str]], Mapping[str, np.ndarra
 
 
 def digest_of(source: ModelSource) -> str | None:
-    """Return a digest of the contents of a model's files; None: they are not on this machine.
-
-    Contents, not times: a copy that keeps them would bring another model's vectors.
-    """
+    """Return a digest of the contents, not times, of a model's files; None: they are not on this machine."""
     folder = source.folder or cached_folder(source.location)
     if folder is None:
         return None
@@ -96,12 +93,7 @@ class KeptVectors:
     def vectors(
         self, texts: Sequence[str], poolings: Sequence[str], encode: EncodePoolings
     ) -> dict[str, np.ndarray]:
-        """Return float32[N, d] by pooling, in the order of N texts.
-
-        What is missing is encoded by texts of similar length, CHUNK at a time, and kept.
-
-        encode: distinct texts and poolings -> float32[N, d] by pooling.
-        """
+        """Return float32[N, d] by pooling for N texts; `encode` gives what is missing, CHUNK at a time."""
         if not texts:
             return dict(encode(texts, poolings))
         order = [_digest(text) for text in texts]
@@ -180,10 +172,7 @@ def read_file(path: Path) -> tuple[list[bytes], np.ndarray] | None:
 
 
 def remove_oldest(root: Path, most_bytes: int) -> int:
-    """Remove the files that were used least recently until the rest take `most_bytes`; return how many.
-
-    What a killed process left half-written goes too.
-    """
+    """Remove the files used least recently until the rest take `most_bytes`, and half-written ones."""
     files, removed = [], 0
     for path in root.glob("*/*"):
         with contextlib.suppress(OSError):  # removed meanwhile by another process

@@ -94,10 +94,7 @@ class EmbeddingModel:
         return f"<{self.name}: pooling {self.pooling}, {self.precision}{batch}>"
 
     def encode(self, sentences: Sequence[str], prompt: str | None = None) -> np.ndarray:
-        """Return finite vectors float32[N, d] of sentences in any order; each distinct one is encoded once.
-
-        prompt: a text before each; None: the model's own, if it has one for every sentence.
-        """
+        """Return finite float32[N, d]; each distinct sentence is encoded once, behind the prompt, if any."""
         self.require_own(prompt)
         texts = self._prompted(sentences, self.prompt if prompt is None else prompt)
         return distinct(lambda left: self._vectors(left, [self.pooling])[self.pooling], texts, self.name)
@@ -238,23 +235,16 @@ def open_model(
     quiet: bool = False,
     precision: str = "fp32",
 ) -> EmbeddingModel:
-    """Open an encoder for evaluation; remarks on its pooling go to standard error.
+    """Open an encoder for evaluation, packed where we know its parts, else padded.
 
-    It runs packed where its parts are ones that we know, and padded otherwise.
-
-    Where the environment's CLEAR_VECTORS names a folder, vectors are read from it and kept in it
-    (`finetune.encoders.kept_vectors`).
+    Vectors are kept in the folder that CLEAR_VECTORS names, if any.
 
     Args:
         model: see the module's description.
-        pooling: name of `pretrain.model.pooling` ("" means the pooling that the model was trained for; where
-            it does not say, mean, with a note), or "pooler": the first token's state through the
-            checkpoint's own pooler. Not for functions and sentence-transformers models, which bring their
-            own.
+        pooling: of `pretrain.model.pooling`, "" (that of training, or mean with a note), or "pooler"; not for
+            functions and sentence-transformers models.
         token_budget: most tokens of one packed forward pass; batch_size: sentences of one padded pass.
-        max_length: most tokens of a text, special ones included, for protocols that cut texts. Functions, and
-            sentence-transformers models without a limit (static embeddings), read whole texts all the same:
-            the model's `max_length` says what holds.
+        max_length: most tokens of a text; functions and static embeddings read whole texts all the same.
         quiet: no remarks, for a caller of `encode_poolings`.
         precision: "fp32", or "bf16" by autocast: vectors are float32 all the same.
     """
@@ -278,10 +268,7 @@ def open_model(
 
 
 def with_kept_vectors(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
-    """Return the model with its vectors read from below `root` where they are there, and kept where not.
-
-    before: the model's identity before it was loaded; where it has changed since, nothing is kept.
-    """
+    """Return the model with vectors kept below `root`, unless its identity is not `before` any more."""
     assert model.source is not None
     kept = KeptVectors.of(model.source, root, model.precision, model.max_length)
     if kept is None or model.identity != before:

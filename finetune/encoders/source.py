@@ -70,10 +70,7 @@ def names_function(text: str) -> bool:
 
 
 def resolve(model: str | Path) -> ModelSource:
-    """Resolve a run folder, an export, another model folder or a hub name.
-
-    A run folder stands for its best/, or, where it has none, for its export/; standard error says which.
-    """
+    """Resolve a model folder, hub name, export or run folder (its best/, else its export/, as it says)."""
     from pretrain.export.folder import read_policy  # imports transformers
 
     name = str(model)
@@ -114,10 +111,7 @@ def not_on_hub(name: str, reason: str) -> UserError:
 
 
 def reach_hub(source: str, otherwise: str) -> None:
-    """Raise UserError if the hub does not answer, before a library tries for half a minute.
-
-    source: what is to be loaded; otherwise: what to do without network.
-    """
+    """Raise UserError with what to do `otherwise`, before a library tries a silent hub for half a minute."""
     if fault := hub_fault():
         offline = "HF_HUB_OFFLINE=1 takes what the hub's cache on this machine holds"
         raise UserError(f"cannot load {source}: {fault}. Without network, {otherwise}; {offline}")

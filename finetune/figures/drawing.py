@@ -162,10 +162,7 @@ def histogram(values: np.ndarray, bins: int = 60, highest: float | None = None) 
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Return the figure as an <svg> element for a page, transparent, in the page's text colour.
-
-    name: of the element; a page may have each id once, and matplotlib names the same ones in every figure.
-    """
+    """Return an <svg> element for a page; `name` sets its ids apart from the page's other figures'."""
     file = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -45,11 +45,7 @@ def columns_of(content: Content, figure: dict[str, Any]) -> list[str]:
 
 
 def lines(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw columns against what rows are `at`, a line a system, its deviation over seeds as bars.
-
-    With `panels`, what is to the right are columns, and each row is a line. A row without a place to the
-    right is a level line.
-    """
+    """Draw columns against what rows are `at`, or rows against `panels`; level lines: rows without `at`."""
     key = figure["x"]
     if figure["panels"]:
         panels = {name: _over_columns(content, places) for name, places in figure["panels"].items()}
@@ -98,10 +94,7 @@ def _over_columns(content: Content, places: dict[str, str]) -> list[Line]:
 
 
 def dots(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw a panel a column and a line of dots for each `by`, in a colour for each `split`.
-
-    Bars are the deviation over seeds; an open dot cannot be told from the baseline.
-    """
+    """Draw a panel a column, dots by `by` and `split` with deviations; open: not told from the baseline."""
     columns, by, split = columns_of(content, figure), figure["by"], figure["split"]
     rows = rows_with(content, by, split)
     if not rows:
@@ -136,11 +129,7 @@ def differences(content: Content, figure: dict[str, Any]) -> Figure:
 
 
 def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]:
-    """Draw and tabulate Pearson's correlations between columns over what `by` names.
-
-    With `split`, a column is one for each of its values, but for columns of the model that runs start from.
-    Without `by` it is over the rows. Printed in grey, or with ~: p >= 0.05.
-    """
+    """Draw and tabulate Pearson's correlations of columns over `by`, or the rows; in grey, ~: p >= 0.05."""
     by, split = figure["by"], figure["split"]
     table: dict[str, dict[str, float]] = {}
     for row in rows_with(content, *filter(None, (by, split))):

@@ -57,11 +57,9 @@ _WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[-'’][^\W{_HAN}]+)*")
 
 @dataclass(frozen=True)
 class AugmentedView:
-    """One augmentation of N sentences.
+    """One augmentation of N sentences; vectors of what is not `changed` are the original's.
 
-    rows: Ragged of N, their tokens. changed: bool[N], where the tokens are others, or, of an augmentation of
-    text, where it wrote another text. texts: sentence number -> text, of those that an augmentation of text
-    has changed and none of tokens. vectors: float32[N, d], the original's own where nothing changed.
+    texts: sentence number -> text, of those that an augmentation of text has changed and none of tokens.
     """
 
     name: str
@@ -88,13 +86,10 @@ def every_specification() -> list[str]:
 
 
 class AugmentedSentences:
-    """N sentences, their vectors and their augmentations, by one model.
+    """N sentences, their vectors and their augmentations, by one model; encoder: None if it is not packed.
 
-    Attributes: sentences; originals (Ragged); vectors float32[N, d]; why_no_perplexity, "" where the model
-    has a masked-language head; notes, what must be said beside the figures; encoder (None for a model that
-    does not run packed), tokenizer, vocabulary.
-    parses: of the N sentences, for augmentations of text. synonyms: table or WordNet of the augmentation
-    subs; "": as in training.
+    parses: for augmentations of text. synonyms: table or WordNet of subs; "": as in training.
+    why_no_perplexity: "" where the model has a masked-language head.
     """
 
     def __init__(
@@ -143,10 +138,7 @@ class AugmentedSentences:
         return self._view(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
 
     def _view_of_texts(self, name: str, texts: dict[int, str]) -> AugmentedView:
-        """Return a view in which some sentences have new texts: sentence number -> text.
-
-        One that differs in white space and forms of quotes alone is not changed.
-        """
+        """Return a view with new texts by number; white space and forms of quotes alone change nothing."""
         texts = {n: text for n, text in texts.items() if normalise(text) != normalise(self.sentences[n])}
         assert self._text_encoder is not None
         which, order = np.array(sorted(texts), np.int64), np.arange(len(self.originals))
@@ -240,12 +232,9 @@ def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
 
 
 def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, float]:
-    """Compare one augmentation with the originals, over the sentences that it changes.
+    """Compare one augmentation with the originals, over the sentences that it changes; `changed`: over all.
 
-    changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); jaccard, of their words;
-    cosine and its standard deviation; the figures of `measures.compare_clouds`; with a masked-language head
-    perplexity_original, perplexity_view, perplexity_change (view - original). Only `changed` where fewer than
-    two sentences change.
+    Only `changed` where fewer than two change; perplexities only with a masked-language head.
     """
     which = np.flatnonzero(view.changed)
     figures = {"changed": 100 * float(view.changed.mean())}

@@ -200,10 +200,7 @@ def _compute(
 def _compute_free(
     store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun], claimed_too: bool = False
 ) -> None:
-    """Compute those of `chosen` that are unfinished when it is their turn.
-
-    claimed_too: also those that another process computes, which is an error then; else they are left out.
-    """
+    """Compute those of `chosen` that are unfinished at their turn, claimed ones if `claimed_too`."""
     for entry in chosen:
         if (code := store.stop_code()) != 0:
             raise Interrupted(code)

@@ -31,13 +31,7 @@ def choose_processes(runs: int, parameters: int) -> int:
 
 @contextmanager
 def with_helpers(processes: int, work: Callable[..., None], *arguments: Any) -> Iterator[None]:
-    """Run `work(*arguments)` in `processes` - 1 other processes, while the block runs in this one.
-
-    Each of them, and this one meanwhile, has one thread. When the block ends, they are waited for; when it is
-    left by an exception, such as a request to stop, they are told to stop too.
-
-    work: a function of a module, which gives the same arguments their meaning in a new interpreter.
-    """
+    """Run `work(*arguments)` in `processes` - 1 others, a thread each, until the block ends or raises."""
     if processes == 1:
         yield
         return

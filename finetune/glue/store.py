@@ -32,14 +32,8 @@ SECONDS_BETWEEN_LOOKS = 20.0
 class RunStore:
     """Runs of one model on one set of data files, and the folder of their results.
 
-    A result's file name ends in a digest of everything that it depends on (model, data, hyper-parameters):
-    nothing that was computed under other circumstances is taken for it, and whatever is there need not be
-    computed again. Beside it lie, where they were asked for, test predictions, with a digest of the rows that
-    they answer; and the models of `GlueOptions.mnli_run`, so that predictions or other tasks' starts can be
-    asked for later without repeating MNLI.
-
-    Args:
-        stop_code: see FineTuning.
+    A file's name ends in a digest of everything that it depends on. Beside it lie test predictions, with a
+    digest of their rows, and the models of `GlueOptions.mnli_run`, so that neither needs MNLI again.
     """
 
     def __init__(
@@ -82,13 +76,7 @@ class RunStore:
         return {name: found[name]["logits"].numpy() for name in wanted}
 
     def unfinished(self, runs: Sequence[GlueRun]) -> list[GlueRun]:
-        """Return those of `runs` that still have to be computed for what the options ask for.
-
-        runs: all that an evaluation has.
-
-        That is a run without figures; a task's best run without predictions (each run of the task counts as
-        that while some have no figures); and a run whose model one of these starts from, without it.
-        """
+        """Return `runs` without figures, a task's best without predictions, what they start from."""
         found = {run: self.result(run) for run in runs}
         left = {run for run, result in found.items() if result is None}
         for task in dict.fromkeys(run.task for run in runs):

@@ -68,15 +68,10 @@ def fit(
     iterations: int,
     validate_every: int,
 ) -> list[Fit]:
-    """Train a layer for every sample, all in one optimisation.
+    """Train a layer for every sample, all in one optimisation; sample f counts as split f % SPLITS.
 
-    Weights are stacked [F, C, d + 1] and Adam is elementwise, so that every layer takes the steps that it
-    would take alone, with its own rows in its own mini-batches, up to the order of float32 additions. Sample
-    f counts as split f % SPLITS.
-
-    Args:
-        vectors: float32[N, d]; labels int64[N] in 0 to C - 1. test: float32[M, d]; test_labels int64[M], -1
-            always wrong.
+    Weights are stacked [F, C, d + 1] and Adam is elementwise: every layer takes the steps that it would take
+    alone, up to the order of float32 additions. A test label of -1 is always wrong.
     """
     seeds = [SEED + number % SPLITS for number in range(len(chosen))]
     started = [initial_weights(vectors.shape[1], classes, seed).T for seed in seeds]

@@ -47,12 +47,7 @@ class System:
 
 
 def collect(sources: Sequence[str]) -> list[Subject]:
-    """Return the subjects that the sources name, each once, in order.
-
-    A source is a run folder (config.yaml), a model folder of a run (its run is taken), a folder of result
-    files, a model whose results lie in results/NAME, or a folder that holds several of these. Results of a
-    run that is also a source are its.
-    """
+    """Return the subjects of runs, models, results, or folders that hold several, each once, in order."""
     found: dict[Path, Subject] = {}
     for source in sources:
         subjects = list(_open(source))
@@ -200,10 +195,7 @@ def _labels(systems: Sequence[Sequence[Subject]]) -> list[str]:
 
 
 def differences(systems: Sequence[System]) -> dict[str, list[Any]]:
-    """Return recipe key -> its value in every system that is a run, for keys whose values differ.
-
-    None where a recipe lacks the key.
-    """
+    """Return recipe key -> its value in every system that is a run, None for none, where values differ."""
     recipes = [system.members[0].config for system in systems if system.members[0].run]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in SEEDLESS)
     table = {key: [recipe.get(key) for recipe in recipes] for key in keys}

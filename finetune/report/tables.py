@@ -39,10 +39,7 @@ AUGMENTATION = (
 
 @dataclass
 class Cell:
-    """Hold a figure.
-
-    std: over `seeds` if there are several, else the evaluation's own; notes: numbers of the table's notes.
-    """
+    """A figure; std: over `seeds` if several, else the evaluation's; notes: numbers of the table's."""
 
     value: float | None = None
     std: float | None = None
@@ -122,13 +119,7 @@ def our_rows(
     columns: Sequence[Sequence[FigureSource]],
     digits: Sequence[int] | None = None,
 ) -> list[TableRow]:
-    """Return the views that have a figure for the table, a cell for each column; notes go to the table.
-
-    Args:
-        columns: where each column's figure comes from, in order of preference; none: it is the mean of the
-            other columns.
-        digits: after the point, a column; 2 without it.
-    """
+    """Return the views that have a figure, a cell a column by its sources; none: mean of the others."""
     rows = []
     for view in views:
         members = []
@@ -211,10 +202,7 @@ def mark_best(rows: Sequence[TableRow], better: Sequence[str]) -> None:
 
 
 def add_evaluation_notes(table: Table, rows: Sequence[SystemRow], names: set[str]) -> None:
-    """Add the notes of complete evaluations under the table, once for all rows.
-
-    Those of incomplete ones are in the cells' own notes.
-    """
+    """Note what complete evaluations say, once for all rows; of incomplete ones cells' notes do."""
     said: dict[str, dict[str, None]] = {}
     for row in rows:
         for evaluation in evaluations_of(row):

@@ -55,12 +55,9 @@ class ClassifierSettings:
 
 @dataclass(frozen=True)
 class PairFeatures:
-    """Form InferSent's features of N pairs, [u, v, u * v, |u - v|], when rows of them are asked for.
+    """InferSent's features of N pairs, [u, v, u * v, |u - v|], formed when rows are asked for.
 
-    float32[N, 4 d] of a large set would be many times its distinct sentences' vectors.
-
-    `vectors` float32[V, d] on the compute device; `first` and `second` int64[N], rows of it, there
-    too.
+    float32[N, 4 d] of a large set would be many times the vectors. All on the compute device.
     """
 
     vectors: Tensor
@@ -116,16 +113,9 @@ def fit_all(
     settings: ClassifierSettings,
     discarded: int = 0,
 ) -> Fitted:
-    """Fit a classifier for each of G sets of rows and R values of L2.
+    """Fit a classifier for each of G sets of rows and R values of L2 (float[R] or [G, R], bias included).
 
-    Args:
-        features: float32[N, d], on the compute device, or pairs whose features are formed a
-            mini-batch at a time.
-        labels: int64[N], 0 to classes - 1.
-        rows: the G sets of rows.
-        l2: float[R], or float[G, R] where it differs between sets: added to the gradient as weight decay,
-        bias included.
-        discarded: length of a permutation that SentEval draws before training, for dev rows; 0: none.
+    discarded: length of a permutation that SentEval draws before training, for dev rows; 0: none.
     """
     l2 = np.broadcast_to(np.asarray(l2, np.float64), (len(rows), np.shape(l2)[-1]))
     inputs = features if isinstance(features, PairFeatures) else _with_ones(features.float())

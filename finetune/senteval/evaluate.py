@@ -80,14 +80,7 @@ def evaluate(
     setting: str = "test",
     seed: int = 1111,
 ) -> Evaluation:
-    """Evaluate `model` on similarity and supervised tasks.
-
-    Args:
-        data: what `read_tasks` read.
-        protocol: one of PROTOCOLS. setting: "test" or "dev", of the supervised tasks; "dev" reports the
-            cross-validation or dev accuracy as the headline.
-        seed: of the classifiers (SentEval: 1111).
-    """
+    """Evaluate on what `read_tasks` read; setting: "test", or "dev", whose accuracy is then the headline."""
     similarity = [task for task in data.tasks if task not in TASKS]
     sentences = dict.fromkeys(data.sts.sentences(similarity))
     for examples in data.examples.values():
@@ -146,10 +139,7 @@ class _Vectors:
         return np.fromiter((self.index[sentence] for sentence in sentences), np.int64, len(sentences))
 
     def features(self, parts: Sequence[Split], formed_late: bool) -> Tensor | PairFeatures:
-        """Return float32[N, f] of splits end to end, where classifiers run: vectors, or [|u - v|, u * v].
-
-        formed_late: InferSent's features, a mini-batch at a time: those of SNLI would not fit in memory.
-        """
+        """Return float32[N, f] of splits end to end, vectors or [|u - v|, u * v]; formed_late: SNLI."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         rows = [self.rows([text for part in parts for text in part.first])]
         if parts[0].second is not None:
@@ -209,13 +199,7 @@ def _supervised(
 def choose_tasks(
     words: Sequence[str], protocol: str, setting: str, data: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Return (tasks to run, remarks on those left out) of names and groups.
-
-    Groups are "" (what the protocol's papers print), all, sts, transfer and probing.
-
-    A task named by the user must have its data (the error is `load`'s); those of a group that have none are
-    left out with a note.
-    """
+    """Return tasks of names and groups ("": the protocol's), remarks on absent ones; named ones raise."""
     groups = {
         "": DEV_TASKS if setting == "dev" else PROTOCOLS[protocol].tasks,
         "all": (*STS_TASKS, *TASKS),

@@ -113,12 +113,9 @@ def split(
     setting: Setting,
     grid: tuple[float, ...] = L2_GRID,
 ) -> Accuracy:
-    """Evaluate given splits: SST2, SST5, SICK-E, SNLI, probing.
+    """Evaluate on features of train, dev and test, end to end: SST2, SST5, SICK-E, SNLI, probing.
 
-    features [N, d]: train, dev and test rows in this order, of `sizes`.
-
-    The official code fits the best L2 value a second time, from the same seed, to the same weights; here the
-    first stands.
+    The official code fits the best L2 again, from the same seed, to the same weights; the first stands.
     """
     train, dev, test = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     fitted = fit_all(features, labels, classes, [Rows(train, dev)], np.array(grid), setting.classifier)

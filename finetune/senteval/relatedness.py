@@ -53,13 +53,7 @@ def relatedness(
     seed: int = 1111,
     early_stop: str = "pearson",
 ) -> Relatedness:
-    """Fit, stop and evaluate.
-
-    Args:
-        features: float32[N, d], rows of train, dev and test in this order, of `sizes`.
-        scores: float64[N], 0 or 1 to 5.
-        early_stop: correlation on dev that decides: "pearson" (SentEval) or "spearman" (SimCSE's fork of it).
-    """
+    """Fit, stop by dev's "pearson" (SentEval) or "spearman" (SimCSE) and evaluate train, dev, test rows."""
     train, dev, test = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     inputs = torch.cat([features.float(), features.new_ones(len(features), 1)], 1)
     targets = torch.from_numpy(two_point_targets(scores)).to(features.device)

@@ -22,10 +22,7 @@ SNLI_CLASSES = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 @dataclass(frozen=True)
 class Split:
-    """Hold N examples: sentences, for pairs the second ones, and labels.
-
-    labels: int64[N] classes, or float64[N] scores.
-    """
+    """N examples: sentences, for pairs the second ones, and int64 classes or float64 scores."""
 
     first: list[str]
     second: list[str] | None
@@ -121,10 +118,7 @@ def _reader(
 ) -> Callable[..., TaskSplits]:
     """Return a reader of train, perhaps dev, and test, a file each, one example a line.
 
-    Args:
-        example: from a line to (text, label), or of pairs (text, text, label); what it raises is a bad line.
-        expected: what a line must hold, for the error.
-        header: the first line is no example.
+    example: from a line; what it raises is a bad line, which must hold what `expected` says.
     """
 
     def read_split(path: Path) -> Split:

@@ -35,10 +35,7 @@ scores, and the answers that they follow from, of any shape."""
 
 @dataclass
 class Outcome:
-    """Hold a finished run.
-
-    best: the entry of `curve` whose deciding figure is highest (the first of equal ones).
-    """
+    """A finished run; best: the first entry of `curve` with the highest deciding figure."""
 
     best: dict[str, Any]
     curve: list[dict[str, Any]]
@@ -90,11 +87,8 @@ class Execution:
 class FineTuning:
     """One run: a model, training examples, a recipe, a seed, and how the model is evaluated.
 
-    Args:
-        evaluate: see `Evaluate`; called at the end of every epoch, and every `evaluate_every` updates if that
-            is not 0.
-        rows: (seed, epoch) -> int64[M], the examples of the epoch in order, as many in every epoch; all,
-            shuffled, when None.
+    evaluate: every epoch, and every `evaluate_every` updates if not 0. rows: (seed, epoch) -> the
+    examples, as many in every epoch; all, shuffled, when None.
     """
 
     def __init__(

@@ -92,10 +92,7 @@ def encode_examples(
     targets: np.ndarray | None,
     max_length: int,
 ) -> Encoded:
-    """Tokenise sentences, or pairs as the tokenizer writes pairs; the longer text of a pair is cut first.
-
-    `max_length`: most tokens of an example, special ones included; never more than the encoder takes.
-    """
+    """Tokenise sentences, or pairs, whose longer text is cut first, to `max_length` or the encoder's."""
     longest = min(max_length, source.encoder.max_positions)
     with_types = second is not None and source.encoder.has_token_types
     ids: list[np.ndarray] = []

@@ -22,10 +22,7 @@ NLI = ("entailment", "neutral", "contradiction")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Describe a task.
-
-    columns: header names of the first text, the second (None: single sentences) and the label.
-    """
+    """A task; columns: names of the first text, the second (None: single sentences) and the label."""
 
     name: str
     columns: tuple[str, str | None, str]
@@ -94,10 +91,7 @@ TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
 
 @dataclass(frozen=True)
 class LabelledExamples:
-    """Hold N rows of a split: texts, for pairs the second ones, and targets if known.
-
-    targets: int64[N] classes, float32[N] scores 0-5.
-    """
+    """N rows of a split: texts, second ones of pairs, int64 classes or float32 scores 0-5 if known."""
 
     first: list[str]
     second: list[str] | None
