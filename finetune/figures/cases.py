@@ -7,7 +7,6 @@ task's pairs that are less similar, by the gold scores and by each model's cosin
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,8 @@ _LETTERS = 170  # in a line, the model's name among them
 _NAME = 31
 
 
-@dataclass(frozen=True)
-class WordWeights:
-    """A sentence's words and the share of the attention that each gets: float64[W], 1 in sum."""
-
-    words: list[str]
-    weights: np.ndarray
+WordWeights = tuple[list[str], np.ndarray]
+"""A sentence's words and the share of the attention that each gets: float64[W], 1 in sum."""
 
 
 def negated_pairs(pairs: Pairs, count: int) -> list[int]:
@@ -77,7 +72,7 @@ def words_of(model: EmbeddingModel, sentences: list[str]) -> list[WordWeights]:
         numbers = [encoded.word_ids(0)[token] for token in tokens]
         weights = np.bincount(numbers, of_tokens[tokens])
         spans = [encoded.word_to_chars(0, word) for word in range(len(weights))]
-        found.append(WordWeights([sentence[start:end] for start, end in spans], weights / weights.sum()))
+        found.append(([sentence[start:end] for start, end in spans], weights / weights.sum()))
     return found
 
 
@@ -118,13 +113,13 @@ def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[
     figure.set_size_inches(_WIDTH, 0.26 * count + 0.3)
     row = 0.0
     for number in range(len(sentences)):
-        for name, _, words in of_models:
+        for name, _, of_words in of_models:
+            words, weights = of_words[number]
             place = _NAME + 1.0
             axis.text(_NAME, row, name[:_NAME], fontsize=6, ha="right", va="center", color="grey")
-            highest = words[number].weights.max()
-            for word, weight in zip(words[number].words, words[number].weights):
+            for word, weight in zip(words, weights):
                 box = {"boxstyle": "square,pad=0.15", "linewidth": 0}
-                box["facecolor"] = colormaps["Reds"](0.75 * weight / highest)
+                box["facecolor"] = colormaps["Reds"](0.75 * weight / weights.max())
                 axis.text(place, row, word, fontsize=6, va="center", family="monospace", bbox=box)
                 place += len(word) + 1.4
             row += 1

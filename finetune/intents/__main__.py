@@ -56,9 +56,7 @@ def score(
     from finetune.intents.layers import fit, samples
 
     chosen = [sample for k in shots for sample in samples(intents.labels, k)]
-    used = np.unique(
-        np.concatenate([rows for sample in chosen for rows in (sample.train, sample.validation)])
-    )
+    used = np.unique(np.concatenate([rows for sample in chosen for rows in (sample.train, sample.dev)]))
     encoded = torch.from_numpy(model.encode([intents.texts[row] for row in used] + intents.test_texts))
     vectors = torch.zeros(len(intents.texts), encoded.shape[1])
     vectors[used] = encoded[: len(used)]
@@ -81,7 +79,7 @@ def score(
             "validation_accuracy": float(np.mean([one.validation for one in of_splits])),
         }
         details = {"splits": accuracies, "iterations": [one.iteration for one in of_splits]}
-        details |= {"train": len(first.train), "validation": len(first.validation)}
+        details |= {"train": len(first.train), "validation": len(first.dev)}
         answers = Answers.of([one.answers for one in of_splits], intents.test_labels, "accuracy", data)
         evaluation.add(f"{name}-{k}", "accuracy", scores, sample_std(accuracies), answers, **details)
     _notes(name, intents, shots, evaluation)

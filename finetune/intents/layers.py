@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 
 from finetune.intents.sets import BATCH, LEARNING_RATE, SEED, SPLITS
-from finetune.senteval.classifier import initial_weights
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One split: rows of `Intents.texts` to train on and to validate on."""
-
-    train: np.ndarray
-    validation: np.ndarray
+from finetune.senteval.classifier import Rows, initial_weights
 
 
 @dataclass(frozen=True)
@@ -31,7 +23,7 @@ class Fit:
     """int64[M]."""
 
 
-def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample]:
+def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Rows]:
     """Return the fixed splits of examples with `labels` int64[N], rows in random order."""
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
     found = []
@@ -44,7 +36,7 @@ def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample
         validation = np.concatenate(
             [rows[start:end] for rows, (start, end) in zip(shuffled, ends, strict=True)]
         )
-        found.append(Sample(train, validation))
+        found.append(Rows(train, validation))
     return found
 
 
@@ -63,7 +55,7 @@ def fit(
     labels: Tensor,
     test: Tensor,
     test_labels: Tensor,
-    chosen: Sequence[Sample],
+    chosen: Sequence[Rows],
     classes: int,
     iterations: int,
     validate_every: int,
@@ -94,7 +86,7 @@ def fit(
         if (step + 1) % validate_every == 0:
             for number, sample in enumerate(chosen):
                 layer = weights.detach()[number]
-                part = torch.from_numpy(sample.validation)
+                part = torch.from_numpy(sample.dev)
                 score = _accuracy(_classes(layer, vectors[part]), labels[part])
                 if score > best[number].validation:  # of equals the first
                     answers = _classes(layer, test)
@@ -102,7 +94,7 @@ def fit(
     return best
 
 
-def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, Tensor]:
+def _padded_batches(chosen: Sequence[Rows], iterations: int) -> tuple[Tensor, Tensor]:
     """Return (rows int64[steps, F, BATCH], each row's weight in the mean, float32; 0 for padding)."""
     rows = torch.zeros(iterations, len(chosen), BATCH, dtype=torch.int64)
     scale = torch.zeros(iterations, len(chosen), BATCH)
