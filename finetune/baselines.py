@@ -5,11 +5,10 @@
     clearly baselines whitening MODEL --source TEXT --out FOLDER    sentence vectors, whitened
 
 The first two are one vector a token of the vocabulary, and the mean of them is the sentence's. For LSA
-(Deerwester and others
-1990) that is the usual folding-in up to length, which a cosine does not see: a sentence's tf-idf row times
-the right singular vectors is the sum, over its tokens, of idf times the token's row of them. Whitening (Su
-and others 2021) is a linear map of a model's vectors after which, over the sentences that it was fitted on,
-their mean is 0 and their covariance the identity.
+(Deerwester and others 1990) that is the usual folding-in up to length, which a cosine does not see: a
+sentence's tf-idf row times the right singular vectors is the sum, over its tokens, of idf times the token's
+row of them. Whitening (Su and others 2021) is a linear map of a model's vectors after which, over the
+sentences that it was fitted on, their mean is 0 and their covariance the identity.
 """
 
 from pathlib import Path

@@ -125,8 +125,7 @@ def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Eval
     return f"{result['entailment_nearer']:.2f}% of {decided:,}"
 
 
-# -- reading
-# ----------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------
 
 
 def _read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:

@@ -94,7 +94,7 @@ def embed_rows(
 
 @dataclass(frozen=True)
 class PackedModel:
-    """An `Encoder` (`finetune.encoders.models`) that runs packed."""
+    """A model that runs packed (`finetune.encoders.models.Function` says what it has)."""
 
     encoder: SentenceEncoder
     tokenizer: Any

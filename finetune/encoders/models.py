@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from pretrain.benchmarks.distinct import EmbedFunction, distinct
 from pretrain.common.errors import UserError
 
 if TYPE_CHECKING:
+    from finetune.encoders.embed import PackedModel
     from pretrain.export.sentence_transformers import Interface
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
@@ -35,32 +36,13 @@ KEPT_VECTORS = "CLEAR_VECTORS"
 """Environment variable: the folder of vectors that are kept."""
 
 
-class Encoder(Protocol):
-    """What makes vectors: a `Function`, or a model that runs `PackedModel` or `PaddedModel`."""
-
-    @property
-    def longest(self) -> int | None:
-        """Most tokens of a text, special ones included: the rest is cut off. None: no limit is known."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """None where `longest` is."""
-
-    @property
-    def single(self) -> bool:
-        """Whether it has one way to make vectors, whatever pooling is named."""
-
-    @property
-    def batch(self) -> str:
-        """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
-
-    def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return float32[N, d] by pooling, in as few passes as the poolings need together."""
-
-
 @dataclass(frozen=True)
 class Function:
-    """A Python function as an `Encoder`."""
+    """A Python function that makes vectors, with what `PackedModel` and `PaddedModel` have.
+
+    longest: most tokens of a text; None: no limit is known, and no tokenizer. single: whether it has one way
+    to make vectors, whatever pooling is named. batch: of what a pass consists at most, "64 sentences".
+    """
 
     function: EmbedFunction
     longest = tokenizer = None
@@ -78,7 +60,7 @@ class EmbeddingModel:
     """What reports call it."""
     pooling: str
     """How it makes vectors: a name of `pretrain.model.pooling`, "pooler", OWN_MODULES or "function"."""
-    runs: Encoder
+    runs: "Function | PackedModel | PaddedModel"
     source: ModelSource | None = None
     """Where it was loaded from; None for functions."""
     max_length: int | None = None
@@ -327,7 +309,7 @@ def _runs_packed(location: str) -> bool:
 
 def _open_encoder(
     source: ModelSource, pooling: str, token_budget: int, batch_size: int, max_length: int | None, quiet: bool
-) -> Encoder:
+) -> "PackedModel | PaddedModel":
     """Open a masked language model, an export of ours, or by OWN_MODULES a sentence-transformers model."""
     from finetune.encoders.embed import PackedModel
 

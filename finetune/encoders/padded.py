@@ -18,7 +18,7 @@ SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
 
 
 class PaddedModel:
-    """A sentence-transformers model as an `Encoder`, or one for each pooling, made by `load`."""
+    """A sentence-transformers model, or one for each pooling, made by `load`."""
 
     def __init__(self, load: Callable[[str], Any], pooling: str, batch_size: int):
         self._load, self._batch_size = cache(load), batch_size

@@ -54,8 +54,10 @@ class RunStore:
         """Return the figures on file for a run; None: not computed yet."""
         return read_result(self._path(run, ".json"))
 
-    def answers(self, task: str, results: Sequence[Mapping[str, Any]]) -> Answers:
-        """Return what runs with these results answered to a task's dev sets."""
+    def answers(self, task: str, results: Sequence[Mapping[str, Any]]) -> Answers | None:
+        """Return what runs with these results answered to a task's dev sets; None: one kept no answers."""
+        if any("answers" not in result for result in results):
+            return None
         dev = [split for split in TASKS[task].dev_splits() if split in self.data[task].splits]
         rows = [self.data[task].splits[split] for split in dev]
         gold = np.concatenate([part.targets for part in rows if part.targets is not None])

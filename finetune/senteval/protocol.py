@@ -3,8 +3,7 @@
 Three schemes, by what splits a data set has (tools/validation.py of the official code, its PyTorch path):
 
 - `nested`: no split. Stratified k-fold; inside each fold's training part another k-fold chooses L2, then a
-  fit on
-  the whole part, 5% of it held out to stop by, is tested on the fold. Mean over folds.
+  fit on the whole part, 5% of it held out to stop by, is tested on the fold. Mean over folds.
 - `cross_validated`: train and test. k-fold on train chooses L2, then a fit on train (5% held out) is tested
   once.
 - `split`: train, dev and test. Dev chooses L2 and stops; the best fit is tested.

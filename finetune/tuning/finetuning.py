@@ -235,9 +235,10 @@ class FineTuning:
         if checkpoint is None or not checkpoint.is_file():
             return
         state = read_tensors(checkpoint)
-        if state["curve"] and self.execution.keep_weights and not state["best_weights"]:
-            # saved by a run that did not keep it; the last epoch's model must not stand in for it
-            _print(f"{checkpoint.name} lacks the best epoch's model, which is needed: starting anew")
+        no_model = self.execution.keep_weights and not state["best_weights"]
+        if state["curve"] and (no_model or "best_answers" not in state):
+            # saved by a run that did not keep them; the last epoch's must not stand in for them
+            _print(f"{checkpoint.name} lacks the best epoch's model or answers: starting anew")
             return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
