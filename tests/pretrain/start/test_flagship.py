@@ -22,7 +22,7 @@ LETTER = (
 def packed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flagship")
     with gzip.open(DATA / "text/enwiki.txt.gz", "rt", encoding="utf-8") as source:
-        (folder / "text.txt").write_text(source.read(30_000_000), encoding="utf-8")
+        (folder / "text.txt").write_text(source.read(8_000_000), encoding="utf-8")
     words = ["-m", "pretrain.prepare", "--config", "clear_proxy", "--source", str(folder / "text.txt")]
     words += ["--out", str(folder / "data")]
     subprocess.run([sys.executable, *words], cwd=ROOT, env=environment(), check=True)
