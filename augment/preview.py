@@ -73,11 +73,7 @@ def encode(sentences: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> 
 
 
 def change(original: np.ndarray, view: np.ndarray) -> float:
-    """Return the share of tokens that changed, 0 to 1: 1 - matched / length of the longer one.
-
-    matched: tokens in the blocks that both have in the same order, as difflib finds them; [CLS] and [SEP] do
-    not count.
-    """
+    """Return the share of tokens that changed, 0 to 1: those outside the blocks that both have in order."""
     before, after = original[1:-1].tolist(), view[1:-1].tolist()
     longer = max(len(before), len(after))
     if longer == 0:

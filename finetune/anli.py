@@ -59,10 +59,6 @@ class Corpus:
     keys: tuple[str, str, str]
     """Of premise, hypothesis and label in its jsonl."""
 
-    def file(self, root: Path) -> Path | None:
-        """Return the file in the folder of data; None: it is not there."""
-        return next((root / place for place in self.places if (root / place).is_file()), None)
-
 
 KEYS = ("context", "hypothesis", "label")
 """Of ANLI's own files."""
@@ -149,9 +145,11 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
     train: dict[str, LabelledExamples] = {}
     missing = []
     for corpus in TRAINING:
-        if (path := corpus.file(root)) is None:
+        paths = [root / place for place in corpus.places if (root / place).is_file()]
+        if not paths:
             missing.append(corpus.name)
             continue
+        path = paths[0]
         rows = load("MNLI", data).splits["train"] if path.suffix == ".tsv" else read_jsonl(path, corpus.keys)
         if len(rows) != corpus.size:
             notes.append(f"{corpus.name}: {len(rows):,} training examples here, {corpus.size:,} as published")
@@ -167,10 +165,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
 
 
 def read_jsonl(path: Path, keys: tuple[str, str, str]) -> LabelledExamples:
-    """Return premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2) of a jsonl file.
-
-    Rows without an agreed label ("-") are left out, as everywhere.
-    """
+    """Return premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2), "-" left out."""
     rows = [(number, texts) for number, texts in json_rows(path, *keys) if texts[2] != "-"]
     for number, (_, _, label) in rows:
         if label not in _LABELS:
@@ -205,10 +200,7 @@ def files(name: str, root: Path) -> list[Path]:
 
 
 def epoch_rows(counts: list[int], weights: list[int], seed: int, epoch: int) -> np.ndarray:
-    """Return the shuffled rows of an epoch, int64[sum(counts * weights)].
-
-    The rows are those of sets of these sizes laid end to end.
-    """
+    """Return the shuffled rows of an epoch over sets laid end to end, int64[sum(counts * weights)]."""
     starts = np.cumsum([0, *counts[:-1]])
     repeated = [
         np.tile(np.arange(start, start + count), weight)
@@ -224,11 +216,7 @@ def evaluate(
     folder: Path,
     stop_code: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
-    """Fine-tune once per seed, or take what is in `folder`, and return the figures.
-
-    Raises:
-        Interrupted: a stop was requested; the state is saved.
-    """
+    """Fine-tune once per seed, or take what is in `folder`; Interrupted: a requested stop is saved."""
     from finetune.tuning.classifier import build_classifier, choose_precision
     from finetune.tuning.finetuning import Execution, FineTuning
     from finetune.tuning.run_files import read_result, settings_digest
@@ -298,26 +286,18 @@ def _task_result(name: str, found: list[dict[str, Any]], sets: Sets) -> TaskResu
     test = [entry["test"][name] for entry in found]
     dev = [entry["best"]["scores"][name] for entry in found]
     scores = {"test": statistics.mean(test), "dev": statistics.mean(dev)}
-    details = {"test": test, "dev": dev}
-    return TaskResult("test", scores["test"], scores, sample_std(test), details, _answers(name, found, sets))
-
-
-def _answers(name: str, found: list[dict[str, Any]], sets: Sets) -> Answers | None:
-    """Return the test answers of all seeds; None: one is of a version that did not keep them."""
-    if any("test_answers" not in entry for entry in found):
-        return None
-    of_round = {one: sets.evaluation[f"{one} test"] for one in ROUNDS}
-    ends = np.cumsum([len(rows) for rows in of_round.values()])
-    given = [np.split(from_text(entry["test_answers"]).astype(np.int64), ends[:-1]) for entry in found]
+    if any("test_answers" not in entry for entry in found):  # of a version that kept none
+        return TaskResult("test", scores["test"], scores, sample_std(test), {"test": test, "dev": dev})
     places = range(len(ROUNDS)) if name == "all" else [ROUNDS.index(name)]
-    rows = [of_round[ROUNDS[place]] for place in places]
+    rounds = [sets.evaluation[f"{one} test"] for one in ROUNDS]
+    ends = np.cumsum([0, *map(len, rounds)])
+    answered = slice(ends[places[0]], ends[places[-1] + 1])  # all rounds' answers lie end to end
+    rows = [rounds[place] for place in places]
     gold = np.concatenate([one.targets for one in rows if one.targets is not None])
-    first = [text for one in rows for text in one.first]
-    second = [text for one in rows for text in one.second or ()]
-    data = examples_digest(first, second, gold)
-    return Answers.of(
-        [np.concatenate([seed[place] for place in places]) for seed in given], gold, "accuracy", data
-    )
+    texts = [text for one in rows for text in one.first], [text for one in rows for text in one.second or ()]
+    given = [from_text(entry["test_answers"]).astype(np.int64)[answered] for entry in found]
+    answers = Answers.of(given, gold, "accuracy", examples_digest(*texts, gold))
+    return TaskResult("test", scores["test"], scores, sample_std(test), {"test": test, "dev": dev}, answers)
 
 
 def _joined(parts: list[Encoded]) -> Encoded:
@@ -333,10 +313,7 @@ def _joined(parts: list[Encoded]) -> Encoded:
 def _accuracies(
     logits: Callable[[Encoded], np.ndarray], evaluated: dict[str, Encoded], split: str
 ) -> tuple[float, dict[str, float], np.ndarray]:
-    """Return the accuracy x 100 over the rows of all three rounds, which decides, and every round's.
-
-    And the classes int64[N] of all rows, round by round.
-    """
+    """Return the accuracy x 100 over all rows, which decides; every round's; and all classes int64[N]."""
     answers = {name: logits(evaluated[f"{name} {split}"]).argmax(1) for name in ROUNDS}
     correct = {name: answers[name] == evaluated[f"{name} {split}"].targets for name in ROUNDS}
     scores = {name: 100 * float(np.mean(hits)) for name, hits in correct.items()}

@@ -5,8 +5,6 @@ set happens to hold. FIGURES.answers.npz holds "TASK/given" and "TASK/gold"; the
 task by which metrics they give the figure, of which examples they are, and their digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -49,7 +47,7 @@ class Answers:
         metric: str | tuple[str, ...],
         data: str,
         **how: Any,
-    ) -> Answers:
+    ) -> "Answers":
         """Return answers [N] or [R, N] of any type, in the types that are kept; how: `over`, `parts`."""
         both = np.atleast_2d(np.asarray(predicted)), np.asarray(gold)
         kind = np.float32 if any(one.dtype.kind == "f" for one in both) else np.int16
@@ -58,9 +56,6 @@ class Answers:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Answers) and self.about() == other.about()
-
-    def __hash__(self) -> int:
-        return hash(self._digest())
 
     def about(self) -> dict[str, Any]:
         """Return what the file of figures says of them."""
@@ -72,7 +67,7 @@ class Answers:
             "digest": self._digest(),
         }
 
-    def load(self) -> Answers:
+    def load(self) -> "Answers":
         """Return these; see `KeptAnswers.load`."""
         return self
 
@@ -86,21 +81,14 @@ class Answers:
 
 @dataclass(frozen=True)
 class KeptAnswers:
-    """Answers to a task's examples that lie in a file.
-
-    description: `Answers.about`, as the file of figures has it.
-    """
+    """Answers in a file; description: their `Answers.about`, as the file of figures has it."""
 
     path: Path
     task: str
     description: Mapping[str, Any]
 
-    def load(self) -> Answers:
-        """Return the answers.
-
-        Raises:
-            UserError: the file is not there or damaged, or holds others than the figures are of.
-        """
+    def load(self) -> "Answers":
+        """Return the answers."""
         about = self.description
         try:
             with np.load(self.path, allow_pickle=False) as kept:

@@ -5,14 +5,11 @@
     clearly baselines whitening MODEL --source TEXT --out FOLDER    sentence vectors, whitened
 
 The first two are one vector a token of the vocabulary, and the mean of them is the sentence's. For LSA
-(Deerwester and others
-1990) that is the usual folding-in up to length, which a cosine does not see: a sentence's tf-idf row times
-the right singular vectors is the sum, over its tokens, of idf times the token's row of them. Whitening (Su
-and others 2021) is a linear map of a model's vectors after which, over the sentences that it was fitted on,
-their mean is 0 and their covariance the identity.
+(Deerwester and others 1990) that is the usual folding-in up to length, which a cosine does not see: a
+sentence's tf-idf row times the right singular vectors is the sum, over its tokens, of idf times the token's
+row of them. Whitening (Su and others 2021) is a linear map of a model's vectors after which, over the
+sentences that it was fitted on, their mean is 0 and their covariance the identity.
 """
-
-from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,13 +34,8 @@ def lsa_vectors(
 ) -> np.ndarray:
     """Return idf times the right singular vectors of the corpus's tf-idf matrix, float32[V, dimensions].
 
-    Args:
-        data: prepared data; its first `sentences` sequences of the training split are used (they are
-            shuffled).
-        dimensions: kept of the singular value decomposition (randomized, `seed`).
-
-    tf is the count; idf is 1 + ln((1 + N) / (1 + df)), scikit-learn's smooth one; rows have length 1.
-    Special tokens count nothing.
+    Of the first `sentences` shuffled sequences. tf is the count; idf is scikit-learn's smooth one; rows have
+    length 1. Special tokens count nothing.
     """
     from scipy import sparse
     from sklearn.decomposition import TruncatedSVD
@@ -104,16 +96,10 @@ def _write(model: Any, out: Path) -> None:
 
 
 def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return the map x -> x W + b that whitens vectors (Su et al. 2021, section 3 and algorithm 1).
+    """Return W float64[d, k] and b of the map x -> x W + b that whitens vectors (Su et al. 2021, section 3).
 
-    W = U diag(1 / sqrt(s)), its first columns, where U diag(s) U' is the covariance of the vectors, s
-    falling; b = -mean W.
-
-    Args:
-        vectors: float[N, d]. dimensions: columns kept (the paper's k); 0: all that vary.
-
-    Returns:
-        W float64[d, k], b float64[k].
+    W = U diag(1 / sqrt(s)), its first `dimensions` columns (0: all that vary), where U diag(s) U' is the
+    covariance, s falling; b = -mean W.
     """
     from finetune.geometry.measures import SPECTRUM_FLOOR
 
@@ -161,10 +147,7 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
 
 
 def source_sentences(source: str, count: int) -> list[str]:
-    """Return at most `count` sentences of a prepared folder or a text file.
-
-    A prepared folder gives its first ones, which are shuffled; a text file gives evenly spaced ones.
-    """
+    """Return at most `count` sentences: the first of prepared data, or evenly spaced ones of a text file."""
     if not Path(source).is_dir():
         return evenly_spaced(read_sentences(Path(source), "source"), count)
     tokenizer, rows = _sequences(Path(source), count)

@@ -55,10 +55,7 @@ class LabelledTexts:
 
 
 def read(path: Path) -> LabelledTexts:
-    """Read a csv file with the columns text and label.
-
-    By the csv rules: quotes, commas and line ends inside a text are text.
-    """
+    """Read a csv file with the columns text and label."""
     rows = csv_columns(path, "text", "label")
     for number, (_, label) in enumerate(rows, start=1):
         if not label.strip():
@@ -91,12 +88,7 @@ DATA_SETS = tuple(map(_data_set, SETS))
 
 
 def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
-    """Return the share of texts whose cluster is matched to their class, under the best one-to-one matching.
-
-    Args:
-        labels, clusters: int64[N]. Where there are more clusters than classes, or fewer, the surplus stays
-            unmatched.
-    """
+    """Return the share of texts in the cluster of their class, by the best one-to-one matching of both."""
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics.cluster import contingency_matrix
 
@@ -105,11 +97,7 @@ def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
 
 
 class PlusPlus:
-    """scikit-learn's greedy k-means++ with the points converted to float64 once, not once for every centre.
-
-    To be given to `KMeans(init=...)`; draws the same random numbers and compares the same numbers, so it
-    chooses the same centres. One object serves one fit (its restarts see the same points).
-    """
+    """scikit-learn's greedy k-means++, the points made float64 once for a fit's restarts: same centres."""
 
     def __init__(self) -> None:
         self._points = np.empty((0, 0))  # none yet
@@ -135,10 +123,7 @@ class PlusPlus:
         return points[chosen]
 
     def _distances(self, rows: Sequence[int]) -> np.ndarray:
-        """Return squared distances of the points `rows` to all points, [R, N].
-
-        They are computed in float64 and kept in the points' type.
-        """
+        """Return squared distances of the points `rows` to all points, in the points' type: [R, N]."""
         found = -2 * (self._wide[rows] @ self._wide.T)
         found += self._squares[rows][:, None]
         found += self._squares
@@ -146,25 +131,18 @@ class PlusPlus:
 
 
 def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = RESTARTS) -> dict[str, float]:
-    """Return accuracy, NMI, AMI and ARI (x 100) of one k-means over vectors float32[N, d].
+    """Return accuracy, NMI, AMI, ARI (x 100) of the best k-means of `restarts` over float32[N, d]."""
+    from sklearn import cluster, metrics
 
-    It is the best of `restarts` by inertia.
-    """
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import (
-        adjusted_mutual_info_score,
-        adjusted_rand_score,
-        normalized_mutual_info_score,
-    )
-
-    means = KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)
+    means = cluster.KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)
     clusters = means.fit(vectors).labels_
-    return {
-        "accuracy": 100 * hungarian_accuracy(data.labels, clusters),
-        "nmi": 100 * float(normalized_mutual_info_score(data.labels, clusters)),
-        "ami": 100 * float(adjusted_mutual_info_score(data.labels, clusters)),
-        "ari": 100 * float(adjusted_rand_score(data.labels, clusters)),
+    scores = {
+        "accuracy": hungarian_accuracy,
+        "nmi": metrics.normalized_mutual_info_score,
+        "ami": metrics.adjusted_mutual_info_score,
+        "ari": metrics.adjusted_rand_score,
     }
+    return {name: 100 * float(score(data.labels, clusters)) for name, score in scores.items()}
 
 
 def trials(
@@ -174,22 +152,14 @@ def trials(
     restarts: int = RESTARTS,
     threads: int = 0,
 ) -> list[dict[str, float]]:
-    """Run one trial a seed, each in one thread, `threads` (0: as many as torch uses) at a time.
-
-    A trial in one thread adds its numbers in one order, so that figures do not depend on the number of cores.
-    """
+    """Run one trial a seed, each in one thread: figures do not depend on the number of cores."""
     import sklearn.cluster  # noqa: F401  (before the limits, which hold for libraries that are loaded)
     import torch
 
-    with (
-        threadpool_limits(1),
-        ThreadPoolExecutor(threads or torch.get_num_threads(), initializer=_one_thread) as pool,
-    ):
+    # OpenMP counts threads for each calling thread apart
+    pool = ThreadPoolExecutor(threads or torch.get_num_threads(), "", threadpool_limits, (1, "openmp"))
+    with threadpool_limits(1), pool:
         return list(pool.map(lambda seed: trial(vectors, data, seed, restarts), seeds))
-
-
-def _one_thread() -> None:
-    threadpool_limits(1, user_api="openmp")  # OpenMP counts threads for each calling thread apart
 
 
 def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Evaluation) -> str:

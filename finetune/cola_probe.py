@@ -47,10 +47,7 @@ def read(part: str, data: str | Path | None = None) -> LabelledExamples:
 def probe(
     train: np.ndarray, train_labels: np.ndarray, dev: np.ndarray, dev_labels: np.ndarray
 ) -> tuple[dict[str, float], np.ndarray, bool]:
-    """Fit a classifier on vectors float32[N, d] and labels int64[N].
-
-    Returns ({accuracy, matthews, train_accuracy} x 100, answers to dev int64[M], whether it converged).
-    """
+    """Fit on float32[N, d]; return figures x 100, answers to dev int64[M], whether it converged."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import matthews_corrcoef

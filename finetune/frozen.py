@@ -26,7 +26,7 @@ from pretrain.common import cli
 class FrozenFlags(BaseModel):
     """Flags of every evaluation of frozen vectors."""
 
-    tasks: cli.Names = Field((), description="names by commas; default: those of the paper's table")
+    tasks: cli.Names = Field((), description="names by commas; default: the suite's, or the paper's table")
     pooling: Pooling = ""
     eval_data: EvalData = ""
     precision: VectorPrecision = "fp32"

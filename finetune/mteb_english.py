@@ -8,8 +8,6 @@ the library puts them, and from kept vectors where CLEAR_VECTORS names a folder.
 task's data from the hub when it is first used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys
@@ -46,14 +44,14 @@ def library() -> Any:
     return mteb
 
 
-def choose(names: Sequence[str]) -> list[AbsTask]:
+def choose(names: Sequence[str]) -> "list[AbsTask]":
     """Return the benchmark's tasks of these names; all of them without names."""
     tasks = {task.metadata.name: task for task in library().get_benchmark(BENCHMARK).tasks}
     chosen = [known_name(name, tasks, f"task of {BENCHMARK}") for name in names] or list(tasks)
     return [tasks[name] for name in dict.fromkeys(chosen)]
 
 
-def characters(task: AbsTask) -> int:
+def characters(task: "AbsTask") -> int:
     """Return how many characters a task's texts have, by the library's statistics; a million if unknown."""
     return sum(_counted(split) for split in (task.metadata.descriptive_stats or {}).values()) or 10**6
 
@@ -91,10 +89,7 @@ def mteb_encoder(model: EmbeddingModel) -> Any:
             )
 
         def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> np.ndarray:
-            """Return vectors float32[N, d] of the texts of a data loader, as the library's own wrapper.
-
-            A prompt of the task or its kind comes before that of queries or documents (`prompt_type`).
-            """
+            """Return vectors float32[N, d] of a loader's texts; a task's prompt precedes its type's."""
             texts = [text for batch in inputs for text in batch["text"]]
             if (name := get_prompt_name(prompts, task_metadata, prompt_type)) is not None:
                 return model.encode(texts, prompts[name])
@@ -103,7 +98,7 @@ def mteb_encoder(model: EmbeddingModel) -> Any:
     return MtebEncoder()
 
 
-def load(task: AbsTask) -> None:
+def load(task: "AbsTask") -> None:
     """Have a task load its data."""
     if task.data_loaded:
         return
@@ -119,11 +114,8 @@ def load(task: AbsTask) -> None:
         raise UserError(f"{what}: {said}. Fetch them where there is network, or leave it out") from error
 
 
-def evaluate(model: EmbeddingModel, tasks: Sequence[AbsTask], folder: Path) -> Evaluation:
-    """Evaluate tasks, whose files go to `folder` in the library's own format.
-
-    What the folder has of the same weights, pooling and precision is taken, not computed again.
-    """
+def evaluate(model: EmbeddingModel, tasks: "Sequence[AbsTask]", folder: Path) -> Evaluation:
+    """Evaluate tasks; what `folder` has of the same weights, pooling and precision is not done again."""
     mteb = library()
     cache, encoder = mteb.ResultCache(folder), mteb_encoder(model)
     evaluation = Evaluation.of("mteb_english", model, f"{BENCHMARK} by mteb {mteb.__version__}")

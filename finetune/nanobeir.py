@@ -58,10 +58,7 @@ _ROWS = 256  # queries that are compared with the corpus at a time
 
 @dataclass(frozen=True)
 class RetrievalSet:
-    """D documents by their ids, Q queries, and for each the rows of its relevant documents with their gains.
-
-    A row from D on stands for a document that is not in the corpus. missing: what is missing, in words.
-    """
+    """D documents, Q queries, their relevant rows with gains; rows from D on: not in the corpus."""
 
     documents: list[str]
     queries: list[str]
@@ -77,7 +74,10 @@ def read(folder: Path) -> RetrievalSet:
     relevant: dict[str, dict[int, float]] = {}
     for path, row in _rows(folder, "qrels"):
         query, named = str(_cell(path, row, "query-id")), _cell(path, row, "corpus-id")
-        gain = _number(path, row.get("score", 1))
+        try:
+            gain = float(row.get("score", 1))
+        except (TypeError, ValueError):
+            raise UserError(f"{path}: the score {row['score']!r} is no number") from None
         for document in map(str, named if isinstance(named, list) else [named]):
             if gain > 0:
                 relevant.setdefault(query, {})[rows.setdefault(document, len(rows))] = gain
@@ -183,19 +183,8 @@ def _cell(path: Path, row: Mapping, key: str) -> object:
     return row[key]
 
 
-def _number(path: Path, value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise UserError(f"{path}: the score {value!r} is no number") from None
-
-
 def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.ndarray:
-    """Return the rows of the documents nearest to each query by cosine, int64[Q, min(depth, D)], best first.
-
-    Args:
-        queries: float32[Q, d]; documents: float32[D, d], by id: of equal cosines the first row comes first.
-    """
+    """Return the rows of the nearest documents (of equal cosines the first), int64[Q, min(depth, D)]."""
     directions, first = unit(documents), dict[bytes, int]()
     # a product may round the columns of equal vectors differently: one stands for all
     column = [first.setdefault(vector.tobytes(), row) for row, vector in enumerate(documents)]
@@ -207,11 +196,7 @@ def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.n
 
 
 def score(ranking: Sequence[int], relevant: Mapping[int, float]) -> dict[str, float]:
-    """Return the figures of one query, 0 to 1.
-
-    Args:
-        ranking: documents, best first. relevant: document -> gain; at least one.
-    """
+    """Return the figures of one query, 0 to 1, from documents, best first, and document -> gain."""
     gains = [relevant.get(row, 0.0) for row in ranking]
     hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]
     best = sorted(relevant.values(), reverse=True)
@@ -254,7 +239,11 @@ def evaluate(
         ]
         scores = {key: 100 * float(np.mean([one[key] for one in each])) for key in each[0]}
         sizes = {"documents": len(data.documents), "queries": len(data.queries)}
-        evaluation.add(name, HEADLINE, scores, answers=_answers(data, each), **sizes)
+        figures = np.array([one[HEADLINE] for one in each], np.float32)
+        gains = [json.dumps(sorted(one.items())) for one in data.relevant]
+        digest = examples_digest([*data.queries, *gains], data.documents, None)
+        answers = Answers.of(figures, np.zeros_like(figures), MEAN, digest)
+        evaluation.add(name, HEADLINE, scores, answers=answers, **sizes)
         if data.missing:
             evaluation.incomplete(f"{name}: {data.missing}")
         counts = f"{len(data.queries):,} queries in {len(data.documents):,} documents"
@@ -265,14 +254,6 @@ def evaluate(
 
 def _read_set(name: str, data: str) -> RetrievalSet:
     return read(find(data, FOLDER) / name)
-
-
-def _answers(data: RetrievalSet, each: Sequence[Mapping[str, float]]) -> Answers:
-    """Return the headline of every query."""
-    figures = np.array([one[HEADLINE] for one in each], np.float32)
-    relevant = [json.dumps(sorted(one.items())) for one in data.relevant]
-    digest = examples_digest([*data.queries, *relevant], data.documents, None)
-    return Answers.of(figures, np.zeros_like(figures), MEAN, digest)
 
 
 def add_average(result: Evaluation) -> None:

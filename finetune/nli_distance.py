@@ -52,12 +52,7 @@ class Comparisons:
 
 
 def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None) -> Comparisons:
-    """Pair every entailed hypothesis of a premise with every other one that is not entailed.
-
-    Args:
-        examples: (premise, hypothesis, label); labels other than LABELS (SNLI's "-": no agreement) are left
-            out.
-    """
+    """Pair the entailed hypotheses of a premise with its others; labels other than LABELS are left out."""
     of_premise: dict[str, list[tuple[str, str]]] = {}
     for premise, hypothesis, label in examples:
         if label in LABELS:
@@ -130,8 +125,7 @@ def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Eval
     return f"{result['entailment_nearer']:.2f}% of {decided:,}"
 
 
-# -- reading
-# ----------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------
 
 
 def _read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:

@@ -21,7 +21,7 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -75,15 +75,8 @@ class Evaluation:
         notes = [model.remark] if model.remark else []
         if model.precision != "fp32":
             notes.append(f"vectors computed in {model.precision}")
-        return cls(
-            evaluation,
-            model.name,
-            model.pooling,
-            model.trained_pooling,
-            protocol,
-            notes=notes,
-            source=model.identity,
-        )
+        about = model.name, model.pooling, model.trained_pooling, protocol
+        return cls(evaluation, *about, notes=notes, source=model.identity)
 
     @property
     def file_name(self) -> str:
@@ -124,13 +117,7 @@ def sample_std(values: Sequence[float]) -> float | None:
 
 
 def folder_for(model: EmbeddingModel | ModelSource, out: str | Path = "") -> Path:
-    """Return the folder for results: `out`, else the run's report/, else results/NAME here.
-
-    Call it before the work whose results go there.
-
-    Raises:
-        UserError: the folder cannot be made or written to.
-    """
+    """Return the folder for results, made writable: `out`, else the run's report/, else results/NAME."""
     if out:
         require_writable(out)
         return Path(out)
@@ -149,24 +136,26 @@ def write(
 ) -> Path:
     """Write FOLDER/EVALUATION-POOLING.json, whole or not at all; return its path.
 
-    Tasks of an earlier file stay beside the new ones where it is of the same weights and protocol.
-    Another protocol, or another model of that name, gets a file of its own (a digest of both in its name);
-    newer weights of the same model replace the file. Commands that run side by side wait for each other.
-
-    finish: is given all that the file will say, to add averages over tasks.
-
-    Raises:
-        UserError: the file cannot be written.
+    Earlier tasks stay if of the same weights and protocol; another protocol or model gets a file of its own,
+    newer weights replace it. Commands side by side wait for each other. finish: adds averages over tasks.
     """
     try:
         make_folder(folder)
         with folder_lock(folder, wait=60.0, part=evaluation.evaluation):
             path, merged = _merged(evaluation, folder)
             finish(merged)
-            answers = _answers(merged)
+            answers: dict[str, Answers] = {}
+            for name, task in merged.tasks.items():
+                if task.answers is not None:
+                    with contextlib.suppress(UserError):  # those of an earlier file that are lost
+                        answers[name] = task.answers.load()
             if answers:  # first: figures say which answers they are of, and take no others
                 replace_durably(answers_file(path), answers_to_npz(answers))
-            content = _plain(merged, answers) | {
+            bare = {name: replace(task, answers=None) for name, task in merged.tasks.items()}
+            content = asdict(replace(merged, tasks=bare))
+            for name, one in answers.items():
+                content["tasks"][name]["answers"] = one.about()
+            content |= {
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores",
                 "versions": {
@@ -198,25 +187,6 @@ def _merged(evaluation: Evaluation, folder: Path) -> tuple[Path, Evaluation]:
     )
 
 
-def _answers(evaluation: Evaluation) -> dict[str, Answers]:
-    """Return the answers of all tasks that have some; those of an earlier file that are lost are left out."""
-    found = {}
-    for name, task in evaluation.tasks.items():
-        if task.answers is not None:
-            with contextlib.suppress(UserError):
-                found[name] = task.answers.load()
-    return found
-
-
-def _plain(evaluation: Evaluation, answers: Mapping[str, Answers]) -> dict[str, Any]:
-    """Return all of an evaluation as plain data; of the answers what `KeptAnswers` needs to know."""
-    bare = {name: replace(task, answers=None) for name, task in evaluation.tasks.items()}
-    content = asdict(replace(evaluation, tasks=bare))
-    for name, one in answers.items():
-        content["tasks"][name]["answers"] = one.about()
-    return content
-
-
 def _earlier(path: Path) -> Evaluation | None:
     """Read what is there, if it is a result."""
     try:
@@ -226,11 +196,7 @@ def _earlier(path: Path) -> Evaluation | None:
 
 
 def read(path: Path) -> Evaluation:
-    """Read the evaluation in a file that `write` made.
-
-    Raises:
-        UserError: the file is not one.
-    """
+    """Read the evaluation in a file that `write` made; a UserError says that it is none."""
     try:
         content = json.loads(path.read_text())
         tasks = {name: TaskResult(**task) for name, task in content["tasks"].items()}
@@ -274,10 +240,7 @@ def run_and_write(
     evaluate: Callable[[EmbeddingModel], Evaluation],
     finish: Callable[[Evaluation], None] = lambda evaluation: None,
 ) -> int:
-    """Evaluate a model, print the table, write the file, and say where it is; return the exit status.
-
-    finish: see `write`.
-    """
+    """Evaluate a model, print the table, `write` the file, say where it is; return the exit status."""
     folder = folder_for(model, out)
     started = time.perf_counter()
     evaluation = evaluate(model)

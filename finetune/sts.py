@@ -54,10 +54,7 @@ def headline_table(results: Mapping[str, StsResults]) -> str:
 
 
 def evaluation_of(model: EmbeddingModel, name: str, scores: StsResults, dimension: int = 0) -> Evaluation:
-    """Return the scores of vectors as the report reads them; Spearman over all pairs is the headline.
-
-    name: the pooling, and, if the vectors are cut, their dimension ("mean-64").
-    """
+    """Return the scores of vectors, Spearman over all pairs first; name: as "mean-64", if cut."""
     pooling = name.removesuffix(f"-{dimension}")
     protocol = "cosine, Spearman over all pairs of a task at once"
     evaluation = Evaluation.of("sts", replace(model, pooling=pooling), protocol)

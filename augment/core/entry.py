@@ -15,11 +15,9 @@ FILTERED_OUT = f"{AUGCSE} (filtered out)"
 
 @dataclass(frozen=True)
 class Parameter:
-    """Describe a parameter that `name:key=value` sets, of its default's type: int, float, bool or str.
+    """A parameter that `name:key=value` sets, of its default's type: int, float, bool or str.
 
-    low, high: bounds of a number.
-    choices: the values that a str may have; empty: any.
-    variable: the environment variable that gives the value where the specification leaves it empty.
+    low, high: of a number. variable: of the environment; fills what the specification leaves empty.
     """
 
     name: str

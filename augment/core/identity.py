@@ -25,11 +25,8 @@ def normalise(text: str) -> str:
 def sequence_identities(batch: Ragged) -> np.ndarray:
     """Return a 64-bit number for every sequence, equal for equal sequences of tokens: int64[N].
 
-    The number is the sum over the tokens of a(token) * b(position) modulo 2^64, where a and b are fixed
-    random 64-bit words: multilinear hashing (Carter and Wegman 1979; Lemire and Kaser 2014, "Strongly
-    universal string hashing is fast", section 3). The sums of two different sequences agree only if a sum of
-    products of random words is 0 modulo 2^64. The probability is 2^-59, since even words lose bits. Among
-    batches of 65,536 different sequences, one in 2^28 has two sequences with the same number.
+    Multilinear hashing (Lemire and Kaser 2014, section 3): sums of a(token) * b(position), random words.
+    Two different sequences agree with probability 2^-59; even words lose bits.
     """
     words = _random_words(int(batch.ids.max(initial=0)) + 1, "token").take(batch.ids)
     words *= _random_words(int(batch.lengths.max(initial=0)), "position").take(batch.positions())

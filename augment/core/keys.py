@@ -28,10 +28,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def derive(keys: np.ndarray, *path: int | str | np.ndarray) -> np.ndarray:
-    """Derive independent child keys, uint64[N], with one mixing per element of `path`.
-
-    keys: uint64[N]. path: numbers, names or arrays uint64[N].
-    """
+    """Derive independent child keys, uint64[N], a mixing per element (name, number, array) of `path`."""
     keys = np.asarray(keys, dtype=np.uint64)
     for element in path:
         keys = mix((keys ^ _as_uint64(element)) + _GOLDEN)
@@ -41,13 +38,7 @@ def derive(keys: np.ndarray, *path: int | str | np.ndarray) -> np.ndarray:
 def sequence_keys(
     seed: int, epoch: int | np.ndarray, sequence_ids: np.ndarray, view: int, purpose: str
 ) -> np.ndarray:
-    """Return one key per sequence: uint64[N].
-
-    seed: the run's. epoch: one number, or one per sequence, [N].
-    sequence_ids: uint64[N], the number of each sequence in its split.
-    view: 0, 1, ... separates the views (or maskings) of one sequence.
-    purpose: "mask", "augment", ... separates the draws for different uses.
-    """
+    """Return a key for every id of `sequence_ids`, uint64[N]; epoch: one, or one per sequence."""
     root = derive(np.zeros(1, dtype=np.uint64), seed, purpose, view)
     ids = np.asarray(sequence_ids).astype(np.uint64, copy=False)
     keys = derive(np.broadcast_to(root, ids.shape), ids)
@@ -55,11 +46,7 @@ def sequence_keys(
 
 
 def uniform(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.ndarray:
-    """Draw from [0, 1) once for every token: float32[lengths.sum()], in multiples of 2**-24.
-
-    A token's draw depends only on (key of its sequence, position in it, stream). keys: uint64[N]; lengths:
-    int64[N].
-    """
+    """Draw from [0, 1) for every token by (its sequence's key, place, stream): float32."""
     bits = token_bits(keys, lengths, stream)
     bits >>= np.uint32(8)
     # through int32: that conversion is vectorised, uint32's is not
@@ -97,10 +84,7 @@ def token_bits(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.nda
 
 
 def uniform_per_sequence(keys: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
-    """Draw from [0, 1) `count` times for every sequence: float64[N, count], in multiples of 2**-53.
-
-    Draw j depends only on (key, j, stream): a larger count does not change the first draws.
-    """
+    """Draw from [0, 1) by (key, j, stream): float64[N, count]; a larger count keeps the first draws."""
     return (bits_per_sequence(keys, count, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

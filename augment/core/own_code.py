@@ -26,10 +26,7 @@ OWN = re.compile(r"^(?P<file>.+\.py):(?P<name>[^\W\d]\w*)$")
 
 
 def allow(words: Iterable[str], everything: bool = False) -> None:
-    """Allow the code that words of a command name, alone or within a specification or YAML; or everything.
-
-    A name is FILE.py:NAME, of a file that is there, or package.module:NAME.
-    """
+    """Allow the code (FILE.py:NAME, module:NAME) that words of a command name, YAML too; or everything."""
     if _NO_MORE in allowed():
         return
     found = [os.environ.get(ALLOWED, ""), "*" if everything else ""]
@@ -67,14 +64,7 @@ def require_allowed(where: str) -> None:
 
 
 def load(name: str) -> Any:
-    """Return what FILE.py:NAME or package.module:NAME names, None if there is none.
-
-    A process imports a file once.
-
-    Raises:
-        AugmentationError: it may not run, there is no such file or module, or importing it fails; the message
-            continues the caller's sentence.
-    """
+    """Return what FILE.py:NAME or package.module:NAME names, None if there is none; it must be allowed."""
     where, _, attribute = name.rpartition(":")
     try:
         if where.endswith(".py"):

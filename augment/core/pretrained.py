@@ -22,11 +22,7 @@ _OUR_FOLDERS = ("runs", "data", "export", "best", "checkpoints")
 
 
 def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
-    """Return `kind.from_pretrained(source, **options)` for a configuration or tokenizer class.
-
-    Raises:
-        CannotLoad: nothing has that name, it cannot be read, or the hub does not answer.
-    """
+    """Return `kind.from_pretrained(source, **options)` of a configuration or tokenizer; or CannotLoad."""
     require_source(source)
     # at once: without an answer the hub's library would try for minutes
     is_folder = os.path.isdir(os.path.expanduser(source))
@@ -40,11 +36,7 @@ def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
 
 
 def pretrained_model(kind: Any, source: str | Path, **options: Any) -> Any:
-    """Return `kind.from_pretrained(source, **options)` for a model class, with weights from safetensors only.
-
-    Raises:
-        CannotLoad: as `pretrained`; or the weights are pickled, or one of their files is damaged.
-    """
+    """Return `pretrained` of a model class, with weights from safetensors only."""
     require_source(source)
     require_weights(source)
     with quiet_transformers():
@@ -53,10 +45,7 @@ def pretrained_model(kind: Any, source: str | Path, **options: Any) -> Any:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from drawing bars and from its own words on what a checkpoint lacks.
-
-    It calls one without a masked-language head corrupted. Callers look at `output_loading_info`.
-    """
+    """Keep transformers from drawing bars, and from calling a checkpoint without a head corrupted."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -90,20 +79,14 @@ def require_source(source: str | Path) -> None:
 
 
 def has_tokenizer(source: str | Path) -> bool:
-    """Return whether a name may have a tokenizer: a folder has its files, a hub's name is taken as it is.
-
-    For a folder without them the library makes one up, which knows no word.
-    """
+    """Return whether a name may have a tokenizer: the library makes one up, which knows no word."""
     folder = Path(os.path.expanduser(source))
     names = ("tokenizer.json", "vocab.*", "*.model")
     return not os.path.isdir(folder) or any(any(folder.glob(name)) for name in names)
 
 
 def require_weights(source: str | Path) -> None:
-    """Refuse a folder whose weights, or those of its sentence-transformers modules, cannot be read.
-
-    A hub's name is taken as it is.
-    """
+    """Refuse a folder whose weights, or those of its modules, cannot be read; a hub's name passes."""
     from safetensors import SafetensorError, safe_open
 
     folder = Path(os.path.expanduser(source))
@@ -158,10 +141,7 @@ def _first_words(error: Exception) -> str:
 
 
 def hub_fault() -> str:
-    """Return why the hub does not answer one request, sent without retries; "" if it does.
-
-    Nothing is sent where HF_HUB_OFFLINE says that the hub's cache is meant.
-    """
+    """Return why the hub does not answer one request, "" if it does; HF_HUB_OFFLINE: nothing is sent."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:

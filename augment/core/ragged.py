@@ -4,8 +4,6 @@
 operations slice, gather and rewrite whole batches; nothing loops over sequences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -80,27 +78,27 @@ class Ragged:
         """Return the position of each token inside its own sequence, from 0, int64[T]."""
         return segment_indices(np.zeros(len(self), dtype=np.int64), self.lengths)
 
-    def take(self, order: np.ndarray) -> Ragged:
+    def take(self, order: np.ndarray) -> "Ragged":
         """Gather the sequences that `order` numbers (int64[K], repeats allowed), in that order."""
         order = np.asarray(order, dtype=np.int64)
         lengths = self.lengths[order]
         return Ragged(self.ids.take(segment_indices(self.offsets[order], lengths)), offsets_of(lengths))
 
-    def slice(self, start: int, stop: int) -> Ragged:
+    def slice(self, start: int, stop: int) -> "Ragged":
         """Return sequences start to stop - 1; the ids are a view. Bounds clip as they do in a list."""
         start, stop, _ = slice(start, stop).indices(len(self))
         offsets = self.offsets[start : max(start, stop) + 1]
         return Ragged(self.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     @staticmethod
-    def from_sequences(sequences: Iterable[Sequence[int] | np.ndarray]) -> Ragged:
+    def from_sequences(sequences: Iterable[Sequence[int] | np.ndarray]) -> "Ragged":
         arrays = [np.asarray(sequence, dtype=np.int32) for sequence in sequences]
         if not arrays:
             return Ragged.empty()
         return Ragged(np.concatenate(arrays), offsets_of(np.array([len(a) for a in arrays], dtype=np.int64)))
 
     @staticmethod
-    def concatenate(batches: Sequence[Ragged]) -> Ragged:
+    def concatenate(batches: "Sequence[Ragged]") -> "Ragged":
         """Lay the sequences of all batches end to end, one batch after the other."""
         if not batches:
             return Ragged.empty()
@@ -114,7 +112,7 @@ class Ragged:
         )
 
     @staticmethod
-    def empty() -> Ragged:
+    def empty() -> "Ragged":
         """Return a batch of no sequences."""
         return Ragged(np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64))
 

@@ -22,12 +22,9 @@ def shuffled(
 ) -> np.ndarray:
     """Return the items of every sequence in random order: int64[T], indices into all T = counts.sum() items.
 
-    keys: uint64[N]; counts: int64[N]. The items of sequence i stay in the places offsets[i]:offsets[i + 1],
-    permuted. last: bool[T], items that come after all others of their sequence.
-
-    This is one sort of 64-bit numbers made of (sequence | 32 random bits | item). numpy sorts those at some 3
-    ns an item (AVX-512), where an argsort of floating-point draws takes 60. The item makes all numbers
-    distinct and breaks ties the same way in any batch. Blocks of some 32,768 items fit 64 bits and the cache.
+    last: bool[T], items that come after all others of their sequence. This is one sort of 64-bit numbers
+    (sequence | 32 random bits | item), 3 ns an item (AVX-512), where an argsort of floats takes 60. Blocks of
+    some 32,768 items fit 64 bits and the cache; the item breaks ties the same way in any batch.
     """
     offsets = offsets_of(counts)
     total = int(offsets[-1])
@@ -60,11 +57,7 @@ def choose(
     eligible: np.ndarray | None = None,
     stream: int = 0,
 ) -> np.ndarray:
-    """Choose exactly counts[i] tokens of sequence i, every set equally likely: rising int64[counts.sum()].
-
-    keys: uint64[N]; lengths: int64[N], tokens in each sequence; eligible: bool[T], the tokens to choose from
-    (all when None); counts[i] must not exceed the eligible tokens of sequence i.
-    """
+    """Choose exactly counts[i] eligible tokens of sequence i, every set equally likely: rising int64."""
     order = shuffled(keys, lengths, stream, None if eligible is None else ~eligible)
     starts = offsets_of(lengths)[:-1]
     chosen = np.zeros(len(order), dtype=bool)
@@ -89,16 +82,10 @@ def draw_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw `count` rising spans without overlap in each sequence: (starts, lengths), int64[N, count] both.
 
-    keys: uint64[N]; sizes: int64[N], tokens to draw from; room: int64[N], the most that all spans together
-    may take.
-
-    A span has rate * size tokens, rounded down or up such that all spans together have count * rate * size,
-    rounded down or up. (Systematic rounding: the boundaries of consecutive pieces of exactly that length are
-    shifted by one random fraction and rounded down.) Where that is less than one token a span, there are
-    round(count * rate * size) spans of one token, but at least `multiple`: short sequences lose the same
-    share of tokens as long ones. The number of spans is always a multiple of `multiple`, and shrinks to what
-    `room` allows. Spans that a sequence does not have come first, with start -1 and length 0. Each span falls
-    independently into any of the places between (and around) the tokens that no span takes.
+    A span has rate * size tokens, rounded down or up such that all together have count * rate * size, rounded
+    down or up (systematic rounding). Where that is below one token a span, there are round(count * rate *
+    size) spans of one token, at least `multiple`. Their number is a multiple of `multiple`, and shrinks to
+    what `room` allows. Spans that are missing come first, with start -1 and length 0.
     """
     bits = bits_per_sequence(keys, count + 1)
     length = sizes * rate

@@ -1,7 +1,5 @@
 """Describe a tokenizer's vocabulary to token augmentations and masking, as arrays over its token ids."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,17 +16,12 @@ SPECIAL, LETTERS, DIGITS, OTHER, MARK = 0, 1, 2, 3, 4
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Hold a vocabulary of `size` ids (the largest id + 1; ids without a token count as special).
+    """A vocabulary of `size` ids (the largest id + 1; ids without a token count as special).
 
-    del_id: -1 when the tokenizer has no [DEL]; an augmentation that writes [DEL] then raises.
-    special: bool[size], tokens that are never masked, deleted one by one, or substituted.
-    word_start: bool[size], tokens that begin a word in any place: a WordPiece token without "##", a
-        byte-level BPE or SentencePiece token with the space mark, punctuation, a special token.
-    kind: uint8[size], one of SPECIAL, LETTERS, DIGITS, OTHER, MARK. Where space marks separate words, a token
-        without one continues the word before it only if both are of the same kind: "(good" is two words,
-        although "good" has no mark.
-    continues_by_kind: whether that rule applies (byte-level BPE, SentencePiece) or not (WordPiece).
-    punctuation: int32[marks], the ids of those of . , ! ? ; : that are tokens.
+    del_id: -1 when the tokenizer has no [DEL]. special: bool[size], never masked, deleted or substituted.
+    word_start: bool[size], tokens that begin a word anywhere. kind: uint8[size]; where `continues_by_kind`
+    (byte-level BPE, SentencePiece), a token without the space mark continues a word only of its own kind:
+    "(good" is two words. punctuation: int32[marks], those of . , ! ? ; : that are tokens.
     """
 
     size: int
@@ -44,10 +37,7 @@ class Vocabulary:
     punctuation: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Return where words begin in a run of tokens: int32[T] -> bool[T]. A special token is a word.
-
-        Sequences may lie end to end: a sequence starts with a special token, and so does the one after it.
-        """
+        """Return where words begin in sequences end to end: int32[T] -> bool[T]; special tokens are words."""
         starts = self.word_start[ids]
         if len(ids):
             starts[0] = True
@@ -75,11 +65,8 @@ class Vocabulary:
         return self.punctuation
 
     @staticmethod
-    def from_tokenizer(tokenizer: Any) -> Vocabulary:
-        """Read the vocabulary of a transformers fast tokenizer, or of anything with its attributes.
-
-        [CLS] and [SEP] fall back on the beginning- and end-of-sequence tokens.
-        """
+    def from_tokenizer(tokenizer: Any) -> "Vocabulary":
+        """Read that of a transformers fast tokenizer; [CLS] and [SEP] may be its bos and eos."""
         ids = {
             "pad": tokenizer.pad_token_id,
             "cls": _first(tokenizer.cls_token_id, getattr(tokenizer, "bos_token_id", None)),

@@ -12,16 +12,9 @@ SLOW_SECONDS = 10.0
 
 
 def within(seconds: float, action: Callable[[], T], slow: str = "") -> T:
-    """Return what an action returns, or raise what it raises.
+    """Return what an action returns, in a thread that is left behind when the time is up (TimeoutError).
 
-    Time-outs of sockets are of one packet: a server that sends a byte a second meets none of them. So the
-    action has a thread of its own, which is left behind when the time is up.
-
-    Args:
-        slow: what to print after `SLOW_SECONDS`.
-
-    Raises:
-        TimeoutError: the time is up.
+    Time-outs of sockets are of one packet: a server that sends a byte a second meets none of them.
     """
     limit, results = seconds, list[T]()
     errors: list[BaseException] = []

@@ -5,8 +5,6 @@ sentences that chose them at once; the result for a sentence does not depend on 
 (`augment.neural.models.padded_batches`).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Sequence
@@ -118,7 +116,7 @@ class _Work:
     edits: list[tuple[int, int, str]] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, sentence: ParsedSentence, draws: Draws, rate: float, action: str, cased: bool) -> _Work:
+    def begin(cls, sentence: ParsedSentence, draws: Draws, rate: float, action: str, cased: bool) -> "_Work":
         inserts = draws.chance(0.5) if action == "random" else action == "insert"
         spans = _replaceable(sentence, cased)
         if inserts:  # only behind a space: the first word keeps its capital, a quote its first word
@@ -134,11 +132,7 @@ class _Work:
 
 
 def plain_words(sentence: ParsedSentence) -> list[tuple[int, int]]:
-    """Return words of letters that stand alone, (start, end).
-
-    Parts of short forms, compounds with hyphens or URLs, and abbreviations are left out. In Chinese, all
-    words of letters are returned.
-    """
+    """Return words of letters that stand alone, (start, end); in Chinese all words of letters."""
     text, spans = sentence.text, list(zip(sentence.starts, sentence.ends))
     if sentence.language == "zh":
         return [(start, end) for start, end in spans if text[start:end].isalpha()]
@@ -167,12 +161,9 @@ def _is_chinese(character: str) -> bool:
 
 @dataclass(frozen=True)
 class _Words:
-    """Hold which tokens are whole words.
+    """Which tokens are whole words: by token, "" for others; by lower-case word, its tokens.
 
-    texts: the word of each token, "" for others. by_word: lower-case word -> its tokens.
-    behind_space, elsewhere: bool[V], words that may follow a space, or an opening quote or nothing.
-    chinese: bool[V], single characters. takes_an: bool[V], words that need "an" before them, not "a".
-    cased: some have capitals.
+    behind_space, elsewhere: bool[V], which may follow a space, or an opening quote or nothing.
     """
 
     texts: list[str]
@@ -186,11 +177,7 @@ class _Words:
 
 @functools.lru_cache(maxsize=4)
 def _words_of(source: str) -> _Words:
-    """Read which tokens of a model are whole words.
-
-    In WordPiece these are tokens without "##". In byte-level BPE and SentencePiece they are tokens that bring
-    their space and, if there is no space, tokens that also exist with one.
-    """
+    """Read which tokens of a model are whole words, by the marks of its kind of tokenizer."""
     model, tokenizer = load_masked_lm(source)
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), model.config.vocab_size))))
     special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}

@@ -37,11 +37,7 @@ class LoadedModel(NamedTuple):
 
 
 class PaddedBatch(NamedTuple):
-    """Hold sequences that run together.
-
-    numbers: int[n], which sequences. rows: the numbers of all R rows, n of them and repetitions of the first.
-    ids, mask: int64[R, L], on the device.
-    """
+    """Sequences (their numbers, int[n]) that run together; rows repeat the first to fill R. int64[R, L]."""
 
     numbers: list[int]
     rows: list[int]
@@ -54,11 +50,9 @@ def padded_batches(
 ) -> Iterator[PaddedBatch]:
     """Batch sequences of token ids (none longer than `longest`) by length, padded at the right.
 
-    The scores of a sequence must not depend on the others: a matrix product of another shape may sum in
-    another order, and the last bits of a score sometimes decide which word is drawn. So every pass has R rows
-    (the first sequence fills empty ones), and a width that follows from the sequence's own length. At least
-    one column is
-    padding: without any, transformers passes no mask, and attention takes another path.
+    The last bits of a score, which may decide the word drawn, depend on the shape of the pass. So it has R
+    rows, a width that follows from the sequence's own length, and at least one column of padding (without
+    any, transformers passes no mask, and attention takes another path).
     """
     import torch
 
@@ -79,11 +73,7 @@ def padded_batches(
 
 
 def require_named(given: str, name: str, parameter: str, variable: str, what: str, example: str) -> str:
-    """Return the folder or hub name of a model that the augmentation `name` was given.
-
-    given: the value of its `parameter`, or of the environment's `variable`. what: what it must be. example: a
-    public one.
-    """
+    """Return the model that an augmentation's `parameter`, or `variable`, names; what: it must be."""
     if not given:
         raise AugmentationError(
             f"{name} needs {what}: name a folder or a hub name (such as {example}) in the specification, "
@@ -95,13 +85,9 @@ def require_named(given: str, name: str, parameter: str, variable: str, what: st
 @functools.lru_cache(maxsize=4)
 def load_masked_lm(source: str) -> LoadedModel:
     """Load a masked language model with its fast tokenizer, on the CPU until `on_device` moves it."""
-    transformers = _transformers()
-    loaded, missing = _load(source, transformers.AutoModelForMaskedLM, "a masked language model")
-    if missing:
-        raise AugmentationError(
-            f"the model {source!r} has no weights for {missing[0]} ({len(missing)} missing): give a masked "
-            "language model with its head, not an encoder alone"
-        )
+    from transformers import AutoModelForMaskedLM
+
+    loaded = _load(source, AutoModelForMaskedLM, "a masked language model")
     if not loaded.tokenizer.is_fast or loaded.tokenizer.mask_token_id is None:
         raise AugmentationError(f"the model {source!r} has no fast tokenizer with a mask token")
     return loaded
@@ -110,19 +96,17 @@ def load_masked_lm(source: str) -> LoadedModel:
 @functools.lru_cache(maxsize=8)
 def load_seq2seq(source: str) -> LoadedModel:
     """Load an encoder-decoder with its tokenizer, on the CPU until `on_device` moves it."""
-    loaded, missing = _load(source, _transformers().AutoModelForSeq2SeqLM, "an encoder-decoder")
-    if missing:
-        raise AugmentationError(
-            f"the model {source!r} has no weights for {missing[0]} ({len(missing)} missing)"
-        )
-    return loaded
+    from transformers import AutoModelForSeq2SeqLM
+
+    return _load(source, AutoModelForSeq2SeqLM, "an encoder-decoder")
 
 
-def _load(source: str, kind: Any, what: str) -> tuple[LoadedModel, list[str]]:
+def _load(source: str, kind: Any, what: str) -> LoadedModel:
     import torch
+    from transformers import AutoTokenizer
 
     try:
-        tokenizer = pretrained(_transformers().AutoTokenizer, source)
+        tokenizer = pretrained(AutoTokenizer, source)
         model, report = pretrained_model(kind, source, dtype=torch.float32, output_loading_info=True)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -136,16 +120,10 @@ def _load(source: str, kind: Any, what: str) -> tuple[LoadedModel, list[str]]:
         raise AugmentationError(f"the model {source!r} has no tokenizer (tokenizer.json) beside it")
     if tokenizer.pad_token_id is None:
         raise AugmentationError(f"the tokenizer of {source!r} has no padding token")
-    return LoadedModel(model.eval(), tokenizer), sorted(report["missing_keys"])
-
-
-def _transformers() -> Any:
-    try:
-        import torch  # noqa: F401
-        import transformers
-    except ImportError as error:
-        raise AugmentationError(f"augmentations by a model need {error.name}: pip install it") from error
-    return transformers
+    if missing := sorted(report["missing_keys"]):
+        lacking = f"no weights for {missing[0]} ({len(missing)} missing)"
+        raise AugmentationError(f"the model {source!r} has {lacking}: give {what} with its head")
+    return LoadedModel(model.eval(), tokenizer)
 
 
 def on_device(loaded: LoadedModel) -> LoadedModel:

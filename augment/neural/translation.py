@@ -30,13 +30,10 @@ _QUOTES = str.maketrans("“”‘’", "\"\"''")
 
 @dataclass(frozen=True)
 class Search:
-    """Say how a model's outputs are found, and which of them is taken.
+    """How outputs are found (beams, 1: greedy; top_p, sampling without beams), and which of them is taken.
 
-    beams: of beam search; 1: greedy.
-    top_p: 0, or the share of probability that is sampled from at every token, without beams.
-    pick: among the beams, the best; the best that is different from the sentence; the different one that
-        shares the fewest runs of words with it ("diverse"); or a random different one.
-    max_length: tokens of a sentence and of an output; what is longer is left out, not cut.
+    pick: the best beam; the best other than the sentence; "diverse", of those the one that shares the fewest
+    runs of words with it; or a random one of those. max_length: what is longer is left out, not cut.
     """
 
     beams: int = 5
@@ -251,11 +248,7 @@ def _language_id(tokenizer: Any, code: str) -> int:
 
 
 def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
-    """Return the logits processors that turn a greedy search into a sample from the top_p share.
-
-    Row i of the logits gets Gumbel noise of its own from seeds[i], so that a sample does not depend on the
-    batch.
-    """
+    """Return processors that sample from the top_p share: row i gets Gumbel noise from seeds[i]."""
     import torch
     from transformers import LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
 

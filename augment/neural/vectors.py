@@ -89,11 +89,7 @@ def random_word_embedding(
 
 
 class WordVectors:
-    """Hold n words with their vectors.
-
-    words: str[n], the most frequent first, each once whatever its capitals. rows: lower-case word -> its row.
-    matrix: float32[n, d], of unit length.
-    """
+    """Words str[n], the most frequent first, their rows in small letters, unit vectors float32[n, d]."""
 
     def __init__(self, words: list[str], matrix: np.ndarray):
         self.words, self.matrix = words, matrix
@@ -111,11 +107,7 @@ class WordVectors:
 
 @functools.lru_cache(maxsize=2)
 def word_vectors(path: str, limit: int) -> WordVectors:
-    """Read the vectors of the first `limit` words of letters in a file.
-
-    The format is GloVe's text (a word and its numbers on each line) or word2vec's (the same below a line with
-    the two sizes), .gz too.
-    """
+    """Read the first `limit` words of letters of a file in GloVe's or word2vec's text format, .gz too."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise AugmentationError(f"the word vectors {path} are not a file")

@@ -44,11 +44,7 @@ _PRONOUNS = word_set("itself himself herself themselves myself yourself ourselve
 
 @dataclass(frozen=True, slots=True)
 class WordPlace:
-    """Hold what a word's place in its sentence wants of a word.
-
-    uses: "c" or "m" of nouns, "g" of adjectives, "" for any. place: "a" in front of a noun, "p" behind a
-    verb, of adjectives. frame: of `senses.FRAMES`, of verbs.
-    """
+    """What a word's place wants: uses, place as in `senses.Substitute`; frame, of `senses.FRAMES`."""
 
     uses: str = ""
     place: str = ""

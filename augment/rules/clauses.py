@@ -154,11 +154,7 @@ def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _name(sentence: ParsedSentence, i: int, said: bool = False) -> str:
-    """Return word i, with the other words of a name that it is the head of, the number of what is no word
-    ("34%"), or "to".
-
-    said: it is what "be" says of the subject, of which a preposition is part ("is at home").
-    """
+    """Return word i with what belongs to its name or number; said: with the preposition that "be" says."""
     parts = [i - 1, i] if _is_infinitive(sentence, i) else [i]
     if said and i and sentence.relation(i - 1) == "case" and sentence.heads[i - 1] == i:
         parts = [i - 1, i]

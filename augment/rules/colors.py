@@ -6,7 +6,16 @@ import re
 from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, like, rewrite, word_list, word_set, word_table
+from augment.text.word_forms import (
+    Edit,
+    lengths_by_word,
+    like,
+    names_in,
+    rewrite,
+    word_list,
+    word_set,
+    word_table,
+)
 
 _SHARES = word_set("more less mostly predominantly largely mainly overwhelmingly entirely exclusively all")
 _JOINTS = ("-", "/", "–")
@@ -42,23 +51,18 @@ def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
     ("orange", "wheat", "snow") only count as adjectives.
     """
     words = sentence.words
-    known, longest = _known()
-    edits: list[Edit] = []
-    i = 0
-    while i < len(words):
-        lower = words[i].lower()
-        last = min(i + longest[lower], len(words)) - 1 if lower in longest else -1
-        for j in range(last, i - 1, -1) if last >= i else ():
-            old = sentence.span(i, j)
-            name = old.lower()
-            if name in known and _is_colour(sentence, i, j, known[name], words):
-                shaded = i > 0 and words[i - 1].lower() in _SHADES  # no "pale dark red"
-                others = [other for other in known if other != name and not (shaded and " " in other)]
-                edits.append(sentence.replacement(i, like(old, draws.choice(others)), j))
-                i = j
-                break
-        i += 1
-    return rewrite(sentence, edits)
+    known, lengths = _known()
+
+    def other_colour(i: int, j: int) -> Edit | None:
+        old = sentence.span(i, j)
+        name = old.lower()
+        if name not in known or not _is_colour(sentence, i, j, known[name], words):
+            return None
+        shaded = i > 0 and words[i - 1].lower() in _SHADES  # no "pale dark red"
+        others = [other for other in known if other != name and not (shaded and " " in other)]
+        return sentence.replacement(i, like(old, draws.choice(others)), j)
+
+    return rewrite(sentence, names_in([word.lower() for word in words], lengths, other_colour))
 
 
 def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: list[str]) -> bool:
@@ -162,11 +166,7 @@ def _nouns() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _known() -> tuple[dict[str, bool], dict[str, int]]:
-    """Return ({name: whether it is mostly a thing, no colour}, {first word: most words of such a name})."""
+def _known() -> tuple[dict[str, bool], dict[str, list[int]]]:
+    """Return ({name: whether it is mostly a thing, no colour}, the names' `lengths_by_word`)."""
     known = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
-    longest: dict[str, int] = {}
-    for name in known:
-        first = name.split(" ")[0]
-        longest[first] = max(longest.get(first, 0), name.count(" ") + 1)
-    return known, longest
+    return known, lengths_by_word(known)

@@ -25,7 +25,6 @@ _BE_HAVE = {
     "would": ("'d", word_set("i you he she we they")),
 }  # fmt: skip
 _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
-_NOT = word_set("n't n’t not")
 
 
 @english("preserving", needs="parse", sample="I'm sure he doesn't know. -> I am sure he does not know.")

@@ -5,7 +5,7 @@ import functools
 from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import like, rewrite, word_set, word_table
+from augment.text.word_forms import lengths_by_word, like, names_in, rewrite, word_set, word_table
 
 _STOPS = frozenset(".;:,—–-(")
 _PREPOSITIONS = word_set("of to as that than when by in on from")
@@ -27,20 +27,14 @@ def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
     string, in "sincerely" and "since July" too.
     """
     words = [word.lower() for word in sentence.words]
-    starting = _markers()
-    found = []
-    i = 0
-    while i < len(words):
-        for marker, groups in starting.get(words[i], ()):
-            j = i + len(marker) - 1
-            if words[i : j + 1] != marker:
-                continue
-            others = [other for place, other in groups if _IS_PLACE[place](sentence, words, i, j)]
-            if others:
-                found.append((i, j, others[0]))
-                i = j
-                break
-        i += 1
+    markers, lengths = _markers()
+
+    def others_of(i: int, j: int) -> tuple[int, int, list[str]] | None:
+        groups = markers.get(" ".join(words[i : j + 1]), ())
+        others = (other for place, other in groups if _IS_PLACE[place](sentence, words, i, j))
+        return next(((i, j, other) for other in others), None)
+
+    found = list(names_in(words, lengths, others_of))
     if not found:
         return None
     i, j, alternatives = draws.choice(found)
@@ -125,15 +119,11 @@ _IS_PLACE = {
 
 
 @functools.lru_cache(maxsize=1)
-def _markers() -> dict[str, list[tuple[list[str], list[tuple[str, list[str]]]]]]:
-    """Return {first word: [(words of a marker, [(place, other markers)])]}, the longest marker first."""
+def _markers() -> tuple[dict[str, list[tuple[str, list[str]]]], dict[str, list[int]]]:
+    """Return ({marker: [(place, other markers)]}, the markers' `lengths_by_word`)."""
     markers: dict[str, list[tuple[str, list[str]]]] = {}
     for place, _, line in word_table("discourse_markers.tsv"):
         group = line.split("|")
         for text in group:
             markers.setdefault(text, []).append((place, [other for other in group if other != text]))
-    starting: dict[str, list[tuple[list[str], list[tuple[str, list[str]]]]]] = {}
-    for text, others in sorted(markers.items(), key=lambda item: -item[0].count(" ")):
-        marker = text.split(" ")
-        starting.setdefault(marker[0], []).append((marker, others))
-    return starting
+    return markers, lengths_by_word(markers)

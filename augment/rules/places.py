@@ -1,13 +1,12 @@
 """Change places: small cities for well-known ones, facts from GeoNames beside a place. Rules of AugCSE."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import is_name, rewrite, word_list, word_table
+from augment.text.word_forms import is_name, lengths_by_word, names_in, rewrite, word_list, word_table
 
 _CONTINENTS = dict.fromkeys(("Africa", "Asia", "Europe", "Oceania", "North America", "South America"))
 
@@ -22,7 +21,7 @@ def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     By a gazetteer of 260 (GeoNames), without an entity recogniser. A name that is part of a longer one ("New
     York Times", "Paris Hilton") stays; a city becomes the same city wherever it stands.
     """
-    found = list(_places(sentence, _cities()))
+    found = _places(sentence, 1)
     if not found:
         return None
     names = sorted({name for _, _, name in found})
@@ -43,14 +42,13 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     between commas before a verb, a preposition or the end, otherwise in brackets. None for a name that is
     part of a longer one or stands in front of a noun ("the France team"), or if the sentence says it already.
     """
-    tables: tuple[dict[str, Any], ...] = _countries(), _cities(), _CONTINENTS
-    places = (place for table in tables for place in _places(sentence, table))
+    places = (place for number in range(3) for place in _places(sentence, number))
     found = [place for place in places if _takes_apposition(sentence, *place[:2])]
     if not found:
         return None
     _, j, name = draws.choice(sorted(found))
-    makers = zip(tables, (_of_country, _of_city, _of_continent))
-    facts = [fact for table, make in makers if name in table for fact in make(name)]
+    makers = zip(_tables(), (_of_country, _of_city, _of_continent))
+    facts = [fact for (table, _), make in makers if name in table for fact in make(name)]
     facts = [fact for fact in facts if fact[1] not in sentence.text]
     if not facts:
         return None
@@ -59,30 +57,21 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     return rewrite(sentence, [(end, end, _set_off(sentence, j, fact))])
 
 
-def _places(sentence: ParsedSentence, table: dict) -> Iterator[tuple[int, int, str]]:
+def _places(sentence: ParsedSentence, number: int) -> list[tuple[int, int, str]]:
     """Return (first word, last word, name) of every place of a table that is not part of a longer name."""
-    words = sentence.words
-    starting = _first_words(id(table), tuple(table))
-    i = 0
-    while i < len(words):
-        for length in starting.get(words[i], ()):
-            j = i + length - 1
-            name = sentence.span(i, j) if j < len(words) else ""
-            if name in table and _is_whole_name(sentence, i, j, words):
-                yield i, j, name
-                i = j
-                break
-        i += 1
+    words, (table, lengths) = sentence.words, _tables()[number]
+
+    def place(i: int, j: int) -> tuple[int, int, str] | None:
+        name = sentence.span(i, j)
+        return (i, j, name) if name in table and _is_whole_name(sentence, i, j, words) else None
+
+    return list(names_in(words, lengths, place))
 
 
-@functools.lru_cache(maxsize=8)
-def _first_words(_: int, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the lengths in words of the names of a table, longest first, by their first word."""
-    lengths: dict[str, set[int]] = {}
-    for name in names:
-        parts = name.split(" ")
-        lengths.setdefault(parts[0], set()).add(len(parts))
-    return {word: tuple(sorted(sizes, reverse=True)) for word, sizes in lengths.items()}
+@functools.lru_cache(maxsize=1)
+def _tables() -> tuple[tuple[dict[str, Any], dict[str, list[int]]], ...]:
+    """Return the countries, cities and continents, each with the `lengths_by_word` of its names."""
+    return tuple((table, lengths_by_word(table)) for table in (_countries(), _cities(), _CONTINENTS))
 
 
 def _is_whole_name(sentence: ParsedSentence, i: int, j: int, words: list[str]) -> bool:

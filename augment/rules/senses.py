@@ -73,11 +73,7 @@ class Substitute:
 
 @functools.lru_cache(maxsize=1 << 16)
 def substitutes(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[Substitute, ...]:
-    """Return the words that stand in a relation to a word of a text in its usual sense.
-
-    relation: "synonyms", "antonyms", "hypernyms" or "hyponyms". word: in small letters. part: n, v, a, r.
-    tag, hint: the Penn Treebank tag and the parse's lemma.
-    """
+    """Return the words in a relation ("synonyms", "antonyms", ...) to a word in its usual sense."""
     lemma = lemma_of(word, tag, hint)
     if tag == "NNS" and lemma == word:  # "police", "mathematics": no singular, or no plural of its own
         return ()

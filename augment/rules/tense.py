@@ -79,9 +79,7 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
 
 
 def _barred_by_time(sentence: ParsedSentence, current: str) -> frozenset[str]:
-    """Return the tenses that a time which the sentence names does not go with: "in 1955" no future,
-    "tomorrow" no past. "In 2021" and "in the 1990s" are past where the sentence, in tense `current`, is.
-    """
+    """Return the tenses that a time in a sentence of tense `current` rules out: "in 1955" the future."""
     words = [word.lower() for word in sentence.words]
     barred: frozenset[str] = frozenset()
     for i, word in enumerate(words):

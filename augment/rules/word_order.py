@@ -6,7 +6,7 @@ are one each. Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n)
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Any
 
@@ -49,13 +49,7 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
     Punctuation stays, but for marks that would stand side by side or alone and for empty brackets and quotes;
     a word that would follow itself goes too. None for fewer than two words.
     """
-    text = sentence.text
-    spans = word_spans(text)
-    many = len(spans)
-    if many < 2 or rate == 0:
-        return None
-    count = min(_MOST_DELETED, many - 1, max(1, ceil(rate * many)))
-    return _without(text, spans, set(draws.sample(range(many), count)))
+    return _deleted(sentence.text, rate, _MOST_DELETED, lambda many, count: draws.sample(range(many), count))
 
 
 @_rule(0.6, "The sea.")
@@ -65,14 +59,12 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
 
     The place is drawn evenly. None for fewer than two words.
     """
-    text = sentence.text
-    spans = word_spans(text)
-    many = len(spans)
-    if many < 2 or rate == 0:
-        return None
-    count = min(many - 1, max(1, ceil(rate * many)))
-    first = draws.below(many - count + 1)
-    return _without(text, spans, set(range(first, first + count)))
+
+    def run(many: int, count: int) -> range:
+        first = draws.below(many - count + 1)
+        return range(first, first + count)
+
+    return _deleted(sentence.text, rate, len(sentence.text), run)
 
 
 @_rule(0.1, "The man old sat by the sea.", needs="tags")
@@ -120,8 +112,13 @@ def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> s
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
 
-def _without(text: str, spans: list[tuple[int, int]], numbers: set[int]) -> str | None:
-    """Return the text without some of its words, by number, and those that would follow themselves."""
+def _deleted(text: str, rate: float, most: int, choose: Callable[[int, int], Iterable[int]]) -> str | None:
+    """Return the text without words, by number, that are chosen, and those that would follow themselves."""
+    spans = word_spans(text)
+    many = len(spans)
+    if many < 2 or rate == 0:
+        return None
+    numbers = set(choose(many, min(most, many - 1, max(1, ceil(rate * many)))))
     last = -1  # the last word kept
     for number, (start, end) in enumerate(spans):
         if number in numbers:

@@ -121,10 +121,9 @@ def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
 class _Verb:
     """A verb to negate, and what the rules ask of it and of the words around it.
 
-    following, previous: the character behind it, the word before it; "" at the ends of the sentence.
-    scope_start: where it begins, with an adverb of scope or amount before it: 仅有, 约为.
-    adverb: what makes an event of the verb; once: the same, if it is 曾 or the like.
-    first, place: the first word that a negation must reach, and where it begins.
+    following, previous: the character behind it, the word before it. scope_start: where it begins, with an
+    adverb of scope before it: 仅有, 约为. adverb: what makes an event of it; once: the same, if it is 曾 or
+    the like. first, place: the first word that a negation must reach, and where it begins.
     """
 
     def __init__(self, sentence: ParsedSentence, index: int) -> None:

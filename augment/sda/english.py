@@ -29,12 +29,10 @@ _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})
 
 
 class Clause(NamedTuple):
-    """Hold a clause with a verb.
+    """A clause with a verb: its main verb or copula, the auxiliaries before it, the finite one of them.
 
-    head: the word that heads it. verb: its main verb or copula. auxiliaries: those before it, in order.
-    finite: the word that carries tense: the first auxiliary, else the verb. subject: or None. negation: the
-    `not` that belongs to it, or None. focus: whether it has a `not only` or the like, which is no negation,
-    and bars another one. inverted: whether the finite word stands before the subject, as in questions.
+    negation: its `not`, or None. focus: it has a `not only` or the like, no negation, which bars another.
+    inverted: the finite word stands before the subject, as in questions.
     """
 
     head: int
@@ -92,10 +90,7 @@ def speaker(sentence: ParsedSentence, verb: int) -> int | None:
 
 
 def main_clause(sentence: ParsedSentence) -> Clause | None:
-    """Return the main clause: the root's, or, where a parser has made the root of something without a tense,
-    the first finite one that is coordinated with it or stands beside it. None if there is no such
-    clause.
-    """
+    """Return the main clause: the root's, or the first finite one beside a root without tense; or None."""
     root = sentence.root
     if root < 0:
         return None

@@ -1,11 +1,11 @@
 """Build the pipeline of a specification: look for what its augmentations need, and bind their parameters."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
-from augment.spec.grammar import Step, parse
+from augment.spec.grammar import Specification, Step, parse
 from augment.spec.pipeline import BoundStep, Pipeline
 from augment.spec.sets import WITHOUT_MODELS
 from augment.text.encoder import TextEncoder
@@ -18,15 +18,7 @@ def build(
     synonyms: SynonymTable | None = None,
     encoder: TextEncoder | None = None,
 ) -> Pipeline:
-    """Build a pipeline for a tokenizer.
-
-    encoder: how text becomes tokens, for a specification that `needs_text`. Models and word vectors are
-    loaded into this process now, so that workers forked from it share them.
-
-    Raises:
-        AugmentationError: the specification is wrong, or needs [DEL], a synonym table, text, a model or
-            another resource that is missing. One error lists what all augmentations lack.
-    """
+    """Build a pipeline, its models loaded, for forked workers to share; one error lists what is lacking."""
     specification = parse(spec)
     if synonyms is not None and synonyms.vocabulary.size != vocabulary.size:
         raise AugmentationError(
@@ -39,12 +31,7 @@ def build(
             f"{text_steps[0].name} works on text, but this data has no text: prepare it with --annotate MODEL"
         )
     _require(specification.augmentations, spec)
-    stages = tuple(
-        tuple(
-            _bind_text(step) if step.is_text else _bind_tokens(step, vocabulary, synonyms) for step in stage
-        )
-        for stage in specification.stages
-    )
+    stages = _bound(specification, lambda step: _bind_tokens(step, vocabulary, synonyms))
     return Pipeline(specification, stages, encoder)
 
 
@@ -52,18 +39,23 @@ def build_texts(spec: str) -> Pipeline:
     """Build a pipeline for `Pipeline.texts` alone, without a tokenizer."""
     specification = parse(spec)
     _require((step for step in specification.augmentations if step.is_text), spec)
-    stages = tuple(
-        tuple(_bind_text(step) if step.is_text else BoundStep(step.name, False, None) for step in stage)
-        for stage in specification.stages
-    )
-    return Pipeline(specification, stages)
+    return Pipeline(specification, _bound(specification, lambda step: BoundStep(step.name, False, None)))
+
+
+def _bound(
+    specification: Specification, bind_tokens: Callable[[Step], BoundStep]
+) -> tuple[tuple[BoundStep, ...], ...]:
+    def bind(step: Step) -> BoundStep:
+        if not step.is_text:
+            return bind_tokens(step)
+        function = functools.partial(step.entry.function, **step.values())
+        return BoundStep(step.name, True, function, step.entry.batch, step.entry.languages)
+
+    return tuple(tuple(map(bind, stage)) for stage in specification.stages)
 
 
 def require(specs: Iterable[str], load: bool = True) -> None:
-    """Check that all that augmentations need is on this machine, the synonym table aside.
-
-    load: load models and word vectors into this process; False: they must be named, and are not opened.
-    """
+    """Check that what augmentations need is here, the synonym table aside; load: open their models too."""
     specs = list(specs)
     _require((step for spec in specs for step in parse(spec).augmentations), ",".join(specs), load)
 
@@ -90,11 +82,6 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
         smaller = [name for name in written if name in WITHOUT_MODELS]
         problems += [f"{WITHOUT_MODELS[name]} is {name} without language models" for name in smaller]
     raise AugmentationError(". ".join(problems))
-
-
-def _bind_text(step: Step) -> BoundStep:
-    function = functools.partial(step.entry.function, **step.values())
-    return BoundStep(step.name, True, function, step.entry.batch, step.entry.languages)
 
 
 def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> BoundStep:

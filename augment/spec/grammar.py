@@ -106,11 +106,7 @@ class Specification:
 
 
 def parse(spec: str) -> Specification:
-    """Parse the text of a specification.
-
-    Raises:
-        AugmentationError: the text is wrong; the message names the place and the nearest name.
-    """
+    """Parse a specification; an AugmentationError names the place of a fault, and the nearest name."""
     if not isinstance(spec, str):
         raise AugmentationError(f"a specification is a text such as 'del-span,reorder', not {shown(spec)}")
     spec = expand(spec)

@@ -23,12 +23,7 @@ BLOCK_TOKENS = 1 << 17
 
 @dataclass(frozen=True)
 class BoundStep:
-    """Hold a step that is ready to run.
-
-    function: takes the batch or sentence and its draws, all parameters bound; None for `none`.
-    batch: whether a function of text takes several sentences at once (`Entry.batch`).
-    languages: those that a function of text is written for (`Entry.languages`); (): any.
-    """
+    """A step that is ready to run: its function with all parameters bound (None: `none`), as in `Entry`."""
 
     name: str
     is_text: bool
@@ -108,10 +103,9 @@ class Pipeline:
     def tokens(
         self, batch: Ragged, keys: np.ndarray, texts: Mapping[int, str], origins: Sequence[str] = ()
     ) -> Ragged:
-        """Augment a batch whose texts were augmented before; steps on text are not run again.
+        """Augment a batch whose texts were augmented before; words that a text kept keep their tokens.
 
-        texts: sentence number -> new text. origins: the texts before, in the same order; with them, words
-        that a text kept are not tokenized again.
+        texts: sentence number -> new text. origins: the texts before, in the same order.
         """
         if texts:
             rows = np.fromiter(texts, np.int64, len(texts))

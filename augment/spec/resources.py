@@ -12,7 +12,7 @@ from pathlib import Path
 
 from augment.spec.grammar import needs_synonyms, parse
 from augment.text.wordnet import wordnet
-from augment.tokens.synonym_sources import find_synonyms
+from augment.tokens.synonyms import find_synonyms
 
 _PACKAGE = Path(__file__).parents[1]
 SYNONYMS, WORDNET = "synonyms", "wordnet"
@@ -25,13 +25,7 @@ _MODEL_FILES = (
 
 
 def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[str, str]:
-    """Return what the augmentations of specifications read: name -> file, folder or hub name.
-
-    The name is "synonyms", "wordnet", an augmentation of the user's own, for its file, or an augmentation and
-    its parameter ("contextual.model"). The
-    environment and the usual places fill what specifications leave open. synonyms: the table that the user
-    named.
-    """
+    """Return what specifications read, by name ("wordnet", "contextual.model"): file, folder or hub name."""
     specs = list(specs)
     found: dict[str, str] = {}
     if any(map(needs_synonyms, specs)):
@@ -50,11 +44,10 @@ def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[
 
 
 def resource_hash(where: str | Path) -> str | None:
-    """Return the sha256 of a file, of a folder's files, or of a hub model in the local cache.
+    """Return the sha256 of a file, a folder, or a hub model in the local cache; None: it is not here.
 
-    None for what is not here, or a hub model whose weights have not been fetched yet. Of a folder count the
-    names and bytes of its files, hidden ones and *.md left out, and no folders within. Of a model's folder
-    count only the files that loading it reads: the hub's cache gains files when other libraries need them.
+    Of a folder count the names and bytes of its files, hidden ones, *.md and folders left out; of a model's
+    only what loading reads: the hub's cache gains files when other libraries need them.
     """
     path = Path(os.path.expanduser(where))
     if path.is_file():
@@ -94,11 +87,7 @@ def _file_hash(path: Path) -> str:
 
 @functools.cache
 def rules_digest() -> str:
-    """Return 12 hexadecimal digits of the sha256 over the package's modules, compiled sources and word lists.
-
-    Names and bytes are hashed, in the order of names, over the package and all its folders. A change that
-    changes no rule (a comment) counts too: a cache is then made once more than necessary.
-    """
+    """Return 12 hexadecimal digits of the sha256 over the package's modules, compiled sources, word lists."""
     digest = hashlib.sha256()
     for path in sorted([*_PACKAGE.rglob("*.py"), *_PACKAGE.glob("native/*"), *_PACKAGE.glob("word_lists/*")]):
         content = path.read_bytes()

@@ -29,10 +29,7 @@ Item = TypeVar("Item")
 if TYPE_CHECKING:
 
     class Draws:
-        """Draw random numbers for one sentence and one augmentation: the j-th is a hash of (key, j).
-
-        The numbers are those of `keys.bits_per_sequence(key, ...)`, one at a time (augment/native/draws.h).
-        """
+        """Draw the numbers of `keys.bits_per_sequence(key, ...)`, one at a time (augment/native/draws.h)."""
 
         def __init__(self, key: int): ...
         def bits(self) -> int:

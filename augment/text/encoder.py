@@ -20,12 +20,8 @@ _NO_IDS, _NO_OFFSETS = np.zeros(0, np.int32), np.zeros(1, np.int64)
 class TextEncoder:
     """Turn strings into a Ragged of `[CLS] tokens [SEP]`, at most `max_length` each, as preparation does.
 
-    Some tokenizers never join what stands on two sides of a space: byte-level BPE and WordPiece with their
-    own pre-tokenizers. The compiled module keeps their tokens by the piece between two spaces: augmented
-    sentences consist of words met before, and looking them up takes a tenth of the time.
-
-    tokenizer: a `tokenizers.Tokenizer` (`backend_tokenizer` of a transformers fast tokenizer). An encoder
-    pickles, so that workers can receive it.
+    Where a tokenizer never joins what a space separates (byte-level BPE, WordPiece), the compiled module
+    keeps tokens by piece: a tenth of the time, as augmented sentences consist of words met before.
     """
 
     def __init__(self, tokenizer: Any, cls_id: int, sep_id: int, max_length: int):

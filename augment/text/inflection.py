@@ -84,11 +84,10 @@ def inflect(lemma: str, tag: str) -> str | None:
 
 
 def lemma_of(word: str, tag: str, hint: str = "") -> str:
-    """Return the lower-case lemma of a word by its Penn Treebank tag.
+    """Return the lower-case lemma of a word by its Penn tag; hint, the parse's, where rules make the word.
 
-    hint: the parse's lemma. It is used where the rules make the word from it, since small pipelines leave
-    many forms unchanged ("hop" is no lemma of "hoped"). British doubling is read ("travelled": "travel"), and
-    so is the regular form of an irregular verb ("hanged", "proved").
+    Small pipelines leave many forms unchanged. British doubling is read ("travelled"), and so is the regular
+    form of an irregular verb ("hanged").
     """
     return _lemma_of(word.lower(), tag, hint.lower())
 

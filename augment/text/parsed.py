@@ -6,8 +6,6 @@ clause with a copula ("She is tall": UD's root is `tall` with the child `is`, Cl
 and `verb` hide the two differences.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -89,10 +87,7 @@ if TYPE_CHECKING:
             """Return the words whose relation is one of `wanted`, in order; "acl:relcl" counts as "acl"."""
 
         def relation(self, i: int) -> str:
-            """Return the relation of word i to its head in UD's terms ("nsubj:pass", "obj", "aux", "root").
-
-            A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is unchanged.
-            """
+            """Return the relation of word i to its head in UD's terms, or ClearNLP's if there is none."""
 
         def verb(self, i: int) -> int:
             """Return the verb of the clause that word i heads: its copula if it has one (UD), else i."""
@@ -183,13 +178,7 @@ class ParsedSentence(_Sentence):
         return self.starts[i], self.ends[i if last is None else last], new
 
     def edit(self, replacements: Iterable[tuple[int, int, str]]) -> str:
-        """Return the text with `text[start:end]` replaced for every (start, end, new), in characters.
-
-        start == end inserts; two insertions in one place keep their order.
-
-        Raises:
-            ValueError: two replacements overlap, or one leaves the text.
-        """
+        """Return the text with each (start, end, new) made: text[start:end] becomes new, in characters."""
         parts: list[str] = []
         position = 0
         for start, end, new in sorted(replacements, key=_PLACE):

@@ -28,11 +28,9 @@ _LEAST = 0.3  # least share of the letters; a Chinese letter counts as a Latin w
 
 
 def parse_texts(texts: Iterable[str], model: str, any_script: bool = False) -> Iterator[ParsedSentence]:
-    """Parse texts, in order.
+    """Parse texts, in order; memory does not grow with their number (spaCy's `memory_zone`).
 
-    model: an installed spaCy pipeline or the folder of one. any_script: take texts in another script than the
-    pipeline's language too. Memory does not grow with the number of texts: the strings of a batch are freed
-    with it (spaCy's `memory_zone`).
+    model: an installed spaCy pipeline or the folder of one. any_script: texts in another script too.
     """
     parser = load_parser(model)
     for number, batch in enumerate(_batches(texts)):
@@ -47,12 +45,8 @@ def parse_texts(texts: Iterable[str], model: str, any_script: bool = False) -> I
 @functools.lru_cache(maxsize=2)
 def load_parser(model: str) -> Any:
     """Load the spaCy pipeline `model`, without what rules do not read (named entities, text categories)."""
-    try:
-        import spacy
-    except ImportError as error:
-        raise AugmentationError(
-            "parsing needs spaCy and a pipeline for your language: pip install spacy"
-        ) from error
+    import spacy
+
     try:
         parser = spacy.load(model, exclude=_NOT_READ)
     except (OSError, ValueError, ImportError) as error:
@@ -72,17 +66,12 @@ def load_parser(model: str) -> Any:
 
 def find_parser(name: str = "") -> str:
     """Return `name`, else $CLEAR_PARSER, else an installed spaCy pipeline, an English one first."""
-    import importlib.util
-
-    found = name or os.environ.get("CLEAR_PARSER", "")
-    if found:
+    if found := name or os.environ.get("CLEAR_PARSER", ""):
         return found
-    if importlib.util.find_spec("spacy") is not None:
-        from spacy.util import get_installed_models
+    from spacy.util import get_installed_models
 
-        installed = sorted(get_installed_models(), key=lambda model: (not model.startswith("en_"), model))
-        if installed:
-            return installed[0]
+    if installed := get_installed_models():
+        return min(installed, key=lambda model: (not model.startswith("en_"), model))
     raise AugmentationError(
         "augmentations that read a parse need a spaCy pipeline, and none is installed: python -m spacy "
         "download en_core_web_sm, or name one, or its folder, with --parser or in CLEAR_PARSER"
@@ -104,11 +93,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _sentence(doc: Any, language: str) -> ParsedSentence:
-    """Convert a spaCy Doc, leaving its white space out.
-
-    A word that depends on white space depends on the head of that. Where white space is a root, the first of
-    its words that is no punctuation takes its place.
-    """
+    """Convert a spaCy Doc, leaving its white space out; what depends on that takes the head of it."""
     tokens = [token for token in doc if not token.is_space]
     place = {token.i: number for number, token in enumerate(tokens)}
     deps = [token.dep_ for token in tokens]
@@ -141,10 +126,7 @@ def _sentence(doc: Any, language: str) -> ParsedSentence:
 
 
 def check_language(texts: Sequence[str], language: str, parser: str) -> None:
-    """Refuse texts most of whose letters are of another script than the parser's language.
-
-    texts: a sample of them is read. language: spaCy's code ("en", "zh"). parser: its name, for the message.
-    """
+    """Refuse texts most of whose letters, by a sample, are of another script than the parser's language."""
     wanted = _SCRIPTS.get(language)
     if wanted is None:
         return

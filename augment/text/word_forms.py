@@ -3,13 +3,15 @@
 import functools
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from augment.core.compiled import native
 from augment.text.parsed import ParsedSentence
 
 Edit = tuple[int, int, str]  # text[start:end] becomes the string
+Found = TypeVar("Found")
 
 _LISTS = Path(__file__).parents[1] / "word_lists"
 _ARTICLE = re.compile(r"(?<![\w'’-])([Aa]n?)\s$")
@@ -60,6 +62,27 @@ def named_words(name: str) -> frozenset[str]:
 def word_map(pairs: str) -> dict[str, str]:
     """Return {"a": "b"} for "a=b"."""
     return dict(pair.split("=") for pair in pairs.split())
+
+
+def lengths_by_word(names: Iterable[str]) -> dict[str, list[int]]:
+    """Return {first word: lengths in words of the names that begin with it, the longest first}."""
+    lengths: dict[str, set[int]] = {}
+    for first, *rest in (name.split(" ") for name in names):
+        lengths.setdefault(first, set()).add(1 + len(rest))
+    return {word: sorted(sizes, reverse=True) for word, sizes in lengths.items()}
+
+
+def names_in(
+    words: Sequence[str], lengths: Mapping[str, Sequence[int]], accept: Callable[[int, int], Found | None]
+) -> Iterator[Found]:
+    """Yield what `accept` returns for the ends of each name, the longest first (`lengths_by_word`)."""
+    end = 0
+    for i, word in enumerate(words):
+        for length in lengths.get(word, ()) if i >= end else ():
+            if i + length <= len(words) and (found := accept(i, i + length - 1)) is not None:
+                yield found
+                end = i + length
+                break
 
 
 _FUNCTION_WORDS = named_words("word_forms.function_words")
@@ -164,11 +187,7 @@ def is_name(sentence: ParsedSentence, i: int) -> bool:
 
 
 def keeps_capital(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether word i has a capital in every place, not only at the beginning of a sentence.
-
-    Such are names and what names begin with ("Northern" in front of "Ireland"), "I", words with capitals
-    inside, single letters, and words made of names ("French", "Americans").
-    """
+    """Return whether word i has a capital in every place: names, what names begin with, "I", "French"."""
     word, pos = sentence.word(i), sentence.pos[i]
     lower = word.lower()
     if not word[:1].isupper() or lower == "i" or lower.startswith(("i'", "i’")) or word[1:] != lower[1:]:

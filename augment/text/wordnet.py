@@ -31,15 +31,10 @@ _COLLOCATION = re.compile(rb"^([^ \n]*_[^ \n]*) ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Synset:
-    """Hold a sense.
+    """A sense: its lemmas, in WordNet's order, and the fields of its pointers, unread: few rules follow them.
 
-    lemmas: its words, spaces in compounds, in WordNet's order.
-    fields: of its pointers as they are written, four each; a general term has hundreds, and few rules follow
-        them.
-    places: where each of an adjective's words may stand: "p" behind a verb, "a" before a noun, "ip" behind
-        it, "" anywhere.
-    frames: of a verb, (number of a frame as wninput(5WN) lists them, number of the word that has it, or 0 for
-        all).
+    places: where each adjective may stand: "p" behind a verb, "a" before a noun, "ip" behind it, "" anywhere.
+    frames: of a verb, (number in wninput(5WN), number of the word, 0: all).
     """
 
     lemmas: tuple[str, ...]
@@ -87,10 +82,7 @@ class WordNet:
             ) from error
 
     def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:
-        """Return the senses of a lemma (all, or the first `most`), the most frequent one first.
-
-        pos: "n", "v", "a" (satellites too) or "r". Empty: the lemma is unknown.
-        """
+        """Return the senses of a lemma, the most frequent first (or the first `most`); pos: n, v, a, r."""
         return tuple([self.synset(int(offset), pos) for offset in self._offsets(lemma, pos)[:most]])
 
     def _find_offsets(self, lemma: str, pos: str) -> tuple[bytes, ...]:

@@ -24,12 +24,10 @@ _NOT_TEXT = 1 << 20  # "characters" of a token that stands for no text, or for u
 
 @dataclass(frozen=True)
 class PieceVocabulary:
-    """Describe the tokens of a tokenizer that cuts text at every space.
+    """Tokens of a tokenizer that cuts at every space: characters that each stands for, bool[V] spaced.
 
-    characters: int32[V], the characters of text that each token stands for, without spaces.
-    spaced: bool[V], whether the first of them is a space (byte-level BPE, whose characters are bytes).
-    opens_alike: whether a piece has the same tokens at the beginning of a text as behind a space.
-    spelling: the method of the compiled `Pieces` that spells new words, and its first arguments, or None.
+    opens_alike: a piece has the same tokens at the beginning of a text as behind a space. spelling: the
+    method of the compiled `Pieces` that spells new words, and its first arguments, or None.
     """
 
     characters: np.ndarray

@@ -10,6 +10,7 @@ function loops over sequences or tokens: each output is a list of segments of th
 sequence, gathered at once.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,28 +26,9 @@ from augment.tokens.synonyms import SynonymTable
 _CLEAR = "CLEAR (Wu et al. 2020, arXiv:2012.15466), section 3.3"
 
 
-def _spans_fit(values: dict[str, Any]) -> str | None:
-    if values["spans"] * values["rate"] >= 1:
-        return f"{values['spans']} spans leave nothing; spans * rate must be below 1"
-    return None
-
-
-def _pairs_fit(values: dict[str, Any]) -> str | None:
-    if 2 * values["pairs"] * values["rate"] > 1:
-        return f"{2 * values['pairs']} spans do not fit; 2 * pairs * rate must not exceed 1"
-    return None
-
-
-def _rates_rise(values: dict[str, Any]) -> str | None:
-    if values["rate"] < values["min_rate"] < 1:
-        return f"min_rate={values['min_rate']:g} is above rate={values['rate']:g}"
-    return None
-
-
-def _lengths_rise(values: dict[str, Any]) -> str | None:
-    if values["min_length"] > values["max_length"]:
-        return f"min_length={values['min_length']} is above max_length={values['max_length']}"
-    return None
+def _unless(fits: Callable[[dict[str, Any]], bool], problem: str) -> Callable[[dict[str, Any]], str | None]:
+    """Return a check of an augmentation's parameters together; problem: with {names} of parameters."""
+    return lambda values: None if fits(values) else problem.format(**values)
 
 
 @augmentation(
@@ -79,7 +61,9 @@ def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: f
         Parameter("spans", 5, "spans deleted", 1, 64),
         Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.999),
     ),
-    check=_spans_fit,
+    check=_unless(
+        lambda v: v["spans"] * v["rate"] < 1, "{spans} spans leave nothing; spans * rate must be below 1"
+    ),
 )
 def del_span(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: int = 5, rate: float = 0.05
@@ -120,7 +104,10 @@ def del_span(
         Parameter("pairs", 5, "pairs of spans swapped", 1, 32),
         Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.5),
     ),
-    check=_pairs_fit,
+    check=_unless(
+        lambda v: 2 * v["pairs"] * v["rate"] <= 1,
+        "2 * {pairs} spans do not fit; 2 * pairs * rate must not exceed 1",
+    ),
 )
 def reorder(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: int = 5, rate: float = 0.05
@@ -243,7 +230,9 @@ def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
         ),
     ),
     example="crop:rate=1:min_rate=0.5",
-    check=_rates_rise,
+    check=_unless(
+        lambda v: not v["rate"] < v["min_rate"] < 1, "min_rate={min_rate:g} is above rate={rate:g}"
+    ),
 )
 def crop(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9, min_rate: float = 1.0
@@ -272,7 +261,10 @@ def crop(
         Parameter("beta", 2, "of the same; alpha above beta: rather long spans", 1, 64),
     ),
     example="span:max_length=128:alpha=2:beta=4",
-    check=_lengths_rise,
+    check=_unless(
+        lambda v: v["min_length"] <= v["max_length"],
+        "min_length={min_length} is above max_length={max_length}",
+    ),
 )
 def span(
     batch: Ragged,
@@ -374,11 +366,7 @@ def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate
 
 
 def _words(batch: Ragged, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return where the W words of a batch begin, and which of them are ordinary.
-
-    starts: int64[W], by token. first: int64[N + 1], the first word of each sequence. eligible: bool[W], words
-    that are no special tokens. words: int64[N], the number of these in each sequence.
-    """
+    """Return words (starts int64[W], first int64[N + 1]), which are ordinary, bool[W], and their number."""
     content_sizes(batch, vocabulary)
     starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
     first = np.searchsorted(starts, batch.offsets)
@@ -438,11 +426,9 @@ def splice(
     token_offsets: np.ndarray,
     replacements: np.ndarray,
 ) -> Ragged:
-    """Replace the run of lengths[k] tokens from starts[k] by entry replacements[k] of a table.
+    """Replace the run of lengths[k] tokens from starts[k] (rising) by entry replacements[k] of a table.
 
-    starts: int64[K], rising; lengths: int64[K], at least 1; runs do not overlap, and counts[i] (int64[N]) of
-    them lie in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none
-    empty.
+    counts[i] runs lie in sequence i, none overlap. The table: entries from one offset to the next.
     """
     new_starts = token_offsets.take(replacements)
     new_lengths = token_offsets.take(replacements + 1) - new_starts

@@ -5,13 +5,21 @@ text can show it (with and without a space before it; in small letters, with a c
 tokenizer distinguishes them), and so are its synonyms in the same form. One look-up then finds a whole word
 of a batch: words of one token in an array over the vocabulary, longer ones by a 64-bit hash of their tokens
 in a sorted array.
+
+Sources: a JSON object {word: [synonyms]} (Jia et al. 2019's counterfitted_neighbors.json, which CLEAR used);
+the same below a level of parts of speech {"n": {word: [...]}, "v": ...}; either of them gzipped; and a
+WordNet folder or zip with data.noun, data.verb, data.adj, data.adv (Princeton's own, Debian's
+/usr/share/wordnet, nltk's corpora/wordnet).
 """
 
-from __future__ import annotations
-
+import gzip
+import json
 import os
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +29,19 @@ from augment.core.errors import AugmentationError
 from augment.core.keys import mix
 from augment.core.ragged import Ragged, offsets_of
 from augment.core.vocabulary import Vocabulary
-from augment.tokens.synonym_sources import find_synonyms, read_synonyms
+from augment.text.wordnet import wordnet_candidates
+
+_WORDNET_FILES = ("data.noun", "data.verb", "data.adj", "data.adv")
+_JIA = "https://github.com/robinjia/certified-word-sub (data/counterfitted_neighbors.json)"
 
 
 @dataclass(frozen=True, eq=False)
 class SynonymTable:
-    """Hold E entries (a word in one form), each with its synonyms in that form, as token ids.
+    """E entries (a word in one form), each with its synonyms in that form, as token ids.
 
-    source: the file that it came from.
-    heads: int32[], the entries' tokens; head_offsets: int64[E + 1].
-    neighbour_offsets: int64[E + 1]; the synonyms of entry e are the token sequences neighbour_offsets[e] to
-        neighbour_offsets[e + 1].
-    tokens: int32[]; token_offsets: int64[S + 1]; sequence s is tokens[token_offsets[s]:token_offsets[s + 1]].
-    single: int32[vocabulary.size], the entry of a word of one token, or -1.
-    hashes (uint64, rising), entries (int32): those of longer words.
+    Entry e is heads[head_offsets[e]:head_offsets[e + 1]]; its synonyms are the sequences
+    neighbour_offsets[e]:neighbour_offsets[e + 1] of tokens, token_offsets. single: int32[vocabulary.size],
+    the entry of a word of one token, or -1. hashes (uint64, rising), entries (int32): those of longer words.
     """
 
     source: str
@@ -53,12 +60,8 @@ class SynonymTable:
         return len(self.head_offsets) - 1
 
     @staticmethod
-    def load(path: str | Path | None, tokenizer: Any, vocabulary: Vocabulary | None = None) -> SynonymTable:
-        """Load a file or folder in one of `synonym_sources`' formats; None looks in the usual places.
-
-        tokenizer: a transformers fast one. 25,000 words take seconds: load once, and pass the table to
-            workers.
-        """
+    def load(path: str | Path | None, tokenizer: Any, vocabulary: Vocabulary | None = None) -> "SynonymTable":
+        """Load a file or folder in one of the module's formats (seconds); None looks in the usual places."""
         path = find_synonyms() if path is None else Path(path)
         vocabulary = Vocabulary.from_tokenizer(tokenizer) if vocabulary is None else vocabulary
         return SynonymTable.from_words(read_synonyms(path), tokenizer, vocabulary, str(path))
@@ -66,7 +69,7 @@ class SynonymTable:
     @staticmethod
     def from_words(
         synonyms: dict[str, list[str]], tokenizer: Any, vocabulary: Vocabulary, source: str = "given words"
-    ) -> SynonymTable:
+    ) -> "SynonymTable":
         """Make a table from {word: its synonyms}."""
         words = list(dict.fromkeys([*synonyms, *(word for others in synonyms.values() for word in others)]))
         number = {word: index for index, word in enumerate(words)}
@@ -113,11 +116,7 @@ class SynonymTable:
         )  # fmt: skip
 
     def match(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the words that have synonyms: (rising starts, lengths, entries), int64[K] each.
-
-        ids: int32[T], sequences with their special tokens end to end. A look-up takes one word for another
-        with a probability of some 2**-64.
-        """
+        """Find the words that have synonyms: (rising starts, lengths, entries); wrong once in 2**64."""
         wide = ids.astype(np.intp)
         starts = np.flatnonzero(self.vocabulary.word_starts(wide))
         lengths = np.diff(starts, append=len(ids))
@@ -139,10 +138,7 @@ class SynonymTable:
         return first + chosen.view(np.int64)
 
     def coverage(self, batch: Ragged) -> float:
-        """Return the share of a batch's tokens, special ones aside, that are in a word with a synonym.
-
-        CLEAR, section 3.3, says "roughly 40% tokens" of its corpus.
-        """
+        """Return the share of ordinary tokens that have a synonym (CLEAR, section 3.3: "roughly 40%")."""
         _, lengths, _ = self.match(batch.ids)
         return int(lengths.sum()) / max(1, int((~self.vocabulary.special[batch.ids]).sum()))
 
@@ -197,3 +193,83 @@ def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.
         step += 1
         active = active.compress(lengths.take(active) > step)
     return codes
+
+
+def find_synonyms() -> Path:
+    """Return the default table: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed WordNet."""
+    candidates = list(_candidates())
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    raise AugmentationError(
+        f"no synonym table found. Name one with --synonyms PATH; {_JIA} is what CLEAR used; `apt install "
+        f"wordnet-base` installs WordNet. Looked for: {', '.join(map(str, candidates))}"
+    )
+
+
+def read_synonyms(path: str | Path) -> dict[str, list[str]]:
+    """Return {lower-case word: its synonyms in the order of the source}, without words that have none."""
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise AugmentationError(f"synonym table {path} does not exist")
+    try:
+        if path.is_dir() or path.suffix == ".zip":
+            pairs = _wordnet(path)
+        else:
+            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+                pairs = _json(json.load(file), path)
+        table: dict[str, dict[str, None]] = {}
+        for word, synonyms in pairs:
+            known = table.setdefault(word.lower(), {})
+            known.update((synonym, None) for synonym in synonyms if synonym.lower() != word.lower())
+    except (
+        OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError, RecursionError, zlib.error,
+        zipfile.BadZipFile
+    ) as error:  # fmt: skip
+        raise AugmentationError(f"synonym table {path} cannot be read: {error}") from error
+    table = {word: synonyms for word, synonyms in table.items() if synonyms}
+    if not table:
+        raise AugmentationError(f"synonym table {path} has no word with a synonym")
+    return {word: list(synonyms) for word, synonyms in table.items()}
+
+
+def _candidates() -> Iterator[Path]:
+    data = os.environ.get("CLEAR_DATA")
+    if data:
+        yield Path(data) / "synonyms" / "counterfitted_neighbors.json"
+        yield Path(data) / "synonyms" / "oewn_synonyms.json.gz"
+    yield from wordnet_candidates()
+
+
+def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:
+    if not isinstance(content, dict):
+        raise AugmentationError(f"synonym table {path} is no JSON object {{word: [synonyms]}}")
+    for word, synonyms in content.items():
+        if isinstance(synonyms, dict):
+            yield from _json(synonyms, path)
+        elif isinstance(synonyms, list) and all(isinstance(synonym, str) for synonym in synonyms):
+            yield word, synonyms
+        else:
+            raise AugmentationError(f"synonym table {path}: {word!r} has {synonyms!r}, not a list of words")
+
+
+def _wordnet(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Return the words of each synset as synonyms (wndb(5WN): the fourth field counts them, in base 16)."""
+    if path.is_dir():
+        files = [path / name for name in _WORDNET_FILES if (path / name).exists()]
+        texts = [file.read_text(encoding="utf-8") for file in files]
+    else:
+        with zipfile.ZipFile(path) as archive:
+            members = [name for name in archive.namelist() if name.rsplit("/", 1)[-1] in _WORDNET_FILES]
+            texts = [archive.read(member).decode("utf-8") for member in members]
+    if not texts:
+        raise AugmentationError(f"{path} is not a WordNet folder: it has none of {', '.join(_WORDNET_FILES)}")
+    for line in chain.from_iterable(text.splitlines() for text in texts):
+        if line.startswith("  "):  # the licence at the head
+            continue
+        fields = line.split(" ")
+        count = int(fields[3], 16)
+        # An adjective may have its position behind it: galore(ip).
+        words = [word.split("(")[0].replace("_", " ") for word in fields[4 : 4 + 2 * count : 2]]
+        for word in words:
+            yield word, words

@@ -62,16 +62,11 @@ def compare(
     else:
         print("STS is not compared: --eval-data names the folder of the benchmarks", file=sys.stderr)
     examples = example_differences(evaluations)
-    content = {
-        "models": list(models),
-        "examples": {
-            name: {
-                task: {model: one.plain() for model, one in of_models.items()}
-                for task, of_models in of_tasks.items()
-            }
-            for name, of_tasks in examples.items()
-        },
-    }
+    plain: dict[str, dict[str, dict]] = {name: {} for name in examples}
+    for name, of_tasks in examples.items():
+        for task, of_models in of_tasks.items():
+            plain[name][task] = {model: one.plain() for model, one in of_models.items()}
+    content = {"models": list(models), "examples": plain}
     introduction = [
         ", ".join(system.label for system in systems) + ".",
         "Intervals are over the benchmarks' sentence pairs and test examples. Two runs of one recipe differ "

@@ -10,8 +10,8 @@ import numpy as np
 from finetune.answers import MEAN, Answers
 from finetune.encoders.models import EmbeddingModel
 from finetune.nanobeir import THIRTEEN
-from finetune.report.cells import Block, Cell, Table, TableRow
 from finetune.report.sources import Subject
+from finetune.report.tables import Block, Cell, Table, TableRow
 from finetune.results import Evaluation, TaskResult, figure_text
 from finetune.senteval.tasks import TRANSFER
 from finetune.tuning.tasks import TABLE_1
@@ -41,10 +41,7 @@ AVERAGES = {
 
 @dataclass(frozen=True)
 class Compared:
-    """A model's figure of a task, and its difference to the first model's.
-
-    difference: None where it is the first's, or where `reason` says why there is no interval.
-    """
+    """A model's figure, and its difference to the first model's, or the `reason` why there is none."""
 
     metric: str
     value: float | None
@@ -60,17 +57,14 @@ class Compared:
 
     def plain(self) -> dict[str, Any]:
         """Return all of it as JSON."""
-        apart = self.difference
-        interval = {} if apart is None else {"difference": apart.mean, "low": apart.low, "high": apart.high}
-        reason = {"reason": self.reason} if self.reason else {}
-        return {"metric": self.metric, "value": self.value, **interval, **reason}
+        content: dict[str, Any] = {"metric": self.metric, "value": self.value}
+        if (apart := self.difference) is not None:
+            content |= {"difference": apart.mean, "low": apart.low, "high": apart.high}
+        return content | ({"reason": self.reason} if self.reason else {})
 
 
 def sts_evaluation(model: EmbeddingModel, evaluator: StsEvaluator, tasks: Sequence[str] = ()) -> Evaluation:
-    """Return a model's figures of STS with every pair's cosine, of tasks; none: of all that are available.
-
-    `AVERAGE` is among them where all seven tasks are.
-    """
+    """Return a model's figures of STS tasks (none: all there are) with every pair's cosine, and `AVERAGE`."""
     pairs = PairScores()
 
     def encode(texts: list[str]) -> dict[str, np.ndarray]:
@@ -93,22 +87,15 @@ OfTask = dict[str, Compared]
 def example_differences(
     evaluations: Mapping[str, Mapping[str, Evaluation]],
 ) -> dict[str, dict[str, OfTask]]:
-    """Return evaluation -> task -> model -> figure and difference.
-
-    Of evaluations that two models have, one of them the first, and that keep answers (clustering: trials).
-
-    Args:
-        evaluations: model -> evaluation -> figures.
-    """
+    """Return evaluation -> task -> model -> figure and difference to the first, where both keep answers."""
     first, *others = evaluations
     found = {}
     for name, of_first in evaluations[first].items():
         by_model = {first: of_first} | {
             model: evaluations[model][name] for model in others if name in evaluations[model]
         }
-        if len(by_model) > 1 and any(
-            _has_sample(task) for one in by_model.values() for task in one.tasks.values()
-        ):
+        tasks = (task for one in by_model.values() for task in one.tasks.values())
+        if len(by_model) > 1 and any(task.answers is not None or "trials" in task.details for task in tasks):
             found[name] = _of_evaluation(name, by_model)
     return found
 
@@ -128,10 +115,6 @@ def choose_poolings(subjects: Mapping[str, Subject], pooling: str) -> dict[str, 
             for name, several in by_name.items()
         }
     return chosen
-
-
-def _has_sample(task: TaskResult) -> bool:
-    return task.answers is not None or "trials" in task.details
 
 
 def _of_evaluation(name: str, by_model: Mapping[str, Evaluation]) -> dict[str, OfTask]:
@@ -199,9 +182,7 @@ def _resampled_effects(
 def _why_not_paired(first: Answers, other: Answers) -> str:
     """Return why answers cannot be paired; "" where they can."""
     if (first.data, len(first.gold)) != (other.data, len(other.gold)):
-        sizes = (
-            f": {len(other.gold):,}, not {len(first.gold):,}" if len(first.gold) != len(other.gold) else ""
-        )
+        sizes = f": {len(other.gold):,}, not {len(first.gold):,}" * (len(first.gold) != len(other.gold))
         return f"not the same examples in the same order as the first model's{sizes}"
     if (first.metrics, first.parts) != (other.metrics, other.parts):
         return f"scored by {', '.join(other.metrics)}, not by {', '.join(first.metrics)}"
@@ -234,26 +215,19 @@ def _over_trials(of_models: Mapping[str, TaskResult]) -> OfTask:
 def example_tables(
     found: Mapping[str, Mapping[str, OfTask]], evaluations: Mapping[str, Mapping[str, Evaluation]]
 ) -> list[Table]:
-    """Return a table for each evaluation: a row a task, a column a model and one its difference.
-
-    evaluations: as `example_differences` was given them; other protocols than the first model's are noted.
-    """
-    tables = []
-    for name, of_tasks in found.items():
-        protocols = {
-            model: of_model[name].protocol for model, of_model in evaluations.items() if name in of_model
-        }
-        tables.append(_table(name, of_tasks, protocols))
-    return tables
+    """Return a table for each evaluation: a row a task, a column a model and one its difference."""
+    protocols = {
+        name: {model: of_model[name].protocol for model, of_model in evaluations.items() if name in of_model}
+        for name in found
+    }
+    return [_table(name, of_tasks, protocols[name]) for name, of_tasks in found.items()]
 
 
 def _table(name: str, of_tasks: Mapping[str, OfTask], protocols: Mapping[str, str]) -> Table:
     first, *others = protocols
-    unit = (
-        "trials, which are not paired (Welch)"
-        if name == "clustering"
-        else f"examples ({RESAMPLES:,} draws, the same for all models)"
-    )
+    unit = f"examples ({RESAMPLES:,} draws, the same for all models)"
+    if name == "clustering":
+        unit = "trials, which are not paired (Welch)"
     caption = (
         f"In brackets the {100 * LEVEL:.0f}% interval over the {unit}; ~: it holds 0. Other training seeds "
         "are not in it."
@@ -305,14 +279,7 @@ _ROUNDING = 1e-24
 
 
 def resampled_figures(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) -> np.ndarray:
-    """Return the figure x 100 of a task for M models on each draw: float64[M, B + 1].
-
-    The last one is of the examples as they are. Sets that a figure is the mean of are drawn each by itself.
-
-    Args:
-        name: of the task, from which the draws follow.
-        models: answers to the same examples, by the same metrics.
-    """
+    """Return the figure x 100 of a task for M models on each draw and, last, as is: float64[M, B + 1]."""
     first = models[0]
     sizes = first.parts or (len(first.gold),)
     ends = np.cumsum(sizes)
@@ -332,10 +299,6 @@ def resampled_figures(name: str, models: Sequence[Answers], resamples: int = RES
     )
 
 
-def _accuracy(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return counts @ (predicted == gold) / counts.sum(1)
-
-
 def _f1(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """Of class 1; 0 where neither side has it."""
     both, either = counts @ ((predicted == 1) & (gold == 1)), counts @ ((predicted == 1) * 1.0 + (gold == 1))
@@ -351,14 +314,6 @@ def _matthews(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np
     return (right * total - (answered * true).sum(1)) / np.sqrt(np.where(spread <= 0, np.inf, spread))
 
 
-def _pearson(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _correlation(counts, *(np.broadcast_to(side, counts.shape) for side in (predicted, gold)))
-
-
-def _spearman(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _correlation(counts, centred_ranks(predicted, counts), centred_ranks(gold, counts))
-
-
 def _correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return Pearson's correlation of values float[B, N] in each draw; 0 where one side is constant."""
     centred, spreads = [], []
@@ -371,16 +326,14 @@ def _correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.n
     return np.einsum("bn,bn,bn->b", counts, *centred) / np.sqrt(spreads[0] * spreads[1])
 
 
-def _mean(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return counts @ predicted / counts.sum(1)
-
-
 METRICS: Mapping[str, Metric] = {
-    "accuracy": _accuracy,
+    "accuracy": lambda counts, predicted, gold: counts @ (predicted == gold) / counts.sum(1),
     "f1": _f1,
     "matthews": _matthews,
-    "pearson": _pearson,
-    "spearman": _spearman,
-    MEAN: _mean,
+    "pearson": lambda counts, *sides: _correlation(
+        counts, *(np.broadcast_to(one, counts.shape) for one in sides)
+    ),
+    "spearman": lambda counts, *sides: _correlation(counts, *(centred_ranks(one, counts) for one in sides)),
+    MEAN: lambda counts, predicted, gold: counts @ predicted / counts.sum(1),
 }
 _OVER: Mapping[str, Callable[..., np.ndarray]] = {"mean": np.mean, "median": np.median}

@@ -36,10 +36,6 @@ class Status:
     details: tuple[str, ...]
     """What lacks, split by split; empty when complete."""
 
-    @property
-    def is_complete(self) -> bool:
-        return self.state == "complete"
-
 
 def check(data_set: DataSet, root: Path) -> Status:
     """Count a set's rows below the data folder `root`."""
@@ -64,10 +60,7 @@ def check(data_set: DataSet, root: Path) -> Status:
 
 
 def choose(names: str) -> list[DataSet]:
-    """Return the sets of a comma-separated list; all when it is empty.
-
-    A name is GROUP, GROUP/NAME, or NAME where one set alone has it. Case does not matter.
-    """
+    """Return the sets of a comma-separated list (GROUP, GROUP/NAME or a unique NAME); all of an empty one."""
     short = [one.name.split("/")[-1].lower() for one in CATALOGUE]
     aliases = {key: one.name for key, one in zip(short, CATALOGUE) if short.count(key) == 1}
     known = (*GROUPS, *(one.name for one in CATALOGUE))
@@ -81,9 +74,10 @@ def report(status: Status, root: Path, width: int) -> str:
     """Return a line on a set; below it what lacks, and where to get it."""
     one = status.data_set
     rows = sum(part.rows for part in one.parts.values())
-    lines = [f"{one.name:{width}}  {status.state}" + (f", {rows:,} rows" if status.is_complete else "")]
+    complete = status.state == "complete"
+    lines = [f"{one.name:{width}}  {status.state}" + f", {rows:,} rows" * complete]
     lines += [f"{'':{width}}    {detail}" for detail in status.details]
-    if not status.is_complete:
+    if not complete:
         fetch = f"clearly benchmarks fetch {one.name} {root}, or " if one.name in HUB else ""
         lines.append(f"{'':{width}}    get it: {fetch}{one.origin}")
     return "\n".join(lines)

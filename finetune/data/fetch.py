@@ -56,23 +56,15 @@ class HubSet:
 
 
 def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> list[str]:
-    """Write what the data folder `root` lacks of a set; returns a line a file.
-
-    Args:
-        name: as in HUB. source: a hub name or local folder to read instead of the set's own. replace: also
-            write the files that are there.
-    """
+    """Write what the data folder lacks of a set of HUB, from `source` or its own; return a line a file."""
     if name not in HUB:
         raise UserError(f"{name} is not on the hub in a form that can be written; there are {', '.join(HUB)}")
     hub_set = HUB[name]
     messages = []
     for split, files in hub_set.splits.items():
         wanted = [file for file in files if replace or not (root / file.path).exists()]
-        messages += [
-            f"{root / file.path} is there already; --replace writes it anew"
-            for file in files
-            if file not in wanted
-        ]
+        there = (root / file.path for file in files if file not in wanted)
+        messages += [f"{path} is there already; --replace writes it anew" for path in there]
         rows = _load(hub_set, split, source or hub_set.source) if wanted else []
         kept = [row for row in rows if not hub_set.needs_label or row["label"] is not None]
         for file in wanted:
@@ -166,10 +158,7 @@ _TREEBANK = [
 
 
 def treebank(text: str) -> str:
-    """Tokenise a line as SentEval's tokenizer.sed does (Robert MacIntyre, Penn Treebank, 1995).
-
-    Tokens stand between blanks, one after the last. The sed script's rules in their order.
-    """
+    """Tokenise a line as SentEval's tokenizer.sed does (Penn Treebank, 1995), by its rules in their order."""
     for pattern, replacement in _TREEBANK:
         text = pattern.sub(replacement, text)
     return text
@@ -203,11 +192,11 @@ def _glue(task: GlueTask) -> HubSet:
     splits = {}
     for split in task.sizes:
         columns = {"index": "idx", **texts} | ({} if split.startswith("test") else {label: "label"})
-        file = f"GLUE/{task.name}/{split}.tsv" if task.name != "AX" else "GLUE/diagnostic/diagnostic.tsv"
         if task.headerless is not None and not split.startswith("test"):
-            splits[split] = File(file, lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}")
+            line = lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}"  # noqa: E731
+            splits[split] = File(task.file(split), line)
         else:
-            splits[split] = _tsv(file, columns)
+            splits[split] = _tsv(task.file(split), columns)
     return HubSet(
         "nyu-mll/glue",
         {split.replace("dev", "validation"): (file,) for split, file in splits.items()},
@@ -225,19 +214,15 @@ def _tsv(path: str, columns: Mapping[str, str]) -> File:
 
 
 def _anli(number: int, part: str) -> File:
-    def content(row: Row) -> dict[str, Any]:
-        keys = {"uid": "uid", "context": "premise", "hypothesis": "hypothesis"}
-        return {key: row[column] for key, column in keys.items()} | {"label": row["label"][0]}
-
-    return _jsonl(f"ANLI/R{number}/{part}.jsonl", content)
+    keys = {"uid": "uid", "context": "premise", "hypothesis": "hypothesis"}
+    return _jsonl(
+        f"ANLI/R{number}/{part}.jsonl",
+        lambda row: {key: row[name] for key, name in keys.items()} | {"label": row["label"][0]},
+    )
 
 
 def _snli(part: str) -> tuple[File, ...]:
-    """Return the files of SNLI as SentEval's script writes them.
-
-    Tokens are those of the Penn Treebank's sed script, in UTF-8, which SentEval itself, and so
-    `senteval.tasks`, reads as latin-1.
-    """
+    """Return the files of SNLI as SentEval's script writes them: UTF-8, which SentEval reads as latin-1."""
     return (
         File(f"SentEval/SNLI/s1.{part}", lambda _, row: treebank(_cell(row["premise"]))),
         File(f"SentEval/SNLI/s2.{part}", lambda _, row: treebank(_cell(row["hypothesis"]))),

@@ -61,19 +61,11 @@ def embed_poolings(
     token_budget: int = 16384,
     max_length: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return vectors under several poolings at once: pooling -> float32[N, d], as `sentences` are ordered.
+    """Return pooling -> float32[N, d], as `sentences` are ordered; too long ones are cut.
 
-    An encoder with a head (`load_model`) applies it to vectors of the pooling that it was trained for, and to
-    no others. The encoder runs once for each distinct second hidden state that the poolings need: `cls`,
-    `mean` and one other share a pass, all five take three.
-
-    Args:
-        encoder: on any device; set to evaluation mode (no dropout) for the time of the call.
-        tokenizer: a Hugging Face tokenizer that fits it. Sentences longer than the encoder takes are cut.
-        token_budget: most tokens of one forward pass (a longer sentence runs alone); bounds memory, and moves
-            results by rounding only.
-        max_length: most tokens of a sentence, special ones included, where that is less than the encoder
-            takes.
+    A head is applied to vectors of the pooling that it was trained for, and to no others. The encoder runs
+    once for each distinct second hidden state that the poolings need: `cls`, `mean` and one other share a
+    pass. token_budget: of one pass; moves results by rounding only.
     """
     rows = _tokenize(tokenizer, sentences, min(max_length or encoder.max_positions, encoder.max_positions))
     return embed_rows(encoder, rows, poolings, token_budget)
@@ -102,7 +94,7 @@ def embed_rows(
 
 @dataclass(frozen=True)
 class PackedModel:
-    """An `Encoder` (`finetune.encoders.models`) that runs packed."""
+    """A model that runs packed (`finetune.encoders.models.Function` says what it has)."""
 
     encoder: SentenceEncoder
     tokenizer: Any
@@ -129,15 +121,7 @@ class PackedModel:
 
 
 def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
-    """Load (encoder, tokenizer), on the GPU if there is one.
-
-    The encoder pools, and has a head, as the modules of its folder say; with `pooler` its pooling is `cls`
-    and its head the checkpoint's own pooler.
-
-    Raises:
-        UserError: nothing there to load, an unsupported model type, a tokenizer that does not fit, or no
-            pooler.
-    """
+    """Load (encoder, tokenizer), on the GPU if there is one; pooler: the checkpoint's own is the head."""
     location = source.location
     try:
         tokenizer = pretrained(AutoTokenizer, location)
@@ -163,12 +147,7 @@ def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncod
 
 
 def load_pooler(source: str | Path) -> ProjectionHead:
-    """Read the pooler of a Hugging Face folder or hub name: a linear map of d to d and tanh, float32.
-
-    In BERT's checkpoints next-sentence prediction trained it; in those of SimCSE it is the head of the
-    contrastive loss, which its supervised models keep (`princeton-nlp/sup-simcse-bert-base-uncased`;
-    SimCSE's `--pooler cls`).
-    """
+    """Read a Hugging Face model's pooler: next-sentence prediction's in BERT, the loss's in SimCSE."""
     try:
         model, report = pretrained_model(AutoModel, source, dtype=torch.float32, output_loading_info=True)
     except (OSError, ValueError) as error:

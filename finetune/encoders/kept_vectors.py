@@ -28,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 import xxhash
 
-from finetune.encoders.source import ModelSource
+from finetune.encoders.source import ModelSource, cached_folder
 from pretrain.common.files import make_folder, remove_file, replace_durably, sha256_of, to_json
 from pretrain.telemetry.formats import format_seconds
 
@@ -47,11 +47,8 @@ EncodePoolings = Callable[[Sequence[str], Sequence[str]], Mapping[str, np.ndarra
 
 
 def digest_of(source: ModelSource) -> str | None:
-    """Return a digest of the contents of a model's files; None: they are not on this machine.
-
-    Contents, not times: a copy that keeps them would bring another model's vectors.
-    """
-    folder = source.files
+    """Return a digest of the contents, not times, of a model's files; None: they are not on this machine."""
+    folder = source.folder or cached_folder(source.location)
     if folder is None:
         return None
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ_SUFFIXES and path.is_file()]
@@ -61,13 +58,7 @@ def digest_of(source: ModelSource) -> str | None:
 
 @dataclass
 class KeptVectors:
-    """The vectors of one model, opened in one way.
-
-    Args:
-        root: the folder of all models' vectors.
-        circumstances: what they depend on, beside pooling and text, by more than rounding; JSON.
-        name: of the model, for people.
-    """
+    """The vectors of one model below `root`; circumstances: all that they depend on but pooling and text."""
 
     root: Path
     circumstances: Mapping[str, Any]
@@ -81,7 +72,8 @@ class KeptVectors:
         import torch
         import transformers
 
-        contents = digest_of(source)
+        if (contents := digest_of(source)) is None:
+            return None
         circumstances = {
             "contents": contents,
             "texts": "with their prompts",
@@ -91,7 +83,7 @@ class KeptVectors:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
-        return None if contents is None else cls(root, circumstances, source.name)
+        return cls(root, circumstances, source.name)
 
     def folder(self, pooling: str) -> Path:
         """Return the folder of the vectors of a pooling."""
@@ -101,12 +93,7 @@ class KeptVectors:
     def vectors(
         self, texts: Sequence[str], poolings: Sequence[str], encode: EncodePoolings
     ) -> dict[str, np.ndarray]:
-        """Return float32[N, d] by pooling, in the order of N texts.
-
-        What is missing is encoded by texts of similar length, CHUNK at a time, and kept.
-
-        encode: distinct texts and poolings -> float32[N, d] by pooling.
-        """
+        """Return float32[N, d] by pooling for N texts; `encode` gives what is missing, CHUNK at a time."""
         if not texts:
             return dict(encode(texts, poolings))
         order = [_digest(text) for text in texts]
@@ -185,10 +172,7 @@ def read_file(path: Path) -> tuple[list[bytes], np.ndarray] | None:
 
 
 def remove_oldest(root: Path, most_bytes: int) -> int:
-    """Remove the files that were used least recently until the rest take `most_bytes`; return how many.
-
-    What a killed process left half-written goes too.
-    """
+    """Remove the files used least recently until the rest take `most_bytes`, and half-written ones."""
     files, removed = [], 0
     for path in root.glob("*/*"):
         with contextlib.suppress(OSError):  # removed meanwhile by another process

@@ -7,15 +7,13 @@ open_model(embed)                         a Python function: list of N strings -
 open_model("my_encoder.py:embed")         the same, where the command names it (`augment.core.own_code`)
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +27,7 @@ from pretrain.benchmarks.distinct import EmbedFunction, distinct
 from pretrain.common.errors import UserError
 
 if TYPE_CHECKING:
+    from finetune.encoders.embed import PackedModel
     from pretrain.export.sentence_transformers import Interface
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
@@ -37,32 +36,13 @@ KEPT_VECTORS = "CLEAR_VECTORS"
 """Environment variable: the folder of vectors that are kept."""
 
 
-class Encoder(Protocol):
-    """What makes vectors: a `Function`, or a model that runs `PackedModel` or `PaddedModel`."""
-
-    @property
-    def longest(self) -> int | None:
-        """Most tokens of a text, special ones included: the rest is cut off. None: no limit is known."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """None where `longest` is."""
-
-    @property
-    def single(self) -> bool:
-        """Whether it has one way to make vectors, whatever pooling is named."""
-
-    @property
-    def batch(self) -> str:
-        """Of what a pass consists at most: "16,384 tokens", "64 sentences"; "": a function decides itself."""
-
-    def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return float32[N, d] by pooling, in as few passes as the poolings need together."""
-
-
 @dataclass(frozen=True)
 class Function:
-    """A Python function as an `Encoder`."""
+    """A Python function that makes vectors, with what `PackedModel` and `PaddedModel` have.
+
+    longest: most tokens of a text; None: no limit is known, and no tokenizer. single: whether it has one way
+    to make vectors, whatever pooling is named. batch: of what a pass consists at most, "64 sentences".
+    """
 
     function: EmbedFunction
     longest = tokenizer = None
@@ -80,7 +60,7 @@ class EmbeddingModel:
     """What reports call it."""
     pooling: str
     """How it makes vectors: a name of `pretrain.model.pooling`, "pooler", OWN_MODULES or "function"."""
-    runs: Encoder
+    runs: "Function | PackedModel | PaddedModel"
     source: ModelSource | None = None
     """Where it was loaded from; None for functions."""
     max_length: int | None = None
@@ -96,10 +76,7 @@ class EmbeddingModel:
         return f"<{self.name}: pooling {self.pooling}, {self.precision}{batch}>"
 
     def encode(self, sentences: Sequence[str], prompt: str | None = None) -> np.ndarray:
-        """Return finite vectors float32[N, d] of sentences in any order; each distinct one is encoded once.
-
-        prompt: a text before each; None: the model's own, if it has one for every sentence.
-        """
+        """Return finite float32[N, d]; each distinct sentence is encoded once, behind the prompt, if any."""
         self.require_own(prompt)
         texts = self._prompted(sentences, self.prompt if prompt is None else prompt)
         return distinct(lambda left: self._vectors(left, [self.pooling])[self.pooling], texts, self.name)
@@ -142,7 +119,7 @@ class EmbeddingModel:
         return [prompt + one if isinstance(one, str) else one for one in sentences]
 
     @property
-    def encoder(self) -> SentenceEncoder | None:
+    def encoder(self) -> "SentenceEncoder | None":
         """The packed encoder; None for models that run otherwise, or bring their own modules."""
         return None if self.pooling == OWN_MODULES else getattr(self.runs, "encoder", None)
 
@@ -185,7 +162,7 @@ class EmbeddingModel:
         return self.source.trained_pooling if self.source else None
 
     @property
-    def head(self) -> ProjectionHead | None:
+    def head(self) -> "ProjectionHead | None":
         """What vectors by the trained pooling, or by "pooler", go through; others go through none."""
         return self.encoder.head if self.encoder is not None else None
 
@@ -195,7 +172,7 @@ class EmbeddingModel:
         return self.source.identity if self.source else self.name
 
     @property
-    def _interface(self) -> Interface | None:
+    def _interface(self) -> "Interface | None":
         """What its modules.json says of prompts and lengths; None: it has none."""
         modules = self.source.modules if self.source else None
         return None if modules is None else modules.interface
@@ -211,10 +188,7 @@ class EmbeddingModel:
         return "" if self._interface is None else self._interface.prompt
 
     def count_cut(self, texts: Sequence[str]) -> int:
-        """Return how many documents are longer than `longest` tokens, so that their ends are left out.
-
-        0 where no limit is known.
-        """
+        """Return how many documents are longer than `longest` tokens, whose ends are left out."""
         longest = self.longest
         if longest is None:
             return 0
@@ -243,29 +217,18 @@ def open_model(
     quiet: bool = False,
     precision: str = "fp32",
 ) -> EmbeddingModel:
-    """Open an encoder for evaluation; remarks on its pooling go to standard error.
+    """Open an encoder for evaluation, packed where we know its parts, else padded.
 
-    It runs packed where its parts are ones that we know, and padded otherwise.
-
-    Where the environment's CLEAR_VECTORS names a folder, vectors are read from it and kept in it
-    (`finetune.encoders.kept_vectors`).
+    Vectors are kept in the folder that CLEAR_VECTORS names, if any.
 
     Args:
         model: see the module's description.
-        pooling: name of `pretrain.model.pooling` ("" means the pooling that the model was trained for; where
-            it does not say, mean, with a note), or "pooler": the first token's state through the
-            checkpoint's own pooler. Not for functions and sentence-transformers models, which bring their
-            own.
+        pooling: of `pretrain.model.pooling`, "" (that of training, or mean with a note), or "pooler"; not for
+            functions and sentence-transformers models.
         token_budget: most tokens of one packed forward pass; batch_size: sentences of one padded pass.
-        max_length: most tokens of a text, special ones included, for protocols that cut texts. Functions, and
-            sentence-transformers models without a limit (static embeddings), read whole texts all the same:
-            the model's `max_length` says what holds.
+        max_length: most tokens of a text; functions and static embeddings read whole texts all the same.
         quiet: no remarks, for a caller of `encode_poolings`.
         precision: "fp32", or "bf16" by autocast: vectors are float32 all the same.
-
-    Raises:
-        UserError: nothing there to load, no tokenizer, an unknown pooling or precision, or a pooling that the
-            model cannot have.
     """
     if precision not in ("fp32", "bf16"):
         raise UserError(f"there is no precision {precision!r}; choose fp32 or bf16")
@@ -287,10 +250,7 @@ def open_model(
 
 
 def with_kept_vectors(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
-    """Return the model with its vectors read from below `root` where they are there, and kept where not.
-
-    before: the model's identity before it was loaded; where it has changed since, nothing is kept.
-    """
+    """Return the model with vectors kept below `root`, unless its identity is not `before` any more."""
     assert model.source is not None
     kept = KeptVectors.of(model.source, root, model.precision, model.max_length)
     if kept is None or model.identity != before:
@@ -349,7 +309,7 @@ def _runs_packed(location: str) -> bool:
 
 def _open_encoder(
     source: ModelSource, pooling: str, token_budget: int, batch_size: int, max_length: int | None, quiet: bool
-) -> Encoder:
+) -> "PackedModel | PaddedModel":
     """Open a masked language model, an export of ours, or by OWN_MODULES a sentence-transformers model."""
     from finetune.encoders.embed import PackedModel
 

@@ -18,13 +18,7 @@ SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
 
 
 class PaddedModel:
-    """A model of sentence-transformers as an `Encoder`, or one for each pooling of a transformer.
-
-    Args:
-        load: makes the SentenceTransformer of a pooling.
-        pooling: the first to load, or OWN_MODULES.
-        batch_size: sentences of a pass.
-    """
+    """A sentence-transformers model, or one for each pooling, made by `load`."""
 
     def __init__(self, load: Callable[[str], Any], pooling: str, batch_size: int):
         self._load, self._batch_size = cache(load), batch_size
@@ -38,10 +32,7 @@ class PaddedModel:
         return {pooling: self._encode(self._load(pooling), texts) for pooling in poolings}
 
     def _encode(self, model: Any, texts: Sequence[str]) -> np.ndarray:
-        """Return vectors [N, d] of N sentences that begin with their prompts.
-
-        A pooling that leaves prompts out is told the longest prompt that begins a sentence.
-        """
+        """Return vectors [N, d]; a pooling that leaves prompts out is told the longest that begins each."""
         pools_all = all(getattr(module, "include_prompt", True) for module in model)
         prompts = {"", *(prompt or "" for prompt in model.prompts.values())}
         told = [""] if pools_all else sorted(prompts, key=len, reverse=True)

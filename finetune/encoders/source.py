@@ -1,7 +1,5 @@
 """Resolve a model's name once; everything that loads a part of the model carries the result."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -23,6 +21,9 @@ if TYPE_CHECKING:
 
 OWN_MODULES = "own modules"
 """The pooling of a model of sentence-transformers, which has one way to make vectors, as reports call it."""
+
+
+_KINDS = {"clear.json": "ours", "modules.json": "sentence-transformers", "config.json": "hugging face"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class ModelSource:
         return self.policy["pooling"] if self.policy else None
 
     @cached_property
-    def modules(self) -> Modules | None:
+    def modules(self) -> "Modules | None":
         """What its modules.json says of it; None: it has none."""
         from pretrain.export.sentence_transformers import read_modules  # imports torch
 
@@ -57,20 +58,10 @@ class ModelSource:
 
     @property
     def identity(self) -> str:
-        """What tells these weights from others of the same name.
-
-        The folder, and the size and time of every file of weights; the name where there is no folder.
-        """
+        """What tells these weights from others of the same name: the folder, its files' sizes and times."""
         if self.folder is None:
             return self.name
         return weights_identity(self.folder)
-
-    @property
-    def files(self) -> Path | None:
-        """The folder of its files on this machine, in the hub's cache for a hub name; None: there is none."""
-        if self.folder is not None:
-            return self.folder
-        return _cached(self.location)
 
 
 def names_function(text: str) -> bool:
@@ -79,13 +70,7 @@ def names_function(text: str) -> bool:
 
 
 def resolve(model: str | Path) -> ModelSource:
-    """Resolve a run folder, an export, another model folder or a hub name.
-
-    A run folder stands for its best/, or, where it has none, for its export/; standard error says which.
-
-    Raises:
-        UserError: a run without an export, or an export whose clear.json is damaged.
-    """
+    """Resolve a model folder, hub name, export or run folder (its best/, else its export/, as it says)."""
     from pretrain.export.folder import read_policy  # imports transformers
 
     name = str(model)
@@ -101,20 +86,9 @@ def resolve(model: str | Path) -> ModelSource:
 
 
 def kind_of(location: str) -> str:
-    """Return how a model is loaded: "ours", "sentence-transformers", "hugging face" or "hub".
-
-    A folder of the first three has a clear.json, a modules.json or a config.json.
-
-    Raises:
-        UserError: no model there; or it is a hub's name, the hub does not answer, and its cache on this
-            machine does not hold the model.
-    """
+    """Return how a model is loaded: "ours", "sentence-transformers", "hugging face" or "hub"; refuse none."""
     folder = Path(location)
-    for mark, kind in (
-        ("clear.json", "ours"),
-        ("modules.json", "sentence-transformers"),
-        ("config.json", "hugging face"),
-    ):
+    for mark, kind in _KINDS.items():
         if (folder / mark).is_file():
             return kind
     if folder.exists():
@@ -124,7 +98,7 @@ def kind_of(location: str) -> str:
     except CannotLoad as error:
         raise UserError(f"{location}: {error}") from None
     # asked once: the hub's own library tries for half a minute for each file
-    if _cached(location) is None and (fault := hub_fault()):
+    if cached_folder(location) is None and (fault := hub_fault()):
         raise not_on_hub(location, fault)
     return "sentence-transformers" if _file(location, "modules.json") else "hub"
 
@@ -137,16 +111,13 @@ def not_on_hub(name: str, reason: str) -> UserError:
 
 
 def reach_hub(source: str, otherwise: str) -> None:
-    """Raise UserError if the hub does not answer, before a library tries for half a minute.
-
-    source: what is to be loaded; otherwise: what to do without network.
-    """
+    """Raise UserError with what to do `otherwise`, before a library tries a silent hub for half a minute."""
     if fault := hub_fault():
         offline = "HF_HUB_OFFLINE=1 takes what the hub's cache on this machine holds"
         raise UserError(f"cannot load {source}: {fault}. Without network, {otherwise}; {offline}")
 
 
-def _cached(name: str) -> Path | None:
+def cached_folder(name: str) -> Path | None:
     """Return the folder of a hub model's files in the hub's cache on this machine; None: it holds none."""
     paths = (_file(name, file, local_files_only=True) for file in ("modules.json", "config.json"))
     return next((Path(path).parent for path in paths if path), None)

@@ -16,8 +16,6 @@ import sys
 import time
 from pathlib import Path
 
-from pydantic import Field
-
 from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model, pooling_of
@@ -48,16 +46,6 @@ _CONTINUES = "finished work is kept, and the same command continues from there"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class SuiteFlags(FrozenFlags):
-    """Flags of the units, as their commands have them."""
-
-    tasks: cli.Names = Field(
-        (),
-        description="some of the suite's tasks, by commas, as RTE or a set of your own in DIR/NanoBEIR; "
-        "default: all",
-    )
-
-
 def main(
     model: Model,
     *,
@@ -67,7 +55,7 @@ def main(
     vectors: str = "",
     vectors_gb: cli.Count = 20,
     again: bool = False,
-    flags: SuiteFlags,
+    flags: FrozenFlags,
 ) -> int:
     """Evaluate an encoder by a suite of evaluations; what is done already is kept, and not done again.
 

@@ -17,13 +17,7 @@ FILE = "eval.json"
 
 @dataclass
 class EvaluationRecord:
-    """The units that were done for a model in one folder of results.
-
-    Args:
-        folder: of the results.
-        identity: of the weights (`ModelSource.identity`).
-        settings: what figures depend on beside weights and data: pooling, precision.
-    """
+    """The units that were done for these weights and settings (pooling, precision) in a folder of results."""
 
     folder: Path
     identity: str
@@ -55,16 +49,18 @@ class EvaluationRecord:
 
     def written(self, unit: EvaluationJob) -> Evaluation | None:
         """Return the newest figures of a unit that are of these weights; None: there are none."""
-        found = sorted(
-            self.folder.glob(f"{unit.evaluation}-*.json"), key=lambda path: -path.stat().st_mtime_ns
-        )
-        for path in found:
+        paths = self.folder.glob(f"{unit.evaluation}-*.json")
+        for path in sorted(paths, key=lambda path: -path.stat().st_mtime_ns):
             try:
                 evaluation = read(path)
             except UserError:
                 continue
             same = evaluation.evaluation == unit.evaluation and evaluation.source == self.identity
-            if same and self._same_settings(unit, evaluation) and set(unit.expected) <= set(evaluation.tasks):
+            if not unit.command.trains:
+                precision = self._precision(unit)
+                rounded = f"vectors computed in {precision}" in evaluation.notes
+                same &= evaluation.pooling == self.settings["pooling"] and rounded == (precision != "fp32")
+            if same and set(unit.expected) <= set(evaluation.tasks):
                 return evaluation
         return None
 
@@ -96,13 +92,6 @@ class EvaluationRecord:
 
     def _precision(self, unit: EvaluationJob) -> str:
         return self.settings["precision"] if unit.command.takes_precision else "fp32"
-
-    def _same_settings(self, unit: EvaluationJob, evaluation: Evaluation) -> bool:
-        if unit.command.trains:
-            return True
-        precision = self._precision(unit)
-        rounded = f"vectors computed in {precision}" in evaluation.notes
-        return evaluation.pooling == self.settings["pooling"] and rounded == (precision != "fp32")
 
 
 def _stamp(path: Path) -> list[int]:

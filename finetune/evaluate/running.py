@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from finetune.evaluate.suites import EvaluationJob
 from pretrain.common.cores import threads_of_user, usable_cores
@@ -22,15 +22,12 @@ SECONDS_TO_END = 20.0
 _LOOK_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
-class ProcessResult:
-    """How a unit's process has ended."""
+class ProcessResult(NamedTuple):
+    """How a unit's process has ended: its exit status, the error or last line that it printed."""
 
     code: int
-    """Its exit status."""
     seconds: float
     line: str
-    """The error that it printed, else its last line."""
     at_deadline: bool
     """Whether the budget ended it."""
 
@@ -44,16 +41,10 @@ def run_units(
     deadline: float,
     shutdown: Shutdown,
 ) -> Iterator[tuple[EvaluationJob, ProcessResult | None]]:
-    """Run units in their order, `jobs` at a time; yield each at its start, with None, and at its end.
+    """Run units in order, `jobs` at a time; yield each at its start, with None, and at its end.
 
-    Where there are GPUs, each process sees one of them; without one, each has its share of the cores. After a
-    request to stop nothing is started, what runs gets the signal, and is waited for: it saves what it can. So
-    it does at the deadline, after which it has SECONDS_TO_END.
-
-    Args:
-        words_of: unit -> what follows `python -m`.
-        logs: folder, which gets a file for each unit with all that it prints.
-        deadline: as `time.monotonic` has it.
+    Each has a GPU of its own, or its share of the cores. After a request to stop nothing is started, and what
+    runs gets the signal and is waited for; so it does at the deadline, with SECONDS_TO_END to save.
     """
     make_folder(logs)
     gpus, slots = _gpus(), SimpleQueue[int]()

@@ -170,21 +170,17 @@ def with_own_sets(units: Sequence[EvaluationJob], root: Path) -> tuple[Evaluatio
 
 
 def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:
-    """Return units of these tasks alone, in their order; all, where no task is named.
-
-    A command that takes no tasks does all of its own.
-    """
+    """Return units of these tasks alone; all, where none is named, or the command takes none."""
     if not tasks:
         return tuple(units)
     there = [task for unit in units for task in unit.tasks]
     named = {known_name(name, there, f"task of --suite {suite}") for name in tasks}
-    chosen = []
-    for unit in units:
-        kept = tuple(task for task in unit.tasks if task in named)
-        whole = kept == unit.tasks or not unit.words
-        if kept:
-            chosen.append(unit if whole else replace(unit, tasks=kept, label=""))
-    return tuple(chosen)
+    kept = {unit: tuple(task for task in unit.tasks if task in named) for unit in units}
+    return tuple(
+        unit if some == unit.tasks or not unit.words else replace(unit, tasks=some, label="")
+        for unit, some in kept.items()
+        if some
+    )
 
 
 def reasons_to_skip(
@@ -194,22 +190,15 @@ def reasons_to_skip(
     is_encoder = not names_function(source.location) and kind_of(source.location) != "sentence-transformers"
     trains = "it trains the weights, and takes a run, an export or a Hugging Face folder"
     reasons = {
-        unit: unit.lacking(root) or ("" if is_encoder or not unit.command.trains else trains)
-        for unit in units
+        unit: unit.lacking(root) or trains * (unit.command.trains and not is_encoder) for unit in units
     }
     return {unit: reason for unit, reason in reasons.items() if reason}
 
 
 def skipped_lines(reasons: dict[EvaluationJob, str]) -> list[str]:
-    """Return a line for each evaluation with units that are left out, with the first one's reason.
-
-    Units whose data are not there at all have a line apart from others.
-    """
+    """Return a line for each evaluation with skipped units: those without data, and others."""
     groups: dict[tuple[str, bool], list[EvaluationJob]] = {}
     for unit, reason in reasons.items():
         groups.setdefault((unit.evaluation, reason.endswith(NOT_THERE)), []).append(unit)
-    lines = []
-    for first, *others in groups.values():
-        more = f" and {len(others)} more" if others else ""
-        lines.append(f"left out: {first.name}{more}: {reasons[first]}")
-    return lines
+    more = {group[0]: f" and {len(group) - 1} more" * (len(group) > 1) for group in groups.values()}
+    return [f"left out: {first.name}{others}: {reasons[first]}" for first, others in more.items()]

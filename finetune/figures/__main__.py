@@ -28,7 +28,8 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
         folder: of the sweep's table: runs/sweeps/NAME.
         only: names of figures, by commas; default: all of the file.
     """
-    from finetune.figures.drawing import NotThere
+    from finetune.figures.drawing import NotThere, to_png
+    from finetune.figures.tables import DRAWERS
 
     path = folder / "results.json"
     if not path.is_file():
@@ -41,31 +42,18 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
     make_folder(place)
     for name in only or figures:
         try:
-            picture, text = _render(content, figures[name], eval_data)
+            figure = figures[name]
+            drawn = DRAWERS[figure["kind"]](content, figure | {"data": eval_data})
         except NotThere as reason:
             print(f"{name} is not drawn: {reason}")
             continue
-        for file, data in ((f"{name}.png", picture), (f"{name}.md", text.encode())):
+        picture, text = drawn if isinstance(drawn, tuple) else (drawn, "")
+        if figure["title"]:
+            picture.suptitle(figure["title"])
+        for file, data in ((f"{name}.png", to_png(picture)), (f"{name}.md", text.encode())):
             if data:
                 replace_durably(place / file, data)
                 print(f"drawn: {place / file}")
-
-
-def _render(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[bytes, str]:
-    """Return the picture as PNG, and the text in Markdown of a figure that has numbers of its own."""
-    from finetune.figures import cases, tables
-    from finetune.figures.drawing import to_png
-
-    kind, text = figure["kind"], ""
-    if kind == "cases":
-        picture, text = cases.cases(content, figure, data)
-    elif kind == "correlations":
-        picture, text = tables.correlations(content, figure)
-    else:
-        picture = tables.DRAWERS[kind](content, figure)
-    if figure["title"]:
-        picture.suptitle(figure["title"])
-    return to_png(picture), text
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ task's pairs that are less similar, by the gold scores and by each model's cosin
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,19 +26,12 @@ _LETTERS = 170  # in a line, the model's name among them
 _NAME = 31
 
 
-@dataclass(frozen=True)
-class WordWeights:
-    """A sentence's words and the share of the attention that each gets: float64[W], 1 in sum."""
-
-    words: list[str]
-    weights: np.ndarray
+WordWeights = tuple[list[str], np.ndarray]
+"""A sentence's words and the share of the attention that each gets: float64[W], 1 in sum."""
 
 
 def negated_pairs(pairs: Pairs, count: int) -> list[int]:
-    """Return the numbers of `count` pairs of which one sentence alone has a negation.
-
-    Spread evenly over their gold scores, in that order: the same pairs for every model.
-    """
+    """Return numbers of `count` pairs with a negation on one side, spread evenly over their gold scores."""
     chosen = [
         number
         for number, sides in enumerate(zip(pairs.first, pairs.second))
@@ -59,11 +51,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def words_of(model: EmbeddingModel, sentences: list[str]) -> list[WordWeights]:
-    """Return the attention that each word of the sentences gets.
-
-    Raises:
-        NotThere: the model does not run here as a transformer with its own tokenizer.
-    """
+    """Return the attention that each word of the sentences gets; raise NotThere for other models."""
     import torch
     from transformers import AutoTokenizer
 
@@ -84,21 +72,14 @@ def words_of(model: EmbeddingModel, sentences: list[str]) -> list[WordWeights]:
         numbers = [encoded.word_ids(0)[token] for token in tokens]
         weights = np.bincount(numbers, of_tokens[tokens])
         spans = [encoded.word_to_chars(0, word) for word in range(len(weights))]
-        found.append(WordWeights([sentence[start:end] for start, end in spans], weights / weights.sum()))
+        found.append(([sentence[start:end] for start, end in spans], weights / weights.sum()))
     return found
 
 
-def cases(content: dict[str, Any], figure: dict[str, Any], data: str) -> tuple[Figure, str]:
-    """Draw the words' weights, a line a sentence and model, and tabulate the pairs' ranks.
-
-    Of the first seed's run of every row. `figure["flags"]`: task (SICK-R) and pairs (6).
-
-    Raises:
-        NotThere: no row is trained, or the task has no such pair.
-        UserError: the task's data is not there.
-    """
+def cases(content: dict[str, Any], figure: dict[str, Any]) -> tuple[Figure, str]:
+    """Draw the words' weights by the first seed of every row, and tabulate the pairs' ranks."""
     flags = {"task": "SICK-R", "pairs": 6} | figure["flags"]
-    (pairs,) = StsFiles(data_root(data)).load(flags["task"])
+    (pairs,) = StsFiles(data_root(figure["data"])).load(flags["task"])
     numbers = negated_pairs(pairs, int(flags["pairs"]))
     runs = [(row["name"], row["runs"][0]) for row in content["rows"] if row["runs"]]
     if not runs or not numbers:
@@ -132,13 +113,13 @@ def _heat_map(sentences: list[str], of_models: list[tuple[str, np.ndarray, list[
     figure.set_size_inches(_WIDTH, 0.26 * count + 0.3)
     row = 0.0
     for number in range(len(sentences)):
-        for name, _, words in of_models:
+        for name, _, of_words in of_models:
+            words, weights = of_words[number]
             place = _NAME + 1.0
             axis.text(_NAME, row, name[:_NAME], fontsize=6, ha="right", va="center", color="grey")
-            highest = words[number].weights.max()
-            for word, weight in zip(words[number].words, words[number].weights):
+            for word, weight in zip(words, weights):
                 box = {"boxstyle": "square,pad=0.15", "linewidth": 0}
-                box["facecolor"] = colormaps["Reds"](0.75 * weight / highest)
+                box["facecolor"] = colormaps["Reds"](0.75 * weight / weights.max())
                 axis.text(place, row, word, fontsize=6, va="center", family="monospace", bbox=box)
                 place += len(word) + 1.4
             row += 1

@@ -85,12 +85,7 @@ def colour(number: int) -> str:
 
 
 def draw_lines(panels: Mapping[str, Sequence[Line]], across: int = ACROSS, **settings: Any) -> Figure:
-    """Draw a panel a title, and its lines; one legend names the lines of all panels.
-
-    Args:
-        across: most panels in a row.
-        settings: of every panel's axes, as `Axes.set` takes them.
-    """
+    """Draw a panel a title, with settings as `Axes.set` takes them; one legend names all lines."""
     figure, axes = new_panels(len(panels), across=across)
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for line in lines:
@@ -112,12 +107,7 @@ def draw_dots(
     xlabel: str = "",
     zero: bool = False,
 ) -> Figure:
-    """Draw a panel a title, and in it a row a name with its dots.
-
-    Args:
-        legend: what a colour means: label -> colour.
-        zero: whether to mark 0.
-    """
+    """Draw a panel a title, in it a row a name with its dots; legend: label -> colour; zero: mark 0."""
     figure, axes = new_panels(len(panels), max(HEIGHT, 0.9 + 0.22 * len(names)))
     for number, (axis, (title, dots)) in enumerate(zip(axes, panels.items(), strict=True)):
         for dot in dots:
@@ -172,10 +162,7 @@ def histogram(values: np.ndarray, bins: int = 60, highest: float | None = None) 
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Return the figure as an <svg> element for a page, transparent, in the page's text colour.
-
-    name: of the element; a page may have each id once, and matplotlib names the same ones in every figure.
-    """
+    """Return an <svg> element for a page; `name` sets its ids apart from the page's other figures'."""
     file = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -1,5 +1,6 @@
 """Draw what the rows of a sweep's table are: lines, dots, correlations, distances, differences."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
+from finetune.figures.cases import cases
 from finetune.figures.drawing import (
     COLOURS,
     GREY,
@@ -20,7 +22,7 @@ from finetune.figures.drawing import (
     new_panels,
 )
 from finetune.geometry.plots import nli_distances
-from finetune.results import Evaluation, read
+from finetune.results import read
 from pretrain.common.errors import UserError
 
 Content = dict[str, Any]
@@ -43,11 +45,7 @@ def columns_of(content: Content, figure: dict[str, Any]) -> list[str]:
 
 
 def lines(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw columns against what rows are `at`, a line a system, its deviation over seeds as bars.
-
-    With `panels`, what is to the right are columns, and each row is a line. A row without a place to the
-    right is a level line.
-    """
+    """Draw columns against what rows are `at`, or rows against `panels`; level lines: rows without `at`."""
     key = figure["x"]
     if figure["panels"]:
         panels = {name: _over_columns(content, places) for name, places in figure["panels"].items()}
@@ -96,10 +94,7 @@ def _over_columns(content: Content, places: dict[str, str]) -> list[Line]:
 
 
 def dots(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw a panel a column and a line of dots for each `by`, in a colour for each `split`.
-
-    Bars are the deviation over seeds; an open dot cannot be told from the baseline.
-    """
+    """Draw a panel a column, dots by `by` and `split` with deviations; open: not told from the baseline."""
     columns, by, split = columns_of(content, figure), figure["by"], figure["split"]
     rows = rows_with(content, by, split)
     if not rows:
@@ -119,10 +114,7 @@ def dots(content: Content, figure: dict[str, Any]) -> Figure:
 
 
 def differences(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw a panel a column, and in it every row's difference to the baseline with its interval.
-
-    Grey: the interval holds 0.
-    """
+    """Draw a panel a column, in it every row's difference to the baseline; grey: its interval holds 0."""
     rows = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
     panels: dict[str, list[Dot]] = {}
     for title in columns_of(content, figure):
@@ -137,11 +129,7 @@ def differences(content: Content, figure: dict[str, Any]) -> Figure:
 
 
 def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]:
-    """Draw and tabulate Pearson's correlations between columns over what `by` names.
-
-    With `split`, a column is one for each of its values, but for columns of the model that runs start from.
-    Without `by` it is over the rows. Printed in grey, or with ~: p >= 0.05.
-    """
+    """Draw and tabulate Pearson's correlations of columns over `by`, or the rows; in grey, ~: p >= 0.05."""
     by, split = figure["by"], figure["split"]
     table: dict[str, dict[str, float]] = {}
     for row in rows_with(content, *filter(None, (by, split))):
@@ -185,33 +173,24 @@ def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]
 
 
 def nli(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw premises' distances to hypotheses, a line a model: of the first seed's run of every row.
-
-    They are of `finetune.geometry --measure nli`.
-    """
+    """Draw distances of `finetune.geometry --measure nli`, a line a model: the first seed of every row."""
     models = []
     for row in content["rows"]:
         for run in row["runs"][:1]:
-            if (found := evaluation_of(run, "geometry-nli")) is not None and "nli" in found.tasks:
-                models.append((row["name"], found.tasks["nli"].details))
+            with contextlib.suppress(UserError):  # no such file
+                tasks = read(Path(run["evaluations"]) / f"geometry-nli-{run['pooling']}.json").tasks
+                models += [(row["name"], tasks["nli"].details)] if "nli" in tasks else []
     if not models:
         raise NotThere("no model has geometry-nli yet (clearly sweep FILE --evaluations geometry-nli)")
     return nli_distances(models)
 
 
-def evaluation_of(run: dict[str, Any], name: str) -> Evaluation | None:
-    """Return an evaluation of a run in a sweep's table; None: there is none."""
-    path = Path(run["evaluations"]) / f"{name}-{run['pooling']}.json"
-    try:
-        return read(path) if path.is_file() else None
-    except UserError:
-        return None
-
-
-DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure]] = {
+DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure | tuple[Figure, str]]] = {
     "lines": lines,
     "dots": dots,
     "nli": nli,
     "differences": differences,
+    "correlations": correlations,
+    "cases": cases,
 }
-"""Kind of a figure -> what draws it from a table's content."""
+"""Kind of a figure -> what draws it from a table's content, some with a table in Markdown."""

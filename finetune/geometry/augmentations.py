@@ -57,11 +57,9 @@ _WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[-'’][^\W{_HAN}]+)*")
 
 @dataclass(frozen=True)
 class AugmentedView:
-    """One augmentation of N sentences.
+    """One augmentation of N sentences; vectors of what is not `changed` are the original's.
 
-    rows: Ragged of N, their tokens. changed: bool[N], where the tokens are others, or, of an augmentation of
-    text, where it wrote another text. texts: sentence number -> text, of those that an augmentation of text
-    has changed and none of tokens. vectors: float32[N, d], the original's own where nothing changed.
+    texts: sentence number -> text, of those that an augmentation of text has changed and none of tokens.
     """
 
     name: str
@@ -88,13 +86,10 @@ def every_specification() -> list[str]:
 
 
 class AugmentedSentences:
-    """N sentences, their vectors and their augmentations, by one model.
+    """N sentences, their vectors and their augmentations, by one model; encoder: None if it is not packed.
 
-    Attributes: sentences; originals (Ragged); vectors float32[N, d]; why_no_perplexity, "" where the model
-    has a masked-language head; notes, what must be said beside the figures; encoder (None for a model that
-    does not run packed), tokenizer, vocabulary.
-    parses: of the N sentences, for augmentations of text. synonyms: table or WordNet of the augmentation
-    subs; "": as in training.
+    parses: for augmentations of text. synonyms: table or WordNet of subs; "": as in training.
+    why_no_perplexity: "" where the model has a masked-language head.
     """
 
     def __init__(
@@ -110,10 +105,8 @@ class AugmentedSentences:
         self.tokenizer = model.tokenizer or _own_tokenizer(model)
         if self.tokenizer is None:
             self.tokenizer = train_tokenizer(self.sentences)
-            self.notes.append(
-                "the model has no tokenizer of its own: augmentations work on a word tokenizer of these "
-                "sentences"
-            )
+            own = "the model has no tokenizer of its own"
+            self.notes.append(f"{own}: augmentations work on a word tokenizer of these sentences")
         self.vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
         longest = self.encoder.max_positions if self.encoder is not None else None
         self.originals = clip(encode(self.sentences, self.tokenizer, self.vocabulary), longest)
@@ -132,12 +125,7 @@ class AugmentedSentences:
         return self.embed(self.originals, self.sentences)
 
     def view(self, specification: str) -> AugmentedView:
-        """Augment the sentences, with the keys of training with this seed in epoch 0; embed what changes.
-
-        Raises:
-            AugmentationError: an unknown specification, or one that needs [DEL], synonyms, a parse or a model
-                that are not there.
-        """
+        """Augment the sentences, with the keys of training with this seed in epoch 0; embed what changes."""
         if needs_synonyms(specification) and self._synonyms is None:
             self._synonyms = SynonymTable.load(self._synonym_source, self.tokenizer, self.vocabulary)
         synonyms = self._synonyms if needs_synonyms(specification) else None
@@ -150,20 +138,14 @@ class AugmentedSentences:
         return self._view(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
 
     def _view_of_texts(self, name: str, texts: dict[int, str]) -> AugmentedView:
-        """Return a view in which some sentences have new texts: sentence number -> text.
-
-        One that differs in white space and forms of quotes alone is not changed.
-        """
+        """Return a view with new texts by number; white space and forms of quotes alone change nothing."""
         texts = {n: text for n, text in texts.items() if normalise(text) != normalise(self.sentences[n])}
-        rows, changed = self.originals, np.zeros(len(self.originals), dtype=bool)
-        if texts:
-            assert self._text_encoder is not None
-            which = np.array(sorted(texts))
-            order = np.arange(len(rows))
-            order[which] = len(order) + np.arange(len(which))
-            made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
-            rows, changed[which] = Ragged.concatenate([rows, made]).take(order), True
-        return self._view(name, rows, changed, texts)
+        assert self._text_encoder is not None
+        which, order = np.array(sorted(texts), np.int64), np.arange(len(self.originals))
+        made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
+        changed = np.isin(order, which)
+        order[which] = len(order) + np.arange(len(which))
+        return self._view(name, Ragged.concatenate([self.originals, made]).take(order), changed, texts)
 
     def _view(self, name: str, rows: Ragged, changed: np.ndarray, texts: dict[int, str]) -> AugmentedView:
         view = AugmentedView(name, rows, changed, texts, self.vectors.copy())
@@ -190,10 +172,7 @@ class AugmentedSentences:
         return self.tokenizer.decode(before), self.tokenizer.decode(after)
 
     def embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
-        """Return vectors of K sentences, float32[K, d].
-
-        They are of the tokens, or, for a model that does not run packed, of the texts.
-        """
+        """Return vectors of K sentences, float32[K, d]: of tokens, or of texts for unpacked models."""
         if self.encoder is None:
             return self._model.encode(texts)
         tokens = [rows[number].astype(np.int64) for number in range(len(rows))]
@@ -206,12 +185,7 @@ class AugmentedSentences:
         return self.masked_losses(self.originals)
 
     def masked_losses(self, rows: Ragged) -> np.ndarray:
-        """Return the masked-language loss (nats) and the number of masked tokens of each of N rows.
-
-        Both are summed over `MASK_ROUNDS` fixed maskings.
-
-        Every chosen token is hidden behind [MASK]: none is left as it is or replaced. Returns float64[N, 2].
-        """
+        """Return each row's loss (nats) and hidden tokens over `MASK_ROUNDS` maskings: float64[N, 2]."""
         if self.encoder is None or self.why_no_perplexity:
             raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")
         sums = np.zeros((len(rows), 2))
@@ -226,10 +200,7 @@ class AugmentedSentences:
 
 
 def jaccard(first: str, second: str) -> float:
-    """Return words that both texts have / words that either has, 0..1; 1 for two texts without words.
-
-    In lower case, punctuation aside; words of Chinese are its characters.
-    """
+    """Return words (of Chinese: characters) that both texts have / that either has; 1 for none."""
     a, b = ({word.lower() for word in _WORD.findall(text)} for text in (first, second))
     return len(a & b) / len(a | b) if a or b else 1.0
 
@@ -261,12 +232,9 @@ def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
 
 
 def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, float]:
-    """Compare one augmentation with the originals, over the sentences that it changes.
+    """Compare one augmentation with the originals, over the sentences that it changes; `changed`: over all.
 
-    changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); jaccard, of their words;
-    cosine and its standard deviation; the figures of `measures.compare_clouds`; with a masked-language head
-    perplexity_original, perplexity_view, perplexity_change (view - original). Only `changed` where fewer than
-    two sentences change.
+    Only `changed` where fewer than two change; perplexities only with a masked-language head.
     """
     which = np.flatnonzero(view.changed)
     figures = {"changed": 100 * float(view.changed.mean())}
@@ -292,11 +260,7 @@ def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, flo
 def views(
     sentences: AugmentedSentences, specifications: Sequence[str], required: bool
 ) -> Iterator[AugmentedView]:
-    """Yield all views; one that this tokenizer or machine cannot have is an error if `required`, else a note.
-
-    Raises:
-        AugmentationError: a specification is wrong, or, if `required`, cannot be had.
-    """
+    """Yield all views; one that cannot be had here is an error if `required`, else a note."""
     for specification in specifications:
         try:
             yield sentences.view(specification)
@@ -340,6 +304,5 @@ def _why_no_perplexity(model: EmbeddingModel, encoder: SentenceEncoder | None) -
     names = pretrained(AutoConfig, model.source.location).architectures or []
     if any(name.endswith(("ForMaskedLM", "ForPreTraining")) for name in names):
         return ""
-    return (
-        f"{model.name} has no masked-language head (its config names {', '.join(names) or 'no architecture'})"
-    )
+    named = ", ".join(names) or "no architecture"
+    return f"{model.name} has no masked-language head (its config names {named})"

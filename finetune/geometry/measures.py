@@ -33,10 +33,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """Return log mean exp(-2 |x - y|^2) over pairs of normalised rows of [N, d] (Wang and Isola, t 2).
-
-    0: all in one point; about -4: spread evenly over a sphere of many dimensions.
-    """
+    """Return log mean exp(-2 |x - y|^2) over pairs of normalised rows of [N, d] (Wang and Isola, t 2)."""
     points = unit(vectors)
     count = len(points)
     totals = []
@@ -51,19 +48,13 @@ def uniformity(vectors: np.ndarray) -> float:
 
 
 def singular_values(vectors: np.ndarray) -> np.ndarray:
-    """Return the singular values of [N, d], not centred, falling, float64[min(N, d)].
-
-    Those that are rounding are set to 0.
-    """
+    """Return the singular values of [N, d], not centred, falling, float64[min(N, d)]; rounding is 0."""
     values = np.linalg.svd(np.asarray(vectors, np.float64), compute_uv=False)
     return np.where(values > values[0] * SPECTRUM_FLOOR, values, 0.0)
 
 
 def effective_condition_number(values: np.ndarray) -> float:
-    """Return the first singular value over the one at the effective rank.
-
-    The rank is floor(exp(entropy)) (Dubossarsky et al., equations 2 to 4).
-    """
+    """Return the first singular value over the one at rank floor(exp(entropy)) (Dubossarsky, 2 to 4)."""
     positive = values[values > 0]
     if not len(positive):
         return float("nan")
@@ -74,10 +65,9 @@ def effective_condition_number(values: np.ndarray) -> float:
 
 
 def singular_value_gap(first: np.ndarray, second: np.ndarray) -> float:
-    """Return SVG of two falling lists of singular values (Dubossarsky et al., equation 6); 0 for equal ones.
+    """Return SVG, sum (log a_i - log b_i)^2, of falling singular values (Dubossarsky, 6).
 
-    It is the sum over i of (log a_i - log b_i)^2. A value that is rounding in either cloud is left out: its
-    logarithm is noise, and would be most of the sum.
+    A value that is rounding in either cloud is left out: its logarithm is noise, and would be most of it.
     """
     shared = min(len(first), len(second))
     kept = (first[:shared] > 0) & (second[:shared] > 0)
@@ -86,11 +76,7 @@ def singular_value_gap(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def compare_clouds(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
-    """Return how alike two clouds [N, d] are, row by row the same sentences.
-
-    cond_hm, the harmonic mean of their effective condition numbers; svg, the gap of their singular values;
-    gromov_hausdorff, and as iso-study's code has it, over at most `AS_CODED_LIMIT` of them, evenly spaced.
-    """
+    """Return how alike two clouds [N, d] are, row by row the same sentences: isomorphism's four figures."""
     spectra = singular_values(first), singular_values(second)
     some = evenly_spaced(range(len(first)), AS_CODED_LIMIT)
     return {
@@ -102,21 +88,15 @@ def compare_clouds(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
 
 
 def connection_lengths(points: np.ndarray) -> np.ndarray:
-    """Return the edges of the minimum spanning tree of [N, d], falling, [N - 1].
-
-    There components of the Vietoris-Rips filtration die: the persistence diagram in dimension 0, where every
-    component is born at 0, and one never dies. They are the distances at which single linkage joins clusters.
-    """
+    """Return the edges of the minimum spanning tree of [N, d], falling: deaths in dimension 0."""
     return linkage(np.asarray(points, np.float64), "single")[::-1, 2]
 
 
 def bottleneck(first: np.ndarray, second: np.ndarray) -> float:
     """Return the bottleneck distance of two persistence diagrams in dimension 0, given by falling deaths.
 
-    Points (0, a) and (0, b) are |a - b| apart, and (0, a) is a / 2 from the diagonal. All lie on one line, so
-    an optimal matching pairs the k largest of both in order, for some k, and sends the rest to the diagonal:
-    a crossing can be uncrossed, and a point near the diagonal given up for a farther one, without making the
-    largest distance larger.
+    (0, a) and (0, b) are |a - b| apart, (0, a) is a / 2 from the diagonal. An optimal matching pairs the k
+    largest of both in order, for some k, and sends the rest to the diagonal: crossings can be uncrossed.
     """
     shared = min(len(first), len(second))
     paired = np.concatenate([[0.0], np.maximum.accumulate(np.abs(first[:shared] - second[:shared]))])
@@ -129,13 +109,8 @@ def bottleneck(first: np.ndarray, second: np.ndarray) -> float:
 def gromov_hausdorff(first: np.ndarray, second: np.ndarray, as_coded: bool = False) -> float:
     """Return the bottleneck distance that Patra et al. take for Gromov-Hausdorff of two [N, d]. 0: alike.
 
-    Rows are normalised, centred and normalised again, as in iso-study; the diagrams are those of Euclidean
-    distances in dimension 0. Twice the Gromov-Hausdorff distance is at least this large (Chazal et al. 2009).
-
-    Args:
-        as_coded: what iso-study's published line computes (`gudhi.RipsComplex(distances)`, whose first
-            argument is points): the rows of the distance matrix stand as points. Its scale grows with N, so
-            compare at equal N only.
+    Of rows normalised, centred and normalised again, as in iso-study. as_coded: what its published line
+    computes, the rows of the distance matrix as points; its scale grows with N.
     """
     clouds = [unit(unit(cloud) - unit(cloud).mean(0)) for cloud in (first, second)]
     if as_coded:
@@ -148,15 +123,7 @@ def gromov_hausdorff(first: np.ndarray, second: np.ndarray, as_coded: bool = Fal
 
 
 def neighbourhood(vectors: np.ndarray, labels: Sequence, top: Sequence[int]) -> dict[str, list]:
-    """Return VaSCL's figure 2a, by 1 - cosine, averaged over all N points of [N, d].
-
-    {"top": the Ks, "purity": mean share of the K nearest that have the point's own label, "distance": mean
-    distance to them}.
-
-    Args:
-        labels: N labels, of any kind.
-        top: the Ks, rising, each below N.
-    """
+    """Return VaSCL's figure 2a by 1 - cosine: mean purity of and distance to the K nearest."""
     widest = top[-1]
     assert top[0] > 0 and widest < len(vectors)
     _, classes = np.unique(np.asarray(labels), return_inverse=True)

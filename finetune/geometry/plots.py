@@ -82,10 +82,7 @@ def neighbourhood(tasks: Sequence[tuple[str, TaskResult]], name: str) -> Figure:
 
 
 def nli_distances(models: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
-    """Draw premises' distances to hypotheses, and of the entailed over the contradicting.
-
-    models: (label, details of the task "nli").
-    """
+    """Draw premises' distances to hypotheses, and their ratio: (label, details of the task nli) a model."""
     distances, ratios = [], [Line("", [1, 1], [0, 1], GREY, marker="")]
     for number, (label, details) in enumerate(models):
         for kind, style in (("entailment", "-"), ("contradiction", "--")):

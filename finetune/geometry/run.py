@@ -56,10 +56,7 @@ Triplets = list[tuple[str, str, str]]
 def read_inputs(
     options: GeometryOptions, wanted: Sequence[str], required: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Read (data by measure, notes on what is missing).
-
-    Before any model: a damaged file should not cost the loading.
-    """
+    """Read (data by measure, notes on what is missing)."""
     inputs, missing = {}, []
     for name in wanted:
         try:
@@ -141,19 +138,15 @@ def _read_labelled(name: str, data: str) -> tuple[list[str], list[str]]:
         found = intents.read(name, data)
         numbers = [*found.labels, *found.test_labels]
         # a test example whose class has no training example comes without the class's name
-        rows = [
-            (text, found.classes[number])
-            for text, number in zip([*found.texts, *found.test_texts], numbers)
-            if number >= 0
-        ]
+        texts = zip([*found.texts, *found.test_texts], numbers)
+        rows = [(text, found.classes[number]) for text, number in texts if number >= 0]
     else:
         path = find(data, "clustering", f"{name}.csv")
         columns = csv_columns(path, "text", "label")
         rows = [(text.strip(), label) for text, label in columns if text.strip() and label]
         if len(rows) < 3:
             raise UserError(f"{path}: {len(rows)} rows with text and label; neighbourhoods need at least 3")
-    texts, labels = zip(*rows)
-    return list(texts), list(labels)
+    return [text for text, _ in rows], [label for _, label in rows]
 
 
 def measure_neighbourhoods(
@@ -167,13 +160,8 @@ def measure_neighbourhoods(
         for k, purity, distance in zip(*found.values(), strict=True):
             scores |= {f"cosine_purity@{k}": 100 * purity, f"cosine_distance@{k}": distance}
         headline = f"cosine_purity@{10 if 10 in top else top[-1]}"
-        details: dict[str, Any] = {
-            "cosine": found,
-            "set": name,
-            "points": len(texts),
-            "classes": len(set(labels)),
-        }
-        evaluation.add(f"neighbourhood/{name}", headline, scores, **details)
+        details: dict[str, Any] = {"set": name, "points": len(texts), "classes": len(set(labels))}
+        evaluation.add(f"neighbourhood/{name}", headline, scores, cosine=found, **details)
 
 
 # -- premises, entailments, contradictions -----------------------------
@@ -190,10 +178,7 @@ def read_nli(options: GeometryOptions) -> tuple[Triplets, str]:
 
 
 def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: Evaluation) -> None:
-    """Measure the distances premise-entailment and premise-contradiction.
-
-    The headline is how often (%) entailment is nearer.
-    """
+    """Measure the distances to premises; the headline is how often (%) entailment is nearer."""
     triplets, file = data
     premises, entailed, contradicting = (model.encode(side) for side in zip(*triplets))
     near, far = (measures.pair_distances(premises, side) for side in (entailed, contradicting))
@@ -214,26 +199,20 @@ def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: E
 
 
 def read_isomorphism(options: GeometryOptions) -> dict[str, tuple[Triplets, str]]:
-    """Return set -> (`options.sentences` triplets, evenly spaced; where they are from).
+    """Return set -> (`options.sentences` triplets, evenly spaced; where they are from)."""
 
-    The paper does not say how many it took.
-    """
-
-    def nli() -> tuple[Triplets, str]:
-        file = nli_distance.triplets_file(options.eval_data)
-        return nli_distance.read_triplets(file), file.name
-
-    def anli() -> tuple[Triplets, str]:
-        found = nli_distance.load("ANLI", options.eval_data)
-        rows = zip(found.premises, found.entailed, found.not_entailed, found.contradicts)
-        return [(premise, near, far) for premise, near, far, contradicts in rows if contradicts], (
-            found.remark or "round 1, train"
-        )
-
-    sets, missing = {}, []
-    for name, read in (("NLI", nli), ("ANLI", anli)):
+    sets: dict[str, tuple[Triplets, str]] = {}
+    missing = []
+    for name in ("NLI", "ANLI"):
         try:
-            triplets, source = read()
+            if name == "NLI":
+                file = nli_distance.triplets_file(options.eval_data)
+                triplets, source = nli_distance.read_triplets(file), file.name
+            else:
+                found = nli_distance.load(name, options.eval_data)
+                rows = zip(found.premises, found.entailed, found.not_entailed, found.contradicts)
+                triplets = [(premise, near, far) for premise, near, far, contradicts in rows if contradicts]
+                source = found.remark or "round 1, train"
             sets[name] = evenly_spaced(triplets, options.sentences), source
         except UserError as error:
             missing.append(str(error))
@@ -290,10 +269,8 @@ def measure_augmentations(
         made.append(view)
         scores, count = compare(augmented, view), int(view.changed.sum())
         if count > measures.AS_CODED_LIMIT:
-            evaluation.notes.append(
-                f"gromov_hausdorff_as_coded of {view.name}: over {measures.AS_CODED_LIMIT:,} of the "
-                "sentences that change, evenly spaced"
-            )
+            over = f"over {measures.AS_CODED_LIMIT:,} of the sentences that change, evenly spaced"
+            evaluation.notes.append(f"gromov_hausdorff_as_coded of {view.name}: {over}")
         if "cosine" not in scores:
             evaluation.notes.append(f"{view.name} changes {count} of {len(sentences)} sentences: too few")
         metric = "cosine" if "cosine" in scores else "changed"
@@ -309,10 +286,7 @@ def measure_augmentations(
 
 
 def project(augmented: AugmentedSentences, made: Sequence[AugmentedView], seed: int) -> TaskResult:
-    """Project a sample of originals and all their views by PCA and t-SNE (scikit-learn).
-
-    The headline is PCA's share of variance (%).
-    """
+    """Project a sample of originals and views by PCA (headline: its share of the variance, %) and t-SNE."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 

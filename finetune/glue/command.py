@@ -65,7 +65,11 @@ def glue(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
 def plan(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
     """List the runs: number, task, seed, rate, batch, "done" or "to do", and the run it starts from."""
     work = _open(model, flags, options)
-    _print_plan(work.store, work.runs)
+    left = set(work.store.unfinished(work.runs))
+    for number, run in enumerate(work.runs):
+        start = options.start(run)
+        state, after = "to do" if run in left else "done", "-" if start is None else work.runs.index(start)
+        print(f"{number}\t{run.task}\t{run.seed}\t{run.lr:g}\t{run.batch_size}\t{state}\t{after}")
     return 0
 
 
@@ -142,9 +146,8 @@ def _report(work: _GlueEvaluation, compute: bool) -> int:
         if work.store.options.predict:
             write_predictions(work.store, chosen, work.folder / "predictions", result)
         print(table(result))
-        print(
-            f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, work.folder, add_average)}"
-        )
+        path = write(result, work.folder, add_average)
+        print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {path}")
 
     return until_stopped(summarised)
 
@@ -185,32 +188,19 @@ def _fetched(name: str) -> str:
     return str(root)
 
 
-def _print_plan(store: RunStore, runs: list[GlueRun]) -> None:
-    left = set(store.unfinished(runs))
-    for number, entry in enumerate(runs):
-        start = store.options.start(entry)
-        state, after = "to do" if entry in left else "done", "-" if start is None else runs.index(start)
-        print(f"{number}\t{entry.task}\t{entry.seed}\t{entry.lr:g}\t{entry.batch_size}\t{state}\t{after}")
-
-
 def _compute(
     store: RunStore, runs: list[GlueRun], chosen: list[GlueRun], helpers: Helpers = nullcontext
 ) -> None:
     """Compute those of `chosen` that are unfinished, with other processes beside this one."""
     with helpers(chosen):
         _compute_free(store, runs, chosen)
-    _compute_free(
-        store, runs, chosen, claimed_too=True
-    )  # what a process has left behind that failed: it fails here
+    _compute_free(store, runs, chosen, claimed_too=True)  # what a process that failed has left
 
 
 def _compute_free(
     store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun], claimed_too: bool = False
 ) -> None:
-    """Compute those of `chosen` that are unfinished when it is their turn.
-
-    claimed_too: also those that another process computes, which is an error then; else they are left out.
-    """
+    """Compute those of `chosen` that are unfinished at their turn, claimed ones if `claimed_too`."""
     for entry in chosen:
         if (code := store.stop_code()) != 0:
             raise Interrupted(code)
@@ -252,14 +242,10 @@ def summarise(
     for task in [name for name in TASKS if name in tasks and name != "AX"]:
         for note in store.data[task].notes:
             result.incomplete(note)
-        done = {
-            entry: found
-            for entry in runs
-            if entry.task == task and (found := store.result(entry)) is not None
-        }
-        wanted = sum(entry.task == task for entry in runs)
-        if len(done) < wanted:
-            result.incomplete(f"{task}: {len(done)} of {wanted} runs are done")
+        results = {entry: store.result(entry) for entry in runs if entry.task == task}
+        done = {entry: found for entry, found in results.items() if found is not None}
+        if len(done) < len(results):
+            result.incomplete(f"{task}: {len(done)} of {len(results)} runs are done")
         if done:
             result.tasks[task], chosen[task] = _task_result(task, done, store)
             result.seconds += sum(found["seconds"] for found in done.values())
@@ -314,7 +300,7 @@ def _task_result(
         "settings": {f"lr {lr:g}, batch {batch}": median for (lr, batch), median in medians.items()},
         "tokens_per_second": statistics.median(found["tokens_per_second"] for found in of_seeds.values()),
     }
-    answers = store.answers(task, list(reported))
+    answers = store.answers(task, [*of_seeds.values()])
     found = TaskResult(headline, medians[setting], scores, sample_std(values), details, answers)
     return found, winner
 

@@ -87,10 +87,7 @@ class GlueOptions(TrainingOptions, frozen=True):
         return runs
 
     def mnli_run(self, seed: int) -> GlueRun:
-        """Return the run of MNLI whose model is kept.
-
-        In a sweep it is one of the grid's, that of the recipe's rate and batch.
-        """
+        """Return the run of MNLI whose model is kept, of the recipe's rate and batch."""
         lr, batch, warmup = self._recipe("MNLI")
         return GlueRun("MNLI", seed, lr, batch, GRID_WARMUP if self.sweep else warmup)
 
@@ -106,12 +103,7 @@ class GlueOptions(TrainingOptions, frozen=True):
 def choose(
     done: Mapping[GlueRun, dict[str, Any]],
 ) -> tuple[dict[tuple[float, int], float], list[GlueRun], GlueRun]:
-    """Choose what a task reports, from its runs that are done and their results.
-
-    Returns:
-        (median over the seeds by (lr, batch), the runs of the setting with the best median, the best of these
-        runs).
-    """
+    """Return (median over seeds by (lr, batch), the runs of the best setting, the best of these)."""
     by_setting: dict[tuple[float, int], list[GlueRun]] = {}
     for entry in done:
         by_setting.setdefault((entry.lr, entry.batch_size), []).append(entry)

@@ -23,11 +23,7 @@ _BYTES_OF_A_PROCESS = 1 << 30  # libraries, the tokenised data, and the activati
 
 
 def choose_processes(runs: int, parameters: int) -> int:
-    """Return how many processes share `runs` unfinished runs of a model with this number of parameters.
-
-    One for each core, as far as half of the free memory allows; 1 on a GPU, and where OMP_NUM_THREADS says
-    how many threads one process is to use.
-    """
+    """Return how many processes share the runs: one a core, as half of the free memory allows; 1 on a GPU."""
     if torch.cuda.is_available() or threads_of_user():
         return 1
     return max(1, min(usable_cores(), runs, processes_that_fit(parameters, _BYTES_OF_A_PROCESS)))
@@ -35,13 +31,7 @@ def choose_processes(runs: int, parameters: int) -> int:
 
 @contextmanager
 def with_helpers(processes: int, work: Callable[..., None], *arguments: Any) -> Iterator[None]:
-    """Run `work(*arguments)` in `processes` - 1 other processes, while the block runs in this one.
-
-    Each of them, and this one meanwhile, has one thread. When the block ends, they are waited for; when it is
-    left by an exception, such as a request to stop, they are told to stop too.
-
-    work: a function of a module, which gives the same arguments their meaning in a new interpreter.
-    """
+    """Run `work(*arguments)` in `processes` - 1 others, a thread each, until the block ends or raises."""
     if processes == 1:
         yield
         return

@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -32,14 +32,8 @@ SECONDS_BETWEEN_LOOKS = 20.0
 class RunStore:
     """Runs of one model on one set of data files, and the folder of their results.
 
-    A result's file name ends in a digest of everything that it depends on (model, data, hyper-parameters):
-    nothing that was computed under other circumstances is taken for it, and whatever is there need not be
-    computed again. Beside it lie, where they were asked for, test predictions, with a digest of the rows that
-    they answer; and the models of `GlueOptions.mnli_run`, so that predictions or other tasks' starts can be
-    asked for later without repeating MNLI.
-
-    Args:
-        stop_code: see FineTuning.
+    A file's name ends in a digest of everything that it depends on. Beside it lie test predictions, with a
+    digest of their rows, and the models of `GlueOptions.mnli_run`, so that neither needs MNLI again.
     """
 
     def __init__(
@@ -60,15 +54,14 @@ class RunStore:
         """Return the figures on file for a run; None: not computed yet."""
         return read_result(self._path(run, ".json"))
 
-    def answers(self, task: str, runs: Sequence[GlueRun]) -> Answers | None:
-        """Return what runs answered to a task's dev sets; None: one is of a version that did not keep it."""
-        texts = [(self.result(run) or {}).get("answers") for run in runs]
+    def answers(self, task: str, results: Sequence[Mapping[str, Any]]) -> Answers | None:
+        """Return what runs with these results answered to a task's dev sets; None: one kept no answers."""
+        if any("answers" not in result for result in results):
+            return None
         dev = [split for split in TASKS[task].dev_splits() if split in self.data[task].splits]
         rows = [self.data[task].splits[split] for split in dev]
         gold = np.concatenate([part.targets for part in rows if part.targets is not None])
-        given = [from_text(text).astype(gold.dtype) for text in texts if text is not None]
-        if len(given) < len(texts) or any(len(one) != len(gold) for one in given):
-            return None
+        given = [from_text(result["answers"]).astype(gold.dtype) for result in results]
         data = hashlib.sha256("".join(self._digest(task, split) for split in dev).encode()).hexdigest()
         sizes = tuple(map(len, rows)) if len(rows) > 1 else ()
         return Answers.of(given, gold, TASKS[task].metrics, data, over="median", parts=sizes)
@@ -85,13 +78,7 @@ class RunStore:
         return {name: found[name]["logits"].numpy() for name in wanted}
 
     def unfinished(self, runs: Sequence[GlueRun]) -> list[GlueRun]:
-        """Return those of `runs` that still have to be computed for what the options ask for.
-
-        runs: all that an evaluation has.
-
-        That is a run without figures; a task's best run without predictions (each run of the task counts as
-        that while some have no figures); and a run whose model one of these starts from, without it.
-        """
+        """Return `runs` without figures, a task's best without predictions, what they start from."""
         found = {run: self.result(run) for run in runs}
         left = {run for run, result in found.items() if result is None}
         for task in dict.fromkeys(run.task for run in runs):
@@ -107,26 +94,13 @@ class RunStore:
 
     @contextmanager
     def claimed(self, run: GlueRun, wait: float = 0.0) -> Iterator[None]:
-        """Hold a run, so that no other process computes it.
-
-        wait: seconds to wait for a process that holds it.
-
-        Raises:
-            FolderTakenError: another process holds it; the message names it.
-        """
+        """Hold a run, so that no other process computes it; wait: seconds before FolderTakenError."""
         make_folder(self.folder)
         with folder_lock(self.folder, wait, self._path(run, "").name):
             yield
 
     def compute(self, run: GlueRun, heading: str) -> None:
-        """Fine-tune, or continue where a killed process was, and write the results.
-
-        A run whose figures and model are on file only predicts.
-
-        Raises:
-            Interrupted: a stop was requested; a checkpoint is beside the results.
-            UserError: see FineTuning.
-        """
+        """Fine-tune or continue, and write the results; with figures and model on file only predict."""
         begun = time.monotonic()
         model, content = self._kept_model(run), None
         if model is None:
@@ -138,13 +112,15 @@ class RunStore:
         if self.options.predict and (tests := self._test_sets(run.task)):
             predictions = {}
             for name, examples in tests.items():
-                logits = self._logits(model, self._encode(name.split("/")[0], examples))
+                rows = self._encode(name.split("/")[0], examples)
+                logits = logits_of(model, rows, self.options.token_budget, self.options.precision)
                 digest = self._digest(*name.split("/"))
                 predictions[name] = {"rows": digest, "logits": torch.from_numpy(logits)}
             write_tensors(self._path(run, ".predictions"), predictions)
         what = "answered"
         if content is not None:
-            self._write(run, ".json", content)
+            make_folder(self.folder)
+            replace_durably(self._path(run, ".json"), to_json(content))
             what = f"{content['best']['value']:.2f} after epoch {content['best']['epoch']:g}"
         remove_file(self._path(run, ".checkpoint"))
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
@@ -198,9 +174,6 @@ class RunStore:
         outputs = len(TASKS[run.task].labels) or REGRESSION
         return build_classifier(self.source, outputs, Recipe.dropout, run.seed)
 
-    def _logits(self, model: Classifier, rows: Encoded) -> np.ndarray:
-        return logits_of(model, rows, self.options.token_budget, self.options.precision)
-
     def _limited(self, data: GlueData) -> GlueData:
         train, most = data.splits.get("train"), self.options.max_train
         if not most or train is None or len(train) <= most:
@@ -217,10 +190,8 @@ class RunStore:
 
     def _test_sets(self, task: str) -> dict[str, LabelledExamples]:
         names = [task, "AX"] if task == "MNLI" and "AX" in self.data else [task]
-        splits = [
-            (name, split) for name in names for split in self.data[name].splits if split.startswith("test")
-        ]
-        return {f"{name}/{split}": self.data[name].splits[split] for name, split in splits}
+        splits = ((name, *split) for name in names for split in self.data[name].splits.items())
+        return {f"{name}/{split}": rows for name, split, rows in splits if split.startswith("test")}
 
     def _encode(self, task: str, rows: LabelledExamples) -> Encoded:
         # fairseq trains STS-B on scores of 0 to 1 (examples/roberta/preprocess_GLUE_tasks.sh).
@@ -239,12 +210,9 @@ class RunStore:
             with suppress(FolderTakenError), self.claimed(start, wait=SECONDS_BETWEEN_LOOKS):
                 if not path.is_file():
                     self.compute(start, "to start from: ")
-        weights = read_tensors(path)
-        return {
-            name.removeprefix("encoder."): tensor
-            for name, tensor in weights.items()
-            if name.startswith("encoder.")
-        }
+        head = "encoder."
+        weights = read_tensors(path).items()
+        return {name.removeprefix(head): tensor for name, tensor in weights if name.startswith(head)}
 
     def _settings(self, run: GlueRun) -> dict[str, Any]:
         options = self.options
@@ -272,24 +240,17 @@ class RunStore:
             self._digests[task, split] = examples_digest(rows.first, rows.second, rows.targets)
         return self._digests[task, split]
 
-    def _write(self, run: GlueRun, ending: str, content: dict[str, Any]) -> None:
-        make_folder(self.folder)
-        replace_durably(self._path(run, ending), to_json(content))
-
 
 def _dev_scores(
     name: str, found: dict[str, tuple[np.ndarray, np.ndarray]]
 ) -> tuple[float, dict[str, float], np.ndarray]:
-    """Return the deciding figure and all scores, x 100, from each dev split's logits [N, C] and targets.
-
-    And the answers, those of the splits end to end: int64 classes, or float32 scores.
-    """
+    """Return the deciding figure, all scores (x 100) and the answers, splits end to end, from dev logits."""
     task = TASKS[name]
-    answers = {
-        split: logits.argmax(1) if task.labels else logits[:, 0] for split, (logits, _) in found.items()
-    }
-    together = np.concatenate([*answers.values()])
-    by_split = {split: scores_of(task.metrics, answers[split], found[split][1]) for split in found}
+    answers, by_split = [], {}
+    for split, (logits, targets) in found.items():
+        answers.append(logits.argmax(1) if task.labels else logits[:, 0])
+        by_split[split] = scores_of(task.metrics, answers[-1], targets)
+    together = np.concatenate(answers)
     if name != "MNLI":
         scores = by_split["dev"]
         return scores[task.headline], scores, together

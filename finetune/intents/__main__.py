@@ -24,9 +24,8 @@ from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
-from finetune.intents.layers import BATCH, LEARNING_RATE, SEED, SPLITS, Fit, Sample, fit, samples
-from finetune.intents.sets import FOUR, SETS, SHOTS, Intents, read
-from finetune.results import Evaluation, TaskResult, sample_std
+from finetune.intents.sets import BATCH, FOUR, LEARNING_RATE, SEED, SETS, SHOTS, SPLITS, Intents, read
+from finetune.results import Evaluation, sample_std
 from pretrain.common import cli
 
 ITERATIONS = 1000
@@ -54,10 +53,10 @@ def score(
     """Evaluate all splits of all shots of a set."""
     import torch
 
+    from finetune.intents.layers import fit, samples
+
     chosen = [sample for k in shots for sample in samples(intents.labels, k)]
-    used = np.unique(
-        np.concatenate([rows for sample in chosen for rows in (sample.train, sample.validation)])
-    )
+    used = np.unique(np.concatenate([rows for sample in chosen for rows in (sample.train, sample.dev)]))
     encoded = torch.from_numpy(model.encode([intents.texts[row] for row in used] + intents.test_texts))
     vectors = torch.zeros(len(intents.texts), encoded.shape[1])
     vectors[used] = encoded[: len(used)]
@@ -71,28 +70,20 @@ def score(
         ITERATIONS,
         VALIDATE_EVERY,
     )
+    data = examples_digest(intents.test_texts, None, intents.test_labels)
     for number, k in enumerate(shots):
-        part = slice(number * SPLITS, (number + 1) * SPLITS)
-        evaluation.tasks[f"{name}-{k}"] = _result(fits[part], chosen[part], intents)
+        of_splits, first = fits[number * SPLITS : (number + 1) * SPLITS], chosen[number * SPLITS]
+        accuracies = [one.test for one in of_splits]
+        scores = {
+            "accuracy": float(np.mean(accuracies)),
+            "validation_accuracy": float(np.mean([one.validation for one in of_splits])),
+        }
+        details = {"splits": accuracies, "iterations": [one.iteration for one in of_splits]}
+        details |= {"train": len(first.train), "validation": len(first.dev)}
+        answers = Answers.of([one.answers for one in of_splits], intents.test_labels, "accuracy", data)
+        evaluation.add(f"{name}-{k}", "accuracy", scores, sample_std(accuracies), answers, **details)
     _notes(name, intents, shots, evaluation)
     return ", ".join(f"{k}-shot {evaluation.tasks[f'{name}-{k}'].value:.2f}" for k in shots)
-
-
-def _result(fits: Sequence[Fit], chosen: Sequence[Sample], intents: Intents) -> TaskResult:
-    accuracy = np.array([one.test for one in fits])
-    scores = {
-        "accuracy": float(accuracy.mean()),
-        "validation_accuracy": float(np.mean([one.validation for one in fits])),
-    }
-    details = {
-        "splits": accuracy.tolist(),
-        "iterations": [one.iteration for one in fits],
-        "train": len(chosen[0].train),
-        "validation": len(chosen[0].validation),
-    }
-    data = examples_digest(intents.test_texts, None, intents.test_labels)
-    answers = Answers.of([one.answers for one in fits], intents.test_labels, "accuracy", data)
-    return TaskResult("accuracy", scores["accuracy"], scores, sample_std(accuracy.tolist()), details, answers)
 
 
 def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evaluation) -> None:

@@ -1,29 +1,15 @@
 """Draw the fixed splits of the examples, and train a linear layer on each split, all in one optimisation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-SPLITS = 5
-SEED = 0
-LEARNING_RATE = 1e-4
-BATCH = 32
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One split: rows of `Intents.texts` to train on and to validate on."""
-
-    train: np.ndarray
-    validation: np.ndarray
+from finetune.intents.sets import BATCH, LEARNING_RATE, SEED, SPLITS
+from finetune.senteval.classifier import Rows, initial_weights
 
 
 @dataclass(frozen=True)
@@ -37,11 +23,8 @@ class Fit:
     """int64[M]."""
 
 
-def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample]:
-    """Return the fixed splits of examples with `labels` int64[N], rows in random order.
-
-    The module's description says how they are drawn.
-    """
+def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Rows]:
+    """Return the fixed splits of examples with `labels` int64[N], rows in random order."""
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
     found = []
     for split in range(splits):
@@ -53,15 +36,12 @@ def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample
         validation = np.concatenate(
             [rows[start:end] for rows, (start, end) in zip(shuffled, ends, strict=True)]
         )
-        found.append(Sample(train, validation))
+        found.append(Rows(train, validation))
     return found
 
 
 def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
-    """Return the row numbers of `iterations` mini-batches over `count` rows.
-
-    Reshuffled each pass; the last batch of a pass is short.
-    """
+    """Return the rows of mini-batches over `count` rows, reshuffled each pass, whose last is short."""
     random = np.random.RandomState([SEED, split, count])
     batches: list[np.ndarray] = []
     while len(batches) < iterations:
@@ -70,46 +50,27 @@ def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
     return batches[:iterations]
 
 
-def first_weights(width: int, classes: int, split: int) -> tuple[Tensor, Tensor]:
-    """Return (weight float32[C, d], bias float32[C]) of a new torch.nn.Linear(d, C) under this seed."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED + split)
-        layer = torch.nn.Linear(width, classes)
-    return layer.weight.detach(), layer.bias.detach()
-
-
 def fit(
     vectors: Tensor,
     labels: Tensor,
     test: Tensor,
     test_labels: Tensor,
-    chosen: Sequence[Sample],
+    chosen: Sequence[Rows],
     classes: int,
     iterations: int,
     validate_every: int,
 ) -> list[Fit]:
-    """Train a layer for every sample, all in one optimisation.
+    """Train a layer for every sample, all in one optimisation; sample f counts as split f % SPLITS.
 
-    Weights are stacked [F, C, d + 1] and Adam is elementwise, so that every layer takes the steps that it
-    would take alone, with its own rows in its own mini-batches, up to the order of float32 additions. Sample
-    f counts as split f % SPLITS.
-
-    Args:
-        vectors: float32[N, d]; labels int64[N] in 0 to C - 1. test: float32[M, d]; test_labels int64[M], -1
-            always wrong.
+    Weights are stacked [F, C, d + 1] and Adam is elementwise: every layer takes the steps that it would take
+    alone, up to the order of float32 additions. A test label of -1 is always wrong.
     """
-    import torch
-
-    count, width = len(chosen), vectors.shape[1]
-    started = [first_weights(width, classes, number % SPLITS) for number in range(count)]
-    weights = torch.stack(
-        [torch.cat([weight, bias[:, None]], 1) for weight, bias in started]
-    ).requires_grad_()
+    seeds = [SEED + number % SPLITS for number in range(len(chosen))]
+    started = [initial_weights(vectors.shape[1], classes, seed).T for seed in seeds]
+    weights = torch.stack(started).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=LEARNING_RATE)
     rows, scale = _padded_batches(chosen, iterations)
-    best = [Fit(float("nan"), -1.0, 0, np.empty(0, np.int64))] * count
+    best = [Fit(float("nan"), -1.0, 0, np.empty(0, np.int64))] * len(chosen)
     # a column of ones: the bias is a weight like any other
     with_one = torch.nn.functional.pad(vectors, (0, 1), value=1.0)
     for step in range(iterations):
@@ -125,7 +86,7 @@ def fit(
         if (step + 1) % validate_every == 0:
             for number, sample in enumerate(chosen):
                 layer = weights.detach()[number]
-                part = torch.from_numpy(sample.validation)
+                part = torch.from_numpy(sample.dev)
                 score = _accuracy(_classes(layer, vectors[part]), labels[part])
                 if score > best[number].validation:  # of equals the first
                     answers = _classes(layer, test)
@@ -133,13 +94,8 @@ def fit(
     return best
 
 
-def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, Tensor]:
-    """Return (rows int64[steps, F, BATCH], each row's weight in the mean, float32 of that shape).
-
-    Padding has the weight 0.
-    """
-    import torch
-
+def _padded_batches(chosen: Sequence[Rows], iterations: int) -> tuple[Tensor, Tensor]:
+    """Return (rows int64[steps, F, BATCH], each row's weight in the mean, float32; 0 for padding)."""
     rows = torch.zeros(iterations, len(chosen), BATCH, dtype=torch.int64)
     scale = torch.zeros(iterations, len(chosen), BATCH)
     for number, sample in enumerate(chosen):
@@ -151,8 +107,6 @@ def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, 
 
 def _classes(layer: Tensor, vectors: Tensor) -> Tensor:
     """Return the class that a layer [C, d + 1] gives each vector, int64[N]."""
-    import torch
-
     return torch.addmm(layer[:, -1], vectors, layer[:, :-1].T).argmax(1)
 
 

@@ -21,16 +21,17 @@ SETS = {  # name: (examples to sample from, test examples, classes to sample fro
     "ATIS": (4978, 893, 22),
 }
 SHOTS = (5, 10, 20)
+SPLITS = 5
+SEED = 0
+LEARNING_RATE = 1e-4
+BATCH = 32
 FOUR = ("SNIPS", "BANKING77", "CLINC150", "HWU64")
 """The sets of the paper's table 3."""
 
 
 @dataclass(frozen=True)
 class Intents:
-    """Examples to sample from (N) and test examples (M); classes are numbered in the order of their names.
-
-    A test example whose class has no example to sample from has the number -1.
-    """
+    """Examples to sample from (N), test examples (M), classes as indices of `names`; -1: not in the first."""
 
     texts: list[str]
     labels: np.ndarray

@@ -7,12 +7,11 @@ OUT/report.html (self-contained) and report.json.
 """
 
 import datetime
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from finetune.report.page import write_page
-from finetune.report.sources import System, collect, group
+from finetune.report.sources import collect, group
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
@@ -39,23 +38,16 @@ def report(*sources: str, out: Path = Path("report"), title: str = "Sentence enc
             {"label": s.label, "seeds": s.seeds, "folders": [str(m.path) for m in s.members]} for s in systems
         ],
     }
-    write_page(out / "report", title, _introduction(systems, now), systems, content)
+    seeds = {s.label: f" ({len(s.members)} seeds)" if len(s.members) > 1 else "" for s in systems}
+    introduction = [
+        f"{now}. {', '.join(label + of_label for label, of_label in seeds.items())}.",
+        "Shaded blue: ours, the best in bold; means ± standard deviation over seeds where there are "
+        "several, else over the evaluation's own splits. Grey: figures as the papers print them. †: not "
+        "comparable with published figures, and why.",
+    ]
+    write_page(out / "report", title, introduction, systems, content)
     count = sum(len(system.members) for system in systems)
     print(f"{out / 'report.html'}: {len(systems)} systems, {count} runs or models; report.json beside it")
-
-
-def _introduction(systems: Sequence[System], now: str) -> list[str]:
-    names = []
-    for system in systems:
-        seeds = f" ({len(system.members)} seeds)" if len(system.members) > 1 else ""
-        names.append(f"{system.label}{seeds}")
-    return [
-        f"{now}. {', '.join(names)}.",
-        "Shaded blue: ours, the best in bold; means ± standard deviation over seeds where there are "
-        "several, else over the "
-        "evaluation's own splits. Grey: figures as the papers print them. †: not comparable with published "
-        "figures, and why.",
-    ]
 
 
 if __name__ == "__main__":

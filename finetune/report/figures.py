@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from finetune.figures.drawing import Line, colour, draw_lines
-from finetune.report.cells import SystemRow
 from finetune.report.sources import Subject, System
+from finetune.report.tables import SystemRow
 from finetune.results import Evaluation
 from pretrain.telemetry.formats import flatten
 
@@ -49,14 +48,15 @@ def curve_names(systems: Sequence[System]) -> list[str]:
     """Return metrics with two records or more in some run: `CURVES`, then losses and evaluations."""
     several: dict[str, None] = {}
     for member in (member for system in systems for member in system.members):
-        counts = Counter(key for record in member.metrics for key, _ in flatten(_drawn_part(record)))
+        counts = Counter(
+            key
+            for record in member.metrics
+            for key, _ in flatten(record)
+            if key.partition("/")[0] in ("loss", "evaluation", *CURVES)
+        )
         several |= dict.fromkeys(key for key, count in counts.items() if count > 1)
     others = [key for key in several if key not in (*CURVES, "evaluation/partner_among", "loss/total")]
     return [key for key in [*CURVES, *others] if key in several]
-
-
-def _drawn_part(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key in ("loss", "evaluation") or key in CURVES}
 
 
 def draw_curves(systems: Sequence[System], names: Sequence[str] | None = None) -> dict[str, Figure]:

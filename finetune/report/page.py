@@ -8,9 +8,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from finetune.report.cells import Cell, Table
 from finetune.report.sources import System
 from finetune.report.tables import (
+    Cell,
+    Table,
     config_table,
     cost_table,
     geometry_tables,
@@ -29,13 +30,7 @@ def write_page(
     content: Mapping[str, Any],
     differences: Sequence[Table] = (),
 ) -> None:
-    """Write PLACE.html and PLACE.json.
-
-    Args:
-        introduction: paragraphs, plain text.
-        content: what the JSON file holds beside the tables.
-        differences: tables that come first.
-    """
+    """Write PLACE.html, `differences` first, and PLACE.json with `content` beside the tables."""
     from finetune.figures.drawing import to_svg
     from finetune.geometry.plots import all_figures
     from finetune.report.figures import draw_curves, geometry_rows

@@ -47,12 +47,7 @@ class System:
 
 
 def collect(sources: Sequence[str]) -> list[Subject]:
-    """Return the subjects that the sources name, each once, in order.
-
-    A source is a run folder (config.yaml), a model folder of a run (its run is taken), a folder of result
-    files, a model whose results lie in results/NAME, or a folder that holds several of these. Results of a
-    run that is also a source are its.
-    """
+    """Return the subjects of runs, models, results, or folders that hold several, each once, in order."""
     found: dict[Path, Subject] = {}
     for source in sources:
         subjects = list(_open(source))
@@ -77,39 +72,32 @@ def _give_to_run(subject: Subject, found: dict[Path, Subject]) -> bool:
 
 
 def _open(source: str) -> Iterable[Subject]:
-    folder = Path(source)
-    named = Path("results") / folder_name(source)
+    folder, named = Path(source), Path("results") / folder_name(source)
+    parent = folder.resolve().parent
+    if (folder / "config.json").is_file() and (parent / "config.yaml").is_file():
+        folder = parent
+    if (found := _subject(folder)) is not None:
+        return [found]
+    if named.is_dir():  # of a model's name, or of its folder that is no run
+        return [_results_folder(named, source)]
     if not folder.is_dir():
-        if not named.is_dir():
-            raise UserError(f"{source}: there is no such folder, and no results of it in {named}")
-        return [_results_folder(named, source)]
+        raise UserError(f"{source}: there is no such folder, and no results of it in {named}")
+    children = (_subject(child) for child in sorted(folder.iterdir()) if child.is_dir())
+    return [subject for subject in children if subject is not None]
+
+
+def _subject(folder: Path) -> Subject | None:
+    """Return the run or the results that a folder holds; None: neither."""
     if (folder / "config.yaml").is_file():
-        return [_run(folder)]
-    if (folder / "config.json").is_file() and (folder.resolve().parent / "config.yaml").is_file():
-        return [_run(folder.resolve().parent)]
+        return _run(folder)
     if any(_is_result(path) for path in sorted(folder.glob("*.json"))):
-        return [_results_folder(folder, folder.name)]
-    if named.is_dir():  # a model's folder that is no run
-        return [_results_folder(named, source)]
-    children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
-    inner: list[Subject] = []
-    for child in children:
-        if (child / "config.yaml").is_file():
-            inner.append(_run(child))
-        elif any(_is_result(path) for path in sorted(child.glob("*.json"))):
-            inner.append(_results_folder(child, child.name))
-    return inner
+        return _results_folder(folder, folder.name)
+    return None
 
 
 def _run(folder: Path) -> Subject:
-    recipe = read_yaml(folder / "config.yaml")
-    subject = Subject(
-        folder,
-        folder.resolve().name,
-        True,
-        dict(leaves(recipe)),
-        list(read_metrics(folder / "metrics.jsonl")),
-    )
+    recipe, metrics = dict(leaves(read_yaml(folder / "config.yaml"))), read_metrics(folder / "metrics.jsonl")
+    subject = Subject(folder, folder.resolve().name, True, recipe, list(metrics))
     summary = folder / "report" / "summary.json"
     if summary.is_file():
         subject.summary = _json(summary)
@@ -148,13 +136,8 @@ def _add_sts(subject: Subject, path: Path) -> None:
     for pooling, tasks in content["results"].items():
         if {("senteval", pooling), ("sts", pooling)} & set(subject.evaluations):
             continue
-        evaluation = Evaluation(
-            "sts",
-            str(content.get("model", subject.name)),
-            pooling,
-            None,
-            "cosine, Spearman, all pairs",
-        )
+        model = str(content.get("model", subject.name))
+        evaluation = Evaluation("sts", model, pooling, None, "cosine, Spearman, all pairs")
         for task, scores in tasks.items():
             plain = {key: value for key, value in scores.items() if key not in ("subsets", "pairs")}
             evaluation.add(task, "spearman_all", plain)
@@ -212,10 +195,7 @@ def _labels(systems: Sequence[Sequence[Subject]]) -> list[str]:
 
 
 def differences(systems: Sequence[System]) -> dict[str, list[Any]]:
-    """Return recipe key -> its value in every system that is a run, for keys whose values differ.
-
-    None where a recipe lacks the key.
-    """
+    """Return recipe key -> its value in every system that is a run, None for none, where values differ."""
     recipes = [system.members[0].config for system in systems if system.members[0].run]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in SEEDLESS)
     table = {key: [recipe.get(key) for recipe in recipes] for key in keys}

@@ -1,29 +1,20 @@
 """The report's tables as data: our figures beside the papers', geometry, recipes that differ, and cost."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from finetune.report.cells import (
-    HIGHER,
-    LOWER,
-    Block,
-    Cell,
-    FigureSource,
-    SystemRow,
-    Table,
-    TableRow,
-    add_evaluation_notes,
-    evaluations_of,
-    mark_best,
-    our_rows,
-)
 from finetune.report.sources import Subject, System, differences
+from finetune.results import Evaluation, sample_std
 from pretrain.telemetry.formats import format_count, format_seconds
 
+HIGHER, LOWER = "↑", "↓"
+FigureSource = tuple[str, str, str]
+"""Where a figure comes from: (evaluation, task, score); score "" means the task's headline."""
 GEOMETRY = (  # title, task, score ("" for the headline), better, digits
     ("alignment", "alignment", "", LOWER, 3),
     ("uniformity", "uniformity", "", LOWER, 3),
@@ -46,6 +37,184 @@ AUGMENTATION = (
 )
 
 
+@dataclass
+class Cell:
+    """A figure; std: over `seeds` if several, else the evaluation's; notes: numbers of the table's."""
+
+    value: float | None = None
+    std: float | None = None
+    seeds: int = 0
+    digits: int = 2
+    incomplete: bool = False
+    notes: list[int] = field(default_factory=list)
+    best: bool = False
+    text: str = ""
+
+    @property
+    def marks(self) -> str:
+        """What is printed above the figure: a dagger where it is not comparable, and its notes' numbers."""
+        return ("†" if self.incomplete else "") + ",".join(map(str, self.notes))
+
+    def __str__(self) -> str:
+        """Return the figure as printed, marks left out; "" where there is none."""
+        if self.value is None:
+            return self.text
+        spread = f" ± {self.std:.{self.digits}f}" if self.std is not None else ""
+        return f"{self.value:.{self.digits}f}{spread}"
+
+
+@dataclass
+class TableRow:
+    label: str
+    cells: list[Cell]
+
+
+@dataclass
+class Block:
+    """Rows under a heading; `reference`: published figures, not ours."""
+
+    heading: str
+    rows: list[TableRow]
+    reference: bool = False
+
+
+@dataclass
+class Table:
+    """columns: titles; notes: numbered from 1 as in the cells."""
+
+    key: str
+    title: str
+    caption: str
+    columns: list[str]
+    blocks: list[Block]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ours(self) -> list[TableRow]:
+        return [row for block in self.blocks if not block.reference for row in block.rows]
+
+    def note(self, text: str) -> int:
+        """Return the number of a note, added if it is new."""
+        if text not in self.notes:
+            self.notes.append(text)
+        return self.notes.index(text) + 1
+
+
+@dataclass(frozen=True)
+class SystemRow:
+    """A system by one pooling: a row of the tables."""
+
+    label: str
+    system: System
+    pooling: str
+
+
+MemberFigure = tuple[float, float | None, Evaluation]
+"""One member's figure, its deviation, and the evaluation that it is of."""
+
+
+def our_rows(
+    table: Table,
+    views: Sequence[SystemRow],
+    columns: Sequence[Sequence[FigureSource]],
+    digits: Sequence[int] | None = None,
+) -> list[TableRow]:
+    """Return the views that have a figure, a cell a column by its sources; none: mean of the others."""
+    rows = []
+    for view in views:
+        members = []
+        for member in view.system.members:
+            figures = [_find(member, view.pooling, sources) for sources in columns]
+            mean = _mean([figure for figure, sources in zip(figures, columns) if sources])
+            members.append([figure if sources else mean for figure, sources in zip(figures, columns)])
+        cells = [
+            _cell(table, view, of_members, digits[n] if digits else 2)
+            for n, of_members in enumerate(zip(*members, strict=True))
+        ]
+        if any(cell.value is not None for cell in cells):
+            rows.append(TableRow(view.label, cells))
+    return rows
+
+
+def _mean(figures: Sequence[MemberFigure | None]) -> MemberFigure | None:
+    """Return the mean of figures that were rounded first, as the papers do; None if one is absent."""
+    present = [figure for figure in figures if figure is not None]
+    if len(present) < len(figures) or not present:
+        return None
+    weak = next((evaluation for _, _, evaluation in present if not evaluation.complete), present[0][2])
+    return statistics.fmean(round(value, 2) for value, _, _ in present), None, weak
+
+
+def evaluations_of(row: SystemRow) -> Iterator[Evaluation]:
+    """Yield the evaluations of a row's members with its pooling."""
+    for member in row.system.members:
+        for (_, pooling), evaluation in member.evaluations.items():
+            if pooling == row.pooling:
+                yield evaluation
+
+
+def _find(member: Subject, pooling: str, sources: Sequence[FigureSource]) -> MemberFigure | None:
+    """Return the first source's figure that the member has."""
+    for name, task, score in sources:
+        evaluation = member.evaluations.get((name, pooling))
+        if evaluation is None or task not in evaluation.tasks:
+            continue
+        result = evaluation.tasks[task]
+        headline = not score or score == result.metric
+        value = result.value if headline else result.scores.get(score)
+        if value is not None:
+            return float(value), result.std if headline else None, evaluation
+    return None
+
+
+def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], digits: int = 2) -> Cell:
+    """Return one row's figures over its members as mean and standard deviation; a note names who has none."""
+    present = [figure for figure in found if figure is not None]
+    if not present:
+        return Cell(digits=digits)
+    values = [value for value, _, _ in present]
+    std = sample_std(values) if len(values) > 1 else present[0][1]
+    cell = Cell(statistics.fmean(values), std, len(values), digits)
+    if len(present) < len(found):
+        cell.notes.append(table.note(f"{row.label}: {len(present)} of {len(found)} seeds have this figure"))
+    weak = [evaluation for _, _, evaluation in present if not evaluation.complete]
+    if weak:
+        cell.incomplete = True
+        said = "; ".join(weak[0].notes) or "the evaluation does not say why"
+        cell.notes.append(
+            table.note(f"{weak[0].evaluation}, incomplete, not comparable with published figures: {said}")
+        )
+    return cell
+
+
+def mark_best(rows: Sequence[TableRow], better: Sequence[str]) -> None:
+    """Mark the best of ours in every column, ties as printed included, unless all tie."""
+    for place, direction in enumerate(better):
+        cells = [row.cells[place] for row in rows]
+        printed = [(cell, round(cell.value, cell.digits)) for cell in cells if cell.value is not None]
+        if len(printed) < 2:
+            continue
+        choose: Callable[..., float] = max if direction == HIGHER else min
+        best = choose(value for _, value in printed)
+        winners = [cell for cell, value in printed if value == best]
+        for cell in winners:
+            cell.best = len(winners) < len(printed)
+
+
+def add_evaluation_notes(table: Table, rows: Sequence[SystemRow], names: set[str]) -> None:
+    """Note what complete evaluations say, once for all rows; of incomplete ones cells' notes do."""
+    said: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for evaluation in evaluations_of(row):
+            if evaluation.evaluation in names and evaluation.complete and evaluation.tasks:
+                for text in evaluation.notes:
+                    said.setdefault(text, {})[row.label] = None
+    for text, labels in said.items():
+        table.note(f"{', '.join(labels)}: {text}" if len(labels) < len(table.ours) else text)
+
+
+# -- tables ------------------------------------------------------------
+
 Sources = list[list[FigureSource]]
 """Where our figure of each column comes from, in order of preference; none: the mean of other columns."""
 
@@ -66,15 +235,12 @@ def _figure_source(text: str) -> FigureSource:
 
 
 def _published_row(line: str, digits: int) -> TableRow:
-    name, cells = line.split("|")
-    parts = [cell.partition("±") for cell in cells.split()]
-    return TableRow(
-        name.strip(),
-        [
-            Cell(None if figure == "-" else float(figure), float(spread) if spread else None, 0, digits)
-            for figure, _, spread in parts
-        ],
-    )
+    name, figures = line.split("|")
+    cells = []
+    for figure, _, spread in (text.partition("±") for text in figures.split()):
+        value = None if figure == "-" else float(figure)
+        cells.append(Cell(value, float(spread) if spread else None, 0, digits))
+    return TableRow(name.strip(), cells)
 
 
 PUBLISHED = [
@@ -87,15 +253,10 @@ def rows_of(systems: Sequence[System]) -> list[SystemRow]:
     """Return one row a system and pooling; the pooling is named where a system was evaluated with several."""
     rows = []
     for system in systems:
-        poolings = list(
-            dict.fromkeys(pooling for member in system.members for _, pooling in member.evaluations)
-        )
+        poolings = dict.fromkeys(pooling for member in system.members for _, pooling in member.evaluations)
         for pooling in poolings:
-            rows.append(
-                SystemRow(
-                    f"{system.label}, {pooling}" if len(poolings) > 1 else system.label, system, pooling
-                )
-            )
+            label = f"{system.label}, {pooling}" if len(poolings) > 1 else system.label
+            rows.append(SystemRow(label, system, pooling))
     return rows
 
 
@@ -114,10 +275,7 @@ def paper_tables(rows: Sequence[SystemRow]) -> list[Table]:
 
 
 def other_tables(rows: Sequence[SystemRow]) -> list[Table]:
-    """Return a table an evaluation for the tasks that no paper's table has.
-
-    Geometry has tables of its own.
-    """
+    """Return a table an evaluation for the tasks that no paper's table has, geometry aside."""
     of_papers = {(name, task) for _, sources in PUBLISHED for one in sources for name, task, _ in one}
     tasks: dict[str, dict[tuple[str, str], None]] = {}
     for evaluation in (one for row in rows for one in evaluations_of(row) if one.evaluation != "geometry"):
@@ -190,19 +348,12 @@ def cost_table(systems: Sequence[System]) -> Table:
     lines = []
     for system in systems:
         for member in system.members:
-            lines.append(
-                TableRow(
-                    system.label if len(system.members) == 1 else member.name,
-                    [Cell(text=t) for t in _cost(member)],
-                )
-            )
+            cells = [Cell(text=text) for text in _cost(member)]
+            lines.append(TableRow(system.label if len(system.members) == 1 else member.name, cells))
             if member.run and member.summary is None:
-                state = (
-                    f"at step {member.metrics[-1].get('step', 0):,}" if member.metrics else "without metrics"
-                )
-                lines[-1].cells[1].notes.append(
-                    table.note(f"{member.name} has no report/summary.json: unfinished, {state}")
-                )
+                last = member.metrics[-1].get("step", 0) if member.metrics else 0
+                unfinished = f"{member.name} has no report/summary.json: unfinished, at step {last:,}"
+                cells[1].notes.append(table.note(unfinished))
     table.blocks.append(Block("ours", lines))
     return table
 
@@ -230,10 +381,7 @@ def _cost(member: Subject) -> list[str]:
 
 
 def config_table(systems: Sequence[System]) -> Table | None:
-    """Return the keys of the recipes that differ between runs.
-
-    None for fewer than two runs, or where no key differs.
-    """
+    """Return the keys of the recipes that differ between runs; None where none does."""
     differing = differences(systems)
     runs = [system.label for system in systems if system.members[0].run]
     if len(runs) < 2 or not differing:

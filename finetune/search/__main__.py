@@ -17,10 +17,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from finetune.encoders.models import EmbeddingModel, open_model, with_kept_vectors
+from finetune.encoders.models import open_model, with_kept_vectors
 from finetune.encoders.source import names_function, resolve
 from finetune.flags import Model, Pooling, VectorPrecision
-from finetune.search.index import Hit, SentenceIndex
+from finetune.search.index import SentenceIndex
 from finetune.search.server import Searcher, listen, serve_until_interrupted
 from pretrain.benchmarks.files import is_file_of_lines, read_queries, read_sentences
 from pretrain.common import cli
@@ -66,7 +66,9 @@ def search(
         serve: answer queries on a page, until Ctrl-C.
         port: of the page, on this machine only; 0: a free one.
     """
-    asked_queries = _queries(query, queries, serve)
+    if sum((bool(query), queries is not None, serve)) != 1:
+        raise UserError('give a query ("a storm at sea"), a file of them with --queries, or --serve')
+    asked_queries = [query] if queries is None else read_queries(queries)
     if serve:
         listen(port).server_close()  # a port that is taken is said before anything is encoded
     sentences = read_split(text) if split else read_lines(text)
@@ -84,23 +86,15 @@ def search(
         for name, hits in found.items():
             if len(found) > 1:
                 print(f"  {name}")
-            _show(hits[number])
+            for hit in hits[number]:
+                print(f"  {hit.cosine:6.3f}  {hit.sentence}")
     if out is not None:
-        rows = [
-            {
-                "query": line,
-                "found": {name: [vars(hit) for hit in hits[number]] for name, hits in found.items()},
-            }
-            for number, line in enumerate(asked_queries)
-        ]
+        lines = []
+        for number, line in enumerate(asked_queries):
+            by_model = {name: [vars(hit) for hit in hits[number]] for name, hits in found.items()}
+            lines.append(json.dumps({"query": line, "found": by_model}, ensure_ascii=False) + "\n")
         make_folder(out.parent)
-        replace_durably(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-
-
-def _queries(query: str, queries: Path | None, serve: bool) -> list[str]:
-    if sum((bool(query), queries is not None, serve)) != 1:
-        raise UserError('give a query ("a storm at sea"), a file of them with --queries, or --serve')
-    return [query] if queries is None else read_queries(queries)
+        replace_durably(out, "".join(lines).encode())
 
 
 def _searcher(name: str, pooling: str, precision: str, sentences: list[str], split: bool) -> Searcher:
@@ -113,26 +107,12 @@ def _searcher(name: str, pooling: str, precision: str, sentences: list[str], spl
         place = model.run if model.run is not None else Path("results") / Path(model.name).name
         kept = with_kept_vectors(model, place / "search", identity)
     index = SentenceIndex(kept.encode_document(sentences), sentences)
-    _note_cut(model, sentences, split)
-    return Searcher(model.name, model.encode_query, index)
-
-
-def _note_cut(model: EmbeddingModel, sentences: list[str], split: bool) -> None:
     if cut := model.count_cut(sentences):
-        remedy = "" if split else "; --split splits lines into sentences"
-        _say(
-            f"note: {cut:,} of {len(sentences):,} {'sentences' if split else 'lines'} are longer than "
-            f"{model.longest} tokens, at which {model.name} cuts them: their ends are not searched{remedy}"
-        )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def _show(hits: list[Hit]) -> None:
-    for hit in hits:
-        print(f"  {hit.cosine:6.3f}  {hit.sentence}")
+        what, remedy = ("sentences", "") if split else ("lines", "; --split splits lines into sentences")
+        counts = f"{cut:,} of {len(sentences):,} {what} are longer than {model.longest} tokens"
+        said = f"note: {counts}, at which {model.name} cuts them: their ends are not searched{remedy}"
+        print(said, file=sys.stderr)
+    return Searcher(model.name, model.encode_query, index)
 
 
 def read_lines(text: str) -> list[str]:
@@ -171,9 +151,9 @@ def read_split(text: str) -> list[str]:
         # a preparation's flag for the same
         raise UserError(f"--text {text}: {error}".replace("--source ", "--text ")) from error
     for name, count in sorted(faults.counts.items()):
-        _say(f"note: {count:,} {name.replace('_', ' ')}")
+        print(f"note: {count:,} {name.replace('_', ' ')}", file=sys.stderr)
     for fault in faults.named[:_MOST_NAMED]:
-        _say(f"  {fault}")
+        print(f"  {fault}", file=sys.stderr)
     if not found:
         raise UserError(f"--text {text}: there is no sentence in it")
     return list(found)

@@ -18,8 +18,8 @@ _MOST = 100  # sentences shown
 _SECONDS = 10.0  # without a byte before a connection is closed
 _HOST = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; \
-frame-ancestors 'none'"
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
 )
 
 
@@ -33,11 +33,7 @@ class Searcher:
 
 
 def listen(port: int, page: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandler) -> ThreadingHTTPServer:
-    """Return a server at 127.0.0.1:port that answers by `page`.
-
-    Raises:
-        UserError: the port is taken, or there is no such port.
-    """
+    """Return a server at 127.0.0.1:port that answers by `page`."""
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), page)
     except (OSError, OverflowError) as error:
@@ -46,10 +42,7 @@ def listen(port: int, page: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandle
 
 
 def server_of(searchers: Sequence[Searcher], text: str, top: int, port: int) -> ThreadingHTTPServer:
-    """Return a server at 127.0.0.1:port whose page asks for a query and shows what each searcher finds.
-
-    text: what the page calls the text that is searched.
-    """
+    """Return a server at 127.0.0.1:port that shows what each searcher finds in what the page calls `text`."""
     environment = Environment(loader=PackageLoader("finetune.search", ""), autoescape=True)
     template = environment.get_template("page.html.jinja")
     one_at_a_time = Lock()  # models are not made for several threads

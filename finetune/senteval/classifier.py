@@ -46,10 +46,7 @@ class ClassifierSettings:
     seed: int = 1111
 
     def make_optimizer(self, weights: Tensor) -> torch.optim.Optimizer:
-        """Return the torch optimizer of the weights, without weight decay.
-
-        Weight decay differs between fits: see `_Cohort.step`.
-        """
+        """Return the torch optimizer of the weights; weight decay differs between fits (`_Cohort.step`)."""
         if self.optimizer == "rmsprop":
             return torch.optim.RMSprop([weights])
         # fused: one pass over memory instead of eight; the same arithmetic
@@ -58,12 +55,9 @@ class ClassifierSettings:
 
 @dataclass(frozen=True)
 class PairFeatures:
-    """Form InferSent's features of N pairs, [u, v, u * v, |u - v|], when rows of them are asked for.
+    """InferSent's features of N pairs, [u, v, u * v, |u - v|], formed when rows are asked for.
 
-    float32[N, 4 d] of a large set would be many times its distinct sentences' vectors.
-
-    `vectors` float32[V, d] on the compute device; `first` and `second` int64[N], rows of it, there
-    too.
+    float32[N, 4 d] of a large set would be many times the vectors. All on the compute device.
     """
 
     vectors: Tensor
@@ -106,10 +100,7 @@ class Fitted:
     classes: int
 
     def predict(self, fit: int, l2: int, features: Tensor) -> np.ndarray:
-        """Return the class of each row of `features` float32[N, d], int64[N].
-
-        By the fit of row set `fit` and L2 number `l2`.
-        """
+        """Return the class int64[N] of `features` float32[N, d], by row set `fit` and L2 number `l2`."""
         return _logits(_with_ones(features), self.weights[fit], self.classes)[:, l2].argmax(-1).cpu().numpy()
 
 
@@ -122,16 +113,9 @@ def fit_all(
     settings: ClassifierSettings,
     discarded: int = 0,
 ) -> Fitted:
-    """Fit a classifier for each of G sets of rows and R values of L2.
+    """Fit a classifier for each of G sets of rows and R values of L2 (float[R] or [G, R], bias included).
 
-    Args:
-        features: float32[N, d], on the compute device, or pairs whose features are formed a
-            mini-batch at a time.
-        labels: int64[N], 0 to classes - 1.
-        rows: the G sets of rows.
-        l2: float[R], or float[G, R] where it differs between sets: added to the gradient as weight decay,
-        bias included.
-        discarded: length of a permutation that SentEval draws before training, for dev rows; 0: none.
+    discarded: length of a permutation that SentEval draws before training, for dev rows; 0: none.
     """
     l2 = np.broadcast_to(np.asarray(l2, np.float64), (len(rows), np.shape(l2)[-1]))
     inputs = features if isinstance(features, PairFeatures) else _with_ones(features.float())
@@ -198,7 +182,10 @@ class _Cohort:
         epoch = 0
         while len(places) and epoch <= settings.max_epoch:
             for _ in range(settings.epoch_size):
-                self.one_pass()
+                order = self.random.permutation(self.train.shape[1])  # which all fits share
+                shuffled = self.train.index_select(1, torch.from_numpy(order).to(self.inputs.device))
+                for index in shuffled.split(settings.batch_size, dim=1):
+                    self.step(index)
             epoch += settings.epoch_size
             accuracy = self.score(places)
             better = alive & (accuracy > self.best_accuracy[places])
@@ -211,25 +198,19 @@ class _Cohort:
                 places, alive, failures = places[going], alive[going], failures[going]
                 self.drop(torch.from_numpy(np.flatnonzero(going)).to(self.inputs.device))
 
-    def one_pass(self) -> None:
-        """Pass once over the rows, in an order that all fits share."""
-        rows, batch = self.train.shape[1], self.settings.batch_size
-        order = torch.from_numpy(self.random.permutation(rows)).to(self.inputs.device)
-        shuffled = self.train.index_select(1, order)
-        for start in range(0, rows, batch):
-            self.step(shuffled[:, start : start + batch])
-
     def step(self, index: Tensor) -> None:
         """Step every fit on its own mini-batch: index int64[G, B]."""
-        groups, batch = index.shape
+        (groups, batch), each = index.shape, (self.l2.shape[1], -1)
         flat = index.reshape(-1)
         inputs = self.take(flat).view(groups, batch, -1)
-        targets = self.targets.index_select(0, flat).view(groups, batch, 1, 1)
-        delta = self._output_error(torch.bmm(inputs, self.weights), targets)
+        targets = self.targets.index_select(0, flat).view(groups, batch, 1, 1).expand(-1, -1, each[0], 1)
+        # the gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]
+        error = torch.softmax(torch.bmm(inputs, self.weights).unflatten(-1, each), -1)
+        error.scatter_add_(-1, targets, error.new_full((1, 1, 1, 1), -1.0).expand(targets.shape))
+        error.mul_(1 / batch)
         grad = self.weights.grad
-        torch.bmm(inputs.transpose(1, 2), delta.view(groups, batch, -1), out=grad)
+        torch.bmm(inputs.transpose(1, 2), error.view(groups, batch, -1), out=grad)
         # torch's weight decay: added to the gradient of weights and bias alike
-        each = (self.l2.shape[1], -1)
         grad.unflatten(-1, each).addcmul_(self.weights.unflatten(-1, each), self.l2[:, None, :, None])
         self.optimizer.step()
 
@@ -238,14 +219,6 @@ class _Cohort:
         if isinstance(self.inputs, PairFeatures):
             return _with_ones(self.inputs[index])
         return self.inputs.index_select(0, index)
-
-    def _output_error(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]."""
-        groups, batch = logits.shape[:2]
-        error = torch.softmax(logits.view(groups, batch, self.l2.shape[1], self.classes), -1)
-        index = targets.expand(groups, batch, self.l2.shape[1], 1)
-        error.scatter_add_(-1, index, error.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
-        return error.mul_(1 / batch)
 
     def score(self, places: np.ndarray) -> np.ndarray:
         """Return the accuracy of every fit on its dev rows, float64[G, R]."""

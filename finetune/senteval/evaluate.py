@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,28 +80,27 @@ def evaluate(
     setting: str = "test",
     seed: int = 1111,
 ) -> Evaluation:
-    """Evaluate `model` on similarity and supervised tasks.
-
-    Args:
-        data: what `read_tasks` read.
-        protocol: one of PROTOCOLS. setting: "test" or "dev", of the supervised tasks; "dev" reports the
-            cross-validation or dev accuracy as the headline.
-        seed: of the classifiers (SentEval: 1111).
-    """
+    """Evaluate on what `read_tasks` read; setting: "test", or "dev", whose accuracy is then the headline."""
     similarity = [task for task in data.tasks if task not in TASKS]
     sentences = dict.fromkeys(data.sts.sentences(similarity))
     for examples in data.examples.values():
         for part in examples.splits.values():
             sentences.update(dict.fromkeys(part.sentences()))
-    table = _VectorTable(model, list(sentences))
-    supervised = _Supervised(table, SETTINGS[setting].with_classifier(seed=seed), protocol, setting == "dev")
+    started = time.monotonic()
+    index = {sentence: number for number, sentence in enumerate(sentences)}
+    vectors = _Vectors(model.encode(list(index)), index)
+    print(f"{len(index):,} distinct sentences encoded in {time.monotonic() - started:.0f} s", file=sys.stderr)
+    fits = SETTINGS[setting].with_classifier(seed=seed)
     name = "senteval" if setting == "test" else "senteval-dev"
     result = Evaluation.of(name, model, f"{protocol}, {setting} setting, seed {seed}")
-    scores = data.sts.evaluate(table.lookup, similarity) if similarity else {}
+    scores = data.sts.evaluate(vectors.lookup, similarity) if similarity else {}
     for number, task in enumerate(data.tasks, 1):
         started = time.monotonic()
         if task in TASKS:
-            result.tasks[task] = supervised.evaluate(task, data.examples[task])
+            examples = data.examples[task]
+            result.tasks[task] = _supervised(
+                task, examples, vectors, fits, PROTOCOLS[protocol], setting == "dev"
+            )
             for split_name, published in TASKS[task].sizes.items():
                 rows = len(data.examples[task].splits[split_name])
                 result.expect_size(f"{task} {split_name}", "examples", rows, published)
@@ -124,108 +124,82 @@ def add_averages(result: Evaluation) -> None:
             result.add(name, "mean", {"mean": mean})
 
 
-class _VectorTable:
-    """The vectors of a list of distinct sentences."""
+@dataclass(frozen=True)
+class _Vectors:
+    """The vectors of distinct sentences, float32[V, d], and the row of each."""
 
-    def __init__(self, model: EmbeddingModel, sentences: list[str]):
-        started = time.monotonic()
-        self.vectors = model.encode(sentences)
-        said = f"{len(sentences):,} distinct sentences encoded in {time.monotonic() - started:.0f} s"
-        print(said, file=sys.stderr, flush=True)
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.index = {sentence: number for number, sentence in enumerate(sentences)}
+    table: np.ndarray
+    index: dict[str, int]
 
     def lookup(self, sentences: Sequence[str]) -> np.ndarray:
         """Return the vectors of these sentences, float32[N, d]."""
-        return self.vectors[self.rows(sentences)]
+        return self.table[self.rows(sentences)]
 
     def rows(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the rows of these sentences' vectors, int64[N]."""
         return np.fromiter((self.index[sentence] for sentence in sentences), np.int64, len(sentences))
 
-    def features(self, parts: Sequence[Split]) -> Tensor:
-        """Return float32[N, f] of the splits end to end: vectors, or for pairs [|u - v|, u * v].
-
-        On the device where classifiers run.
-        """
-        first = self.lookup([sentence for part in parts for sentence in part.first])
+    def features(self, parts: Sequence[Split], formed_late: bool) -> Tensor | PairFeatures:
+        """Return float32[N, f] of splits end to end, vectors or [|u - v|, u * v]; formed_late: SNLI."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        rows = [self.rows([text for part in parts for text in part.first])]
         if parts[0].second is not None:
-            second = self.lookup([sentence for part in parts for sentence in part.second or ()])
-            first = np.concatenate([np.abs(first - second), first * second], 1)
-        return torch.from_numpy(first).to(self.device)
-
-    def pairs(self, parts: Sequence[Split]) -> PairFeatures:
-        """Return the same with InferSent's features, for a set whose features would not fit in memory."""
-        first = self.rows([sentence for part in parts for sentence in part.first])
-        second = self.rows([sentence for part in parts for sentence in part.second or ()])
-        return PairFeatures(*(torch.from_numpy(one).to(self.device) for one in (self.vectors, first, second)))
+            rows.append(self.rows([text for part in parts for text in part.second or ()]))
+        if formed_late:
+            return PairFeatures(*(torch.from_numpy(one).to(device) for one in (self.table, *rows)))
+        first, *second = (self.table[one] for one in rows)
+        if second:
+            first = np.concatenate([np.abs(first - second[0]), first * second[0]], 1)
+        return torch.from_numpy(first).to(device)
 
 
-@dataclass(frozen=True)
-class _Supervised:
-    """Evaluate supervised tasks, each by its scheme."""
-
-    table: _VectorTable
-    setting: Setting
-    protocol: str
-    on_dev: bool
-
-    def evaluate(self, name: str, examples: TaskSplits) -> TaskResult:
-        scheme, setting, extra = TASKS[name].scheme, self.setting, dict[str, float]()
-        parts = [examples.splits[part] for part in ("all", "train", "dev", "test") if part in examples.splits]
-        labels, sizes = np.concatenate([part.labels for part in parts]), tuple(map(len, parts))
-        features = self.table.pairs(parts) if scheme == "snli" else self.table.features(parts)
-        if scheme == "relatedness":
-            return self._relatedness(features, labels, sizes, parts[-1])
+def _supervised(
+    name: str, examples: TaskSplits, vectors: _Vectors, setting: Setting, protocol: Protocol, on_dev: bool
+) -> TaskResult:
+    """Evaluate a supervised task by its scheme."""
+    scheme, classes, figures = TASKS[name].scheme, examples.classes, dict[str, float]()
+    parts = [examples.splits[part] for part in ("all", "train", "dev", "test") if part in examples.splits]
+    labels, tested = np.concatenate([part.labels for part in parts]), parts[-1]
+    sizes = tuple(map(len, parts))
+    features: Any = vectors.features(parts, scheme == "snli")
+    details = {}
+    if scheme == "relatedness":
+        found = relatedness(features, labels, sizes, setting.classifier.seed, protocol.early_stop)
+        metric, dev_metric = protocol.sts_headline.split("_")[0], f"dev_{protocol.early_stop}"
+        figures = {"pearson": found.pearson, "spearman": found.spearman, "mse": found.mse}
+        figures[dev_metric], predictions = found.dev, found.predictions
+    else:
         if scheme == "nested":
-            accuracy = nested(features, labels, examples.classes, setting)
+            accuracy = nested(features, labels, classes, setting)
         elif scheme == "cross_validated":
-            cut, test_labels = sizes[0], labels[sizes[0] :]
+            cut = sizes[0]
             accuracy = cross_validated(
-                features[:cut], labels[:cut], features[cut:], test_labels, examples.classes, setting
+                features[:cut], labels[:cut], features[cut:], labels[cut:], classes, setting
             )
-            if examples.classes == 2:
-                extra["f1"] = round(100 * float(f1_score(test_labels, accuracy.predictions)), 2)
-        elif scheme == "snli":
-            # no regularisation, at most 15 passes of one epoch each, InferSent's features
+            if classes == 2:
+                figures["f1"] = round(100 * float(f1_score(labels[cut:], accuracy.predictions)), 2)
+        elif scheme == "snli":  # no regularisation, at most 15 passes of one epoch each
             setting = setting.with_classifier(max_epoch=15, epoch_size=1)
-            accuracy = split(features, labels, sizes, examples.classes, setting, grid=(1e-9,))
+            accuracy = split(features, labels, sizes, classes, setting, grid=(1e-9,))
         else:
-            accuracy = split(features, labels, sizes, examples.classes, setting)
-        figures = {"accuracy": accuracy.test, "dev_accuracy": accuracy.dev, **extra}
-        headline = "dev_accuracy" if self.on_dev else "accuracy"
-        answers = self._answers(accuracy.predictions, parts[-1], "accuracy")
-        return TaskResult(headline, figures[headline], figures, details={"l2": accuracy.l2}, answers=answers)
-
-    def _relatedness(
-        self, features: Tensor, scores: np.ndarray, sizes: Sequence[int], tested: Split
-    ) -> TaskResult:
-        protocol = PROTOCOLS[self.protocol]
-        found = relatedness(features, scores, sizes, self.setting.classifier.seed, protocol.early_stop)
-        on_dev = f"dev_{protocol.early_stop}"
-        figures = {"pearson": found.pearson, "spearman": found.spearman, "mse": found.mse, on_dev: found.dev}
-        headline = on_dev if self.on_dev else protocol.sts_headline.split("_")[0]
-        answers = self._answers(found.predictions, tested, headline)
-        return TaskResult(headline, figures[headline], figures, answers=answers)
-
-    def _answers(self, predictions: np.ndarray, tested: Split, metric: str) -> Answers | None:
-        """Return the answers that a figure on test follows from; None for one on dev, which is of many."""
-        if self.on_dev:
-            return None
-        data = examples_digest(tested.first, tested.second, tested.labels)
-        return Answers.of(predictions, tested.labels, metric, data)
+            accuracy = split(features, labels, sizes, classes, setting)
+        metric, dev_metric, details, predictions = (
+            "accuracy",
+            "dev_accuracy",
+            {"l2": accuracy.l2},
+            accuracy.predictions,
+        )
+        figures = {metric: accuracy.test, dev_metric: accuracy.dev, **figures}
+    if on_dev:  # a figure of many fits, which no answers are kept of
+        return TaskResult(dev_metric, figures[dev_metric], figures, details=details)
+    data = examples_digest(tested.first, tested.second, tested.labels)
+    answers = Answers.of(predictions, tested.labels, metric, data)
+    return TaskResult(metric, figures[metric], figures, details=details, answers=answers)
 
 
 def choose_tasks(
     words: Sequence[str], protocol: str, setting: str, data: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Return (tasks to run, remarks on those left out) of names and groups.
-
-    Groups are "" (what the protocol's papers print), all, sts, transfer and probing.
-
-    A task named by the user must have its data (the error is `load`'s); those of a group that have none are
-    left out with a note.
-    """
+    """Return tasks of names and groups ("": the protocol's), remarks on absent ones; named ones raise."""
     groups = {
         "": DEV_TASKS if setting == "dev" else PROTOCOLS[protocol].tasks,
         "all": (*STS_TASKS, *TASKS),

@@ -3,8 +3,7 @@
 Three schemes, by what splits a data set has (tools/validation.py of the official code, its PyTorch path):
 
 - `nested`: no split. Stratified k-fold; inside each fold's training part another k-fold chooses L2, then a
-  fit on
-  the whole part, 5% of it held out to stop by, is tested on the fold. Mean over folds.
+  fit on the whole part, 5% of it held out to stop by, is tested on the fold. Mean over folds.
 - `cross_validated`: train and test. k-fold on train chooses L2, then a fit on train (5% held out) is tested
   once.
 - `split`: train, dev and test. Dev chooses L2 and stops; the best fit is tested.
@@ -64,11 +63,8 @@ class Accuracy:
 
 
 def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting) -> Accuracy:
-    """Evaluate by nested cross-validation: MR, CR, SUBJ, MPQA.
-
-    features: float32[N, d]; labels: int64[N].
-    """
-    folds = _folds(setting.folds, _FOLD_SEED)
+    """Evaluate features float32[N, d] by nested cross-validation: MR, CR, SUBJ, MPQA."""
+    folds = StratifiedKFold(setting.folds, shuffle=True, random_state=_FOLD_SEED)
     outer = list(_split(folds, labels))
     inner = [Rows(train[a], train[b]) for train, _ in outer for a, b in _split(folds, labels[train])]
     fitted = fit_all(features, labels, classes, inner, np.array(L2_GRID), setting.classifier)
@@ -87,7 +83,7 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting)
             index = torch.from_numpy(rows).to(features.device)
             predictions[rows] = final.predict(place, 0, features[index])
             tests[number] = _percent((predictions[rows] == labels[rows]).mean())
-    dev, test = float(_round(scores.max(1).mean())), float(_round(tests.mean()))
+    dev, test = (float(np.round(percent.mean(), 2)) for percent in (scores.max(1), tests))
     return Accuracy(dev, test, [L2_GRID[n] for n in chosen], predictions)
 
 
@@ -95,7 +91,8 @@ def cross_validated(
     train: Tensor, labels: np.ndarray, test: Tensor, test_labels: np.ndarray, classes: int, setting: Setting
 ) -> Accuracy:
     """Choose L2 by cross-validation on train, and test once: TREC, MRPC."""
-    rows = [Rows(a, b) for a, b in _split(_folds(setting.folds, setting.classifier.seed), labels)]
+    folds = StratifiedKFold(setting.folds, shuffle=True, random_state=setting.classifier.seed)
+    rows = [Rows(a, b) for a, b in _split(folds, labels)]
     fitted = fit_all(train, labels, classes, rows, np.array(L2_GRID), setting.classifier)
     scores = _percent(fitted.accuracy.mean(0))
     l2 = L2_GRID[int(scores.argmax())]
@@ -115,12 +112,9 @@ def split(
     setting: Setting,
     grid: tuple[float, ...] = L2_GRID,
 ) -> Accuracy:
-    """Evaluate given splits: SST2, SST5, SICK-E, SNLI, probing.
+    """Evaluate on features of train, dev and test, end to end: SST2, SST5, SICK-E, SNLI, probing.
 
-    features [N, d]: train, dev and test rows in this order, of `sizes`.
-
-    The official code fits the best L2 value a second time, from the same seed, to the same weights; here the
-    first stands.
+    The official code fits the best L2 again, from the same seed, to the same weights; the first stands.
     """
     train, dev, test = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     fitted = fit_all(features, labels, classes, [Rows(train, dev)], np.array(grid), setting.classifier)
@@ -130,10 +124,6 @@ def split(
     return Accuracy(
         float(scores.max()), float(_percent((predictions == labels[test]).mean())), [grid[best]], predictions
     )
-
-
-def _folds(folds: int, seed: int) -> StratifiedKFold:
-    return StratifiedKFold(n_splits=folds, shuffle=True, random_state=seed)
 
 
 def _split(folds: StratifiedKFold, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -151,9 +141,5 @@ def _hold_out(rows: np.ndarray, seed: int) -> Rows:
     return Rows(rows[order[held:]], rows[order[:held]])
 
 
-def _round(value: np.ndarray | float) -> np.ndarray:
-    return np.round(value, 2)
-
-
 def _percent(share: np.ndarray | float) -> np.ndarray:
-    return _round(100 * np.asarray(share, np.float64))
+    return np.round(100 * np.asarray(share, np.float64), 2)

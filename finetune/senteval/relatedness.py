@@ -53,13 +53,7 @@ def relatedness(
     seed: int = 1111,
     early_stop: str = "pearson",
 ) -> Relatedness:
-    """Fit, stop and evaluate.
-
-    Args:
-        features: float32[N, d], rows of train, dev and test in this order, of `sizes`.
-        scores: float64[N], 0 or 1 to 5.
-        early_stop: correlation on dev that decides: "pearson" (SentEval) or "spearman" (SimCSE's fork of it).
-    """
+    """Fit, stop by dev's "pearson" (SentEval) or "spearman" (SimCSE) and evaluate train, dev, test rows."""
     train, dev, test = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     inputs = torch.cat([features.float(), features.new_ones(len(features), 1)], 1)
     targets = torch.from_numpy(two_point_targets(scores)).to(features.device)
@@ -77,7 +71,11 @@ def relatedness(
         for _ in range(EPOCHS_BETWEEN):
             order = torch.from_numpy(random.permutation(len(train))).to(inputs.device)
             for index in order.split(BATCH):
-                _step(inputs[index], targets[index], weights)
+                # the gradient of the mean squared error of softmax(inputs @ weights)
+                mass, wanted = torch.softmax(inputs[index] @ weights, -1), targets[index]
+                error = (mass - wanted).mul_(2 / wanted.numel())
+                error = mass * (error - (error * mass).sum(-1, keepdim=True))
+                torch.mm(inputs[index].T, error, out=weights.grad)
                 optimizer.step()
         epoch += EPOCHS_BETWEEN
         predicted = predict(dev)
@@ -105,11 +103,3 @@ def _correlation(predicted: np.ndarray, gold: np.ndarray, kind: str) -> float:
     if np.ptp(predicted) == 0:
         return float("nan")
     return float((stats.pearsonr if kind == "pearson" else stats.spearmanr)(predicted, gold)[0])
-
-
-def _step(inputs: Tensor, targets: Tensor, weights: Tensor) -> None:
-    """Write the gradient of the mean squared error of softmax(inputs @ weights) into weights.grad."""
-    mass = torch.softmax(inputs @ weights, -1)
-    error = (mass - targets).mul_(2 / targets.numel())
-    error = mass * (error - (error * mass).sum(-1, keepdim=True))
-    torch.mm(inputs.T, error, out=weights.grad)

@@ -5,7 +5,7 @@ examples share a fold, and is reproduced: by (words of the sentence, label), for
 of the second, label; SNLI the second first). Files are latin-1 where the official code reads them so.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +22,7 @@ SNLI_CLASSES = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 @dataclass(frozen=True)
 class Split:
-    """Hold N examples: sentences, for pairs the second ones, and labels.
-
-    labels: int64[N] classes, or float64[N] scores.
-    """
+    """N examples: sentences, for pairs the second ones, and int64 classes or float64 scores."""
 
     first: list[str]
     second: list[str] | None
@@ -88,35 +85,15 @@ def files(name: str, root: Path) -> list[Path]:
     return [locate(root, f"SentEval/{file}") for file in TASKS[name].files]
 
 
-# -- reading
-# ----------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
-def _sorted_singles(examples: Iterable[tuple[str, int]]) -> Split:
-    ordered = sorted(((_words(text), label) for text, label in examples), key=lambda e: (len(e[0]), e[1]))
-    return Split([" ".join(words) for words, _ in ordered], None, np.array([label for _, label in ordered]))
-
-
-def _sorted_pairs(
-    examples: Iterable[tuple[str, str, float]],
-    second_first: bool = False,
-    key: Callable = lambda label: label,
-) -> Split:
-    """Sort pairs by length; `key` gives what stands for the label in the sort."""
-    split = [(_words(one), _words(two), label) for one, two, label in examples]
-    if second_first:
-        split.sort(key=lambda e: (len(e[1]), len(e[0]), key(e[2])))
-    else:
-        split.sort(key=lambda e: (len(e[0]), len(e[1]), key(e[2])))
-    return Split(
-        [" ".join(one) for one, _, _ in split],
-        [" ".join(two) for _, two, _ in split],
-        np.array([e[2] for e in split]),
-    )
+def _sorted(examples: Iterable[tuple], order: Sequence[int], key: Callable = lambda label: label) -> Split:
+    """Sort (text, label) or (text, text, label) by words of the texts `order`, then by the label's `key`."""
+    rows = [([text.split() for text in texts], label) for *texts, label in examples]
+    rows.sort(key=lambda row: (*(len(row[0][side]) for side in order), key(row[1])))
+    sides = [[" ".join(texts[side]) for texts, _ in rows] for side in range(len(order))]
+    return Split(sides[0], sides[1] if len(sides) > 1 else None, np.array([label for _, label in rows]))
 
 
 def _bad(path: Path, number: int, expected: str) -> UserError:
@@ -128,23 +105,20 @@ def _binary(positive: Path, negative: Path) -> TaskSplits:
     examples = [
         (line, label) for path, label in ((positive, 1), (negative, 0)) for line in lines(path, "latin-1")
     ]
-    return TaskSplits({"all": _sorted_singles(examples)}, 2)
+    return TaskSplits({"all": _sorted(examples, (0,))}, 2)
 
 
 def _reader(
     example: Callable[[str], tuple],
     expected: str,
     classes: int,
-    pairs: bool = False,
+    texts: int = 1,
     header: bool = False,
     encoding: str = "utf-8",
 ) -> Callable[..., TaskSplits]:
     """Return a reader of train, perhaps dev, and test, a file each, one example a line.
 
-    Args:
-        example: from a line to (text, label), or of pairs (text, text, label); what it raises is a bad line.
-        expected: what a line must hold, for the error.
-        header: the first line is no example.
+    example: from a line; what it raises is a bad line, which must hold what `expected` says.
     """
 
     def read_split(path: Path) -> Split:
@@ -156,7 +130,7 @@ def _reader(
                 examples.append(example(line.strip()))
             except (IndexError, KeyError, ValueError):
                 raise _bad(path, number, expected) from None
-        return _sorted_pairs(examples) if pairs else _sorted_singles(examples)
+        return _sorted(examples, range(texts))
 
     def read(*paths: Path) -> TaskSplits:
         names = ("train", "dev", "test") if len(paths) == 3 else ("train", "test")
@@ -200,7 +174,7 @@ def _table(
         cells = line.split("\t")
         return (*(cells[column] for column in texts), convert(cells[label]))
 
-    return _reader(example, expected, classes, pairs=len(texts) == 2, header=header)
+    return _reader(example, expected, classes, len(texts), header)
 
 
 def _sick(label: int, convert: Callable[[str], float]) -> Callable[..., TaskSplits]:
@@ -226,11 +200,8 @@ def read_snli(first: Path, second: Path, labels: Path) -> Split:
     if unknown:
         raise UserError(f"{labels}: the label {unknown[0]!r} is none of {', '.join(SNLI_CLASSES)}")
     # sorted by the label's name, as there
-    return _sorted_pairs(
-        zip(columns[0], columns[1], (SNLI_CLASSES[label] for label in columns[2]), strict=True),
-        second_first=True,
-        key=lambda label: list(SNLI_CLASSES)[label],
-    )
+    examples = zip(columns[0], columns[1], (SNLI_CLASSES[label] for label in columns[2]), strict=True)
+    return _sorted(examples, (1, 0), lambda label: list(SNLI_CLASSES)[label])
 
 
 def _snli(*paths: Path) -> TaskSplits:
@@ -251,21 +222,16 @@ def _probing(path: Path) -> TaskSplits:
     number_of = {label: number for number, label in enumerate(classes)}
     strange = sorted({label for part in ("va", "te") for _, label in found[part]} - set(classes))
     if strange or not all(found.values()):
-        what = (
-            f"the label {strange[0]!r} is not among the training labels"
-            if strange
-            else "it needs lines of tr, va and te"
-        )
+        what = f"{strange[0]!r} is not among the training labels" if strange else "no line of tr, va or te"
         raise UserError(f"{path}: {what}; the file is damaged or not SentEval's")
     splits = {
-        name: _sorted_singles((text, number_of[label]) for text, label in found[part])
+        name: _sorted(((text, number_of[label]) for text, label in found[part]), (0,))
         for name, part in (("train", "tr"), ("dev", "va"), ("test", "te"))
     }
     return TaskSplits(splits, len(classes))
 
 
-# -- the table
-# --------------------------------------------------------------------------------------------------------
+# -- the table ---------------------------------------------------------
 
 _SICK = ("SICK/SICK_train.txt", "SICK/SICK_trial.txt", "SICK/SICK_test_annotated.txt")
 _STSB = tuple(f"STS/STSBenchmark/sts-{part}.csv" for part in ("train", "dev", "test"))

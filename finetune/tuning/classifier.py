@@ -37,10 +37,7 @@ class Classifier(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, ids: Tensor, lengths: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """Return logits [N, C] of packed ids int64[T] and lengths int64[N] (on the CPU).
-
-        float32; float64 from a float64 model.
-        """
+        """Return logits [N, C] of packed ids int64[T], lengths int64[N] (CPU)."""
         first = pool(self.encoder.states(ids, lengths, None, token_types), "cls")
         with torch.autocast(first.device.type, enabled=False):
             hidden = torch.tanh(self.dense(self.dropout(first)))
@@ -48,10 +45,7 @@ class Classifier(nn.Module):
 
 
 def build_classifier(source: PretrainedEncoder, outputs: int, dropout: float, seed: int) -> Classifier:
-    """Return a copy of the source's encoder, with this dropout, under a head drawn from `seed`.
-
-    The masked-language head is part of the copy, but takes no gradient.
-    """
+    """Return a copy of the source's encoder, with this dropout, under a head drawn from `seed`."""
     old = source.encoder.lm
     config = copy.deepcopy(old.config)
     set_dropout(config, dropout, dropout)

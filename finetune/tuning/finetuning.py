@@ -35,10 +35,7 @@ scores, and the answers that they follow from, of any shape."""
 
 @dataclass
 class Outcome:
-    """Hold a finished run.
-
-    best: the entry of `curve` whose deciding figure is highest (the first of equal ones).
-    """
+    """A finished run; best: the first entry of `curve` with the highest deciding figure."""
 
     best: dict[str, Any]
     curve: list[dict[str, Any]]
@@ -56,16 +53,8 @@ class Outcome:
         return found | {"answers": to_text(self.answers)}
 
 
-def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the order of examples in an epoch, int64[count]."""
-    return np.random.default_rng([seed, epoch]).permutation(count)
-
-
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
-    """Return the rate of update `step` (from 0) of `steps`.
-
-    A linear rise over ceil(warmup * steps) updates, then a linear fall to 0.
-    """
+    """Return the rate of update `step` (from 0): a rise over ceil(warmup * steps), then a fall to 0."""
     rise = math.ceil(recipe.warmup * steps)
     if step < rise:
         return recipe.lr * (step + 1) / rise
@@ -98,11 +87,8 @@ class Execution:
 class FineTuning:
     """One run: a model, training examples, a recipe, a seed, and how the model is evaluated.
 
-    Args:
-        evaluate: see `Evaluate`; called at the end of every epoch, and every `evaluate_every` updates if that
-            is not 0.
-        rows: (seed, epoch) -> int64[M], the examples of the epoch in order, as many in every epoch; all,
-            shuffled, when None.
+    evaluate: every epoch, and every `evaluate_every` updates if not 0. rows: (seed, epoch) -> the
+    examples, as many in every epoch; all, shuffled, when None.
     """
 
     def __init__(
@@ -119,7 +105,7 @@ class FineTuning:
     ):
         self.train_set, self.recipe, self.seed, self.evaluate = train, recipe, seed, evaluate
         self.execution, self.evaluate_every = execution, evaluate_every
-        self.rows = rows or (lambda seed, epoch: epoch_order(len(train), seed, epoch))
+        self.rows = rows or (lambda *seed_epoch: np.random.default_rng(seed_epoch).permutation(len(train)))
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = model.to(self.device)
         groups = parameter_groups(self.model, recipe.weight_decay)
@@ -138,12 +124,7 @@ class FineTuning:
         self.evaluated_at = self.tokens = 0
 
     def run(self) -> Outcome:
-        """Train, from the checkpoint if there is one.
-
-        Raises:
-            Interrupted: a stop was requested; the state is saved.
-            UserError: the loss is no longer finite.
-        """
+        """Train, from the checkpoint if there is one; raise Interrupted once a requested stop is saved."""
         self._restore()
         memory = FlatMemory()
         begun = saved = time.monotonic()
@@ -254,11 +235,10 @@ class FineTuning:
         if checkpoint is None or not checkpoint.is_file():
             return
         state = read_tensors(checkpoint)
-        lacking = "answers" if "best_answers" not in state else "model" if not state["best_weights"] else ""
-        if state["curve"] and lacking and (self.execution.keep_weights or lacking == "answers"):
-            # What saved it did not ask for the best epoch's model, which the last epoch's must not stand in
-            # for; or it is of a version that kept no answers.
-            _print(f"{checkpoint.name} lacks the best epoch's {lacking}, which is needed: starting anew")
+        no_model = self.execution.keep_weights and not state["best_weights"]
+        if state["curve"] and (no_model or "best_answers" not in state):
+            # saved by a run that did not keep them; the last epoch's must not stand in for them
+            _print(f"{checkpoint.name} lacks the best epoch's model or answers: starting anew")
             return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,7 +1,5 @@
 """What is fine-tuned, and on what: an encoder with its tokenizer, and labelled examples tokenised for it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence
@@ -23,14 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """Hold what is fine-tuned: an encoder as it was loaded, and its tokenizer.
-
-    The encoder is float32, on the CPU, and never changed.
-    """
+    """Hold what is fine-tuned: an encoder, float32, on the CPU, never changed; and its tokenizer."""
 
     model: EmbeddingModel
     """Its name and folders; pooling "cls", because the head reads the first token."""
-    encoder: SentenceEncoder
+    encoder: "SentenceEncoder"
     tokenizer: Any
     fingerprint: str
     """Hex digest of the weights and the tokenizer: results of another state of the same folder are not
@@ -60,12 +55,7 @@ class Encoded:
 
 
 def open_source(model: str | Path) -> PretrainedEncoder:
-    """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning.
-
-    Raises:
-        UserError: a function, nothing there to load, a model type without packed attention, or no fast
-            tokenizer.
-    """
+    """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning."""
     from finetune.encoders.embed import embed_sentences, load_model
 
     if names_function(str(model)):
@@ -82,7 +72,7 @@ def open_source(model: str | Path) -> PretrainedEncoder:
     return PretrainedEncoder(opened, encoder, tokenizer, _fingerprint(encoder, tokenizer))
 
 
-def _fingerprint(encoder: SentenceEncoder, tokenizer: Any) -> str:
+def _fingerprint(encoder: "SentenceEncoder", tokenizer: Any) -> str:
     digest = hashlib.sha256()
     # not the masked-language head, which is not used
     for name, tensor in encoder.lm.base_model.state_dict().items():
@@ -102,10 +92,7 @@ def encode_examples(
     targets: np.ndarray | None,
     max_length: int,
 ) -> Encoded:
-    """Tokenise sentences, or pairs as the tokenizer writes pairs; the longer text of a pair is cut first.
-
-    `max_length`: most tokens of an example, special ones included; never more than the encoder takes.
-    """
+    """Tokenise sentences, or pairs, whose longer text is cut first, to `max_length` or the encoder's."""
     longest = min(max_length, source.encoder.max_positions)
     with_types = second is not None and source.encoder.has_token_types
     ids: list[np.ndarray] = []

@@ -28,11 +28,7 @@ METRICS: dict[str, Callable] = {
 
 
 def scores_of(names: tuple[str, ...], predicted: np.ndarray, gold: np.ndarray) -> dict[str, float]:
-    """Return the named metrics x 100, and their mean as "mean" where there are several.
-
-    Args:
-        predicted, gold: int64[N] classes, or float[N] numbers for pearson and spearman.
-    """
+    """Return the named metrics x 100 of classes or numbers [N]; of several also their mean, as "mean"."""
     scores = {name: 100 * float(METRICS[name](gold, predicted)) for name in names}
     if len(names) > 1:
         scores["mean"] = sum(scores.values()) / len(names)

@@ -33,9 +33,6 @@ class TrainingOptions(BaseModel, frozen=True):
     """Flags of every evaluation that fine-tunes."""
 
     seeds: cli.Count = Field(1, description="number of seeds; figures are their mean")
-    epochs: cli.Count = Field(
-        10, description="passes over the training data; others mark the result incomplete"
-    )
     lr: cli.Rate | None = Field(None, description="learning rate, in place of the recipe's")
     batch_size: cli.Count | None = Field(None, description="examples a step, in place of the recipe's")
     precision: Precision = "auto"

@@ -22,10 +22,7 @@ NLI = ("entailment", "neutral", "contradiction")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Describe a task.
-
-    columns: header names of the first text, the second (None: single sentences) and the label.
-    """
+    """A task; columns: names of the first text, the second (None: single sentences) and the label."""
 
     name: str
     columns: tuple[str, str | None, str]
@@ -46,6 +43,10 @@ class GlueTask:
 
     def test_splits(self) -> list[str]:
         return [split for split in self.sizes if split.startswith("test")]
+
+    def file(self, split: str) -> str:
+        """Return the place of a split's file below the data folder."""
+        return "GLUE/diagnostic/diagnostic.tsv" if self.name == "AX" else f"GLUE/{self.name}/{split}.tsv"
 
     def submission(self, split: str) -> str:
         """Return the name of the leaderboard's file for a test split."""
@@ -90,10 +91,7 @@ TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
 
 @dataclass(frozen=True)
 class LabelledExamples:
-    """Hold N rows of a split: texts, for pairs the second ones, and targets if known.
-
-    targets: int64[N] classes, float32[N] scores 0-5.
-    """
+    """N rows of a split: texts, second ones of pairs, int64 classes or float32 scores 0-5 if known."""
 
     first: list[str]
     second: list[str] | None
@@ -147,14 +145,9 @@ def load(name: str, data: str = "") -> GlueData:
 # -- the official files ------------------------------------------------
 
 
-def folder_of(task: GlueTask, data: str | Path = "") -> Path:
-    """Return DATA/GLUE/TASK, or DATA/TASK where DATA has no GLUE (it is the GLUE folder itself)."""
-    return locate(data_root(data), f"GLUE/{'diagnostic' if task.name == 'AX' else task.name}")
-
-
 def read_split(task: GlueTask, split: str, data: str | Path = "") -> LabelledExamples | None:
-    """Read a split from DATA/GLUE; None: its file is not there."""
-    path = folder_of(task, data) / f"{'diagnostic' if task.name == 'AX' else split}.tsv"
+    """Read a split from DATA/GLUE, or DATA where that is the GLUE folder; None: its file is not there."""
+    path = locate(data_root(data), task.file(split))
     if not path.is_file():
         return None
     first, second, label = task.columns
@@ -213,23 +206,17 @@ def _target(task: GlueTask, label: str, where: str) -> float:
 
 
 def _data_set(task: GlueTask) -> DataSet:
-    """Return a task's set."""
-    splits = {split: split for split in task.sizes} if task.name != "AX" else {"test": "diagnostic"}
-    folder = "diagnostic" if task.name == "AX" else task.name
 
     def count(split: str, root: Path) -> int:
         rows = read_split(task, split, root)
         assert rows is not None  # a part is counted where its files are there
         return len(rows)
 
-    def part(split: str, file: str) -> Part:
-        return Part((f"GLUE/{folder}/{file}.tsv",), task.sizes[split], partial(count, split))
-
-    return DataSet(
-        f"GLUE/{task.name}",
-        {file: part(split, file) for split, file in splits.items()},
-        "gluebenchmark.com/tasks",
-    )
+    parts = {
+        Path(task.file(split)).stem: Part((task.file(split),), rows, partial(count, split))
+        for split, rows in task.sizes.items()
+    }
+    return DataSet(f"GLUE/{task.name}", parts, "gluebenchmark.com/tasks")
 
 
 DATA_SETS = tuple(map(_data_set, TASKS.values()))
@@ -237,18 +224,16 @@ DATA_SETS = tuple(map(_data_set, TASKS.values()))
 
 def files(name: str, root: Path) -> list[Path]:
     """Return the files that fine-tuning reads: train, and the dev sets that are there, or else the first."""
-    dev = [locate(root, f"GLUE/{name}/{split}.tsv") for split in TASKS[name].dev_splits()]
-    return [locate(root, f"GLUE/{name}/train.tsv"), *([path for path in dev if path.is_file()] or dev[:1])]
+    task = TASKS[name]
+    train, *dev = (locate(root, task.file(split)) for split in ("train", *task.dev_splits()))
+    return [train, *([path for path in dev if path.is_file()] or dev[:1])]
 
 
 # -- the leaderboard ---------------------------------------------------
 
 
 def prediction_lines(task: GlueTask, logits: np.ndarray) -> list[str]:
-    """Return the lines of the leaderboard's file for test logits float[N, C].
-
-    A header, then index and label word, or STS-B's score.
-    """
+    """Return the leaderboard's file for test logits float[N, C]: a header, then index and label or score."""
     if task.labels:
         words = [task.labels[label] for label in logits.argmax(1)]
     else:

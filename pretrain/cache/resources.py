@@ -5,7 +5,7 @@ from pathlib import Path
 
 from augment.spec.build import require
 from augment.spec.grammar import loads_models, needs_synonyms
-from augment.tokens.synonym_sources import find_synonyms, read_synonyms
+from augment.tokens.synonyms import find_synonyms, read_synonyms
 from pretrain.common import cli
 from pretrain.common.processes import run_module
 

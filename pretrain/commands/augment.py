@@ -41,8 +41,7 @@ from augment.spec.grammar import needs_parse, needs_synonyms, needs_text
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
 from augment.text.parsing import find_parser, parse_texts
-from augment.tokens.synonym_sources import find_synonyms, read_synonyms
-from augment.tokens.synonyms import SynonymTable
+from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
 from pretrain.common import cli
 
 EXAMPLES = (

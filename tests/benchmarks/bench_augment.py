@@ -35,8 +35,7 @@ from augment.core.vocabulary import Vocabulary
 from augment.preview import encode, train_tokenizer
 from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
-from augment.tokens.synonym_sources import find_synonyms, read_synonyms
-from augment.tokens.synonyms import SynonymTable
+from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
 
 SENTENCES = 20_000
 PEER_SENTENCES = 300

@@ -17,8 +17,7 @@ from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.preview import encode
 from augment.tokens.rules import subs
-from augment.tokens.synonym_sources import find_synonyms, read_synonyms
-from augment.tokens.synonyms import SynonymTable
+from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
 
 WORDS = {
     "good": ["fine", "great"],

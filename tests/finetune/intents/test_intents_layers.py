@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from finetune.intents import layers
-from finetune.intents.layers import BATCH, Sample, first_weights, fit, mini_batches, samples
+from finetune.intents.layers import BATCH, fit, mini_batches, samples
+from finetune.senteval.classifier import Rows, initial_weights
+
+
+def first_weights(width, classes, split):
+    """Weight [C, d] and bias [C] of a new layer."""
+    both = initial_weights(width, classes, layers.SEED + split)
+    return both[:-1].T, both[-1]
 
 
 def separate_fit(vectors, labels, test, test_labels, sample, classes, split, iterations, every):
@@ -24,7 +31,7 @@ def separate_fit(vectors, labels, test, test_labels, sample, classes, split, ite
         torch.nn.functional.cross_entropy(layer(vectors[rows]), labels[rows]).backward()
         optimizer.step()
         if step % every == 0:
-            part = torch.from_numpy(sample.validation)
+            part = torch.from_numpy(sample.dev)
             with torch.no_grad():
                 score = 100 * (layer(vectors[part]).argmax(1) == labels[part]).double().mean().item()
                 if score > best[1]:
@@ -94,9 +101,9 @@ def test_splits_are_fixed_nested_and_disjoint():
     for shots, found in by_shots.items():
         assert len(found) == 5
         for sample in found:
-            assert not set(sample.train) & set(sample.validation)
+            assert not set(sample.train) & set(sample.dev)
             assert np.bincount(labels[sample.train]).tolist() == [shots, shots, 4, 1]
-            assert np.bincount(labels[sample.validation], minlength=4).tolist() == [shots, shots, 3, 0]
+            assert np.bincount(labels[sample.dev], minlength=4).tolist() == [shots, shots, 3, 0]
     for small, large in ((5, 10), (10, 20)):
         for one, other in zip(by_shots[small], by_shots[large], strict=True):
             assert set(one.train) <= set(other.train)
@@ -115,6 +122,6 @@ def test_mini_batches_pass_over_all_rows():
 
 
 def test_short_batches_are_padded_without_weight():
-    rows, scale = layers._padded_batches([Sample(np.arange(10, 50), np.arange(3))], 4)
+    rows, scale = layers._padded_batches([Rows(np.arange(10, 50), np.arange(3))], 4)
     assert rows.shape == (4, 1, BATCH) and torch.allclose(scale.sum(2), torch.ones(4, 1))
     assert (scale[1, 0, :8] == 1 / 8).all() and (scale[1, 0, 8:] == 0).all()
