@@ -38,7 +38,6 @@ FREE = {
     "train.threads": "changes no gradient",
     "train.rendezvous_seconds": "decides how long ranks wait for each other",
     "train.step_deadline": "decides how long a rank may hang",
-    "train.precision_file": "the precision itself is compared",
 }
 """Keys that may differ without being a change of the run."""
 

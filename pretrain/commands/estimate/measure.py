@@ -1,9 +1,9 @@
-"""Measure what formulas cannot say: parameters of a model, activations of a token, tokens of a batch.
+"""Measure what formulas cannot say: parameters of a model, and activations of a token.
 
 Parameters are counted on a model without storage. Activations are counted on short rows that really run here:
 autograd says which tensors it keeps (`saved_tensors_hooks`). Rows of two lengths tell what grows with tokens
-from what does not (working copies of weights). For a GPU the encoder has one layer and then two, and the rest
-are as the second; what is counted is what the plain kernels keep, of which a GPU's keep a share.
+from what does not (working copies of weights). The encoder has one layer and then two, and the rest are as
+the second; what is counted is what the plain kernels keep, of which a GPU's keep a share.
 """
 
 import os
@@ -67,26 +67,25 @@ def architecture(config: Config) -> dict[str, Any]:
     return config.model.architecture()
 
 
-def measure_model(config: Config, tokenizer: Any, length: int, precision: str, on_gpu: bool) -> ModelSize:
+def measure_model(config: Config, tokenizer: Any, length: int, precision: str) -> ModelSize:
     """Count a run's parameters, its activations for each token, and its FLOPs.
 
     Args:
         tokenizer: of the data, or a `PlannedTokenizer`.
         length: mean tokens of a sequence.
         precision: of the encoder: fp32, bf16 or fp16.
-        on_gpu: measure the kernels of a GPU.
     """
     sizes = architecture(config)
     labels = max(2, (config.augment.augmented or "").count("|") + 1)
+    alone = _without_frozen_encoders(config)
     with torch.device("meta"):
         encoder = _encoder(config, sizes, tokenizer)
-        model = SentenceModel(encoder, build_objective(_alone(config), encoder, tokenizer, labels))
+        model = SentenceModel(encoder, build_objective(alone, encoder, tokenizer, labels))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     matrices = _elements_of_muon(config, model)
-    parts, diffcse, guide = config.objective.parts, config.objective.diffcse, 0
-    if (
-        "diffcse" in parts and diffcse.replaced_token_weight > 0
-    ):  # a second encoder is trained, without its head
+    diffcse, guide = config.objective.diffcse, 0
+    if "diffcse" in config.objective.parts and diffcse.replaced_token_weight > 0:
+        # a second encoder is trained, without its head
         counts += [(p.numel(), True) for p in encoder.lm.base_model.parameters()]
         matrices += _elements_of_muon(config, encoder.lm.base_model)
     if (source := config.objective.guide) is not None:
@@ -97,11 +96,9 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
     zero = config.deepspeed.get("zero_optimization", {})
     persistent = int(zero.get("stage3_param_persistence_threshold", PERSISTENT))
     flops = model_flops(encoder.lm)
-    with mock.patch.dict(os.environ, {VARIABLE: "plain"} if on_gpu else {}):  # the kernels of a GPU
-        copies, token_bytes = _activations(sizes, tokenizer, config, length, precision, on_gpu)
-    if on_gpu and not config.train.activation_checkpointing:
+    copies, token_bytes = _activations(alone, sizes, length, precision)
+    if not config.train.activation_checkpointing:
         token_bytes *= KEPT_BY_PROGRAMS.get(sizes["type"], KEPT)
-    widest = GRADIENTS * sizes["intermediate_size"] * 4
     return ModelSize(
         trained=trained,
         frozen=sum(count for count, has_gradient in counts if not has_gradient),
@@ -111,7 +108,7 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str, o
         width=encoder.hidden_size,
         vocabulary=encoder.vocab_size,
         copies=copies,
-        token_bytes=token_bytes + widest,
+        token_bytes=token_bytes + GRADIENTS * sizes["intermediate_size"] * 4,
         masked_bytes=HEAD_BYTES * encoder.hidden_size,
         token_flops=flops.forward([length]) / length,
         masked_flops=flops.per_masked_token,
@@ -134,7 +131,7 @@ def _encoder(config: Config, sizes: dict[str, Any], tokenizer: Any) -> SentenceE
     return encoder
 
 
-def _alone(config: Config) -> Config:
+def _without_frozen_encoders(config: Config) -> Config:
     """Return the configuration without the weights to read of DiffCSE's generator and of a guide."""
     config = config.model_copy(deep=True)
     config.objective.diffcse.replaced_token_weight = 0.0
@@ -143,30 +140,21 @@ def _alone(config: Config) -> Config:
     return config
 
 
-def _activations(
-    sizes: dict[str, Any], tokenizer: Any, config: Config, length: int, precision: str, on_gpu: bool
-) -> tuple[float, float]:
+def _activations(config: Config, sizes: dict[str, Any], length: int, precision: str) -> tuple[float, float]:
     """Return the bytes that a pass keeps whatever its length, and those for each token."""
-    layers = sizes["layers"]
-    few = [1, 2] if on_gpu and layers > 2 else [layers]
     measurements = []
-    for count in few:
-        small = PlannedTokenizer(16)  # embeddings are looked up: their size is in no activation
-        encoder = _encoder(config, {**sizes, "layers": count}, small)
-        model = _model(config, encoder, precision).train()
-        short, long = (saved_bytes(model, _row(length, tokens)) for tokens in (ROW, 3 * ROW))
-        slope = (long[0] - short[0]) / (long[1] - short[1])
-        measurements.append((short[0] - slope * short[1], slope))
-    if len(measurements) == 1:
-        return max(0.0, measurements[0][0]), measurements[0][1]
-    more = layers - 1
-    fixed, slope = ((1 - more) * one + more * two for one, two in zip(*measurements))
+    small = PlannedTokenizer(16)  # embeddings are looked up: their size is in no activation
+    objective = WholeObjective(config, {})  # no heads: they see vectors, not tokens
+    with mock.patch.dict(os.environ, {VARIABLE: "plain"}):
+        for layers in (1, 2):
+            encoder = _encoder(config, {**sizes, "layers": layers}, small)
+            arithmetic = "bf16" if precision == "fp16" else precision
+            model = SentenceModel(encoder, objective, arithmetic).train()
+            short, long = (saved_bytes(model, _row(length, tokens)) for tokens in (ROW, 3 * ROW))
+            slope = (long[0] - short[0]) / (long[1] - short[1])
+            measurements.append((short[0] - slope * short[1], slope))
+    fixed, slope = (one + (sizes["layers"] - 1) * (two - one) for one, two in zip(*measurements))
     return max(0.0, fixed), slope
-
-
-def _model(config: Config, encoder: SentenceEncoder, precision: str) -> SentenceModel:
-    objective = WholeObjective(_alone(config), {})  # no heads: they see vectors, not tokens
-    return SentenceModel(encoder, objective, "bf16" if precision == "fp16" else precision)
 
 
 def _row(length: int, tokens: int) -> MicroBatch:

@@ -44,7 +44,7 @@ MAIN = ROOT / "pretrain" / "main.py"
 # Keys that may differ between two starts of the same run.
 FREE = {
     "data": {"remote", "remote_cache", "prepare", "workers", "damaged"},
-    "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds", "precision_file"},
+    "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds"},
     "evaluate": {"sts"},
 }
 FAILED = "failed.txt"
@@ -134,8 +134,6 @@ class SweepRun:
             more: further flags, with `__` for dots.
         """
         flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
-        if self.config.train.precision == "auto":  # one measurement for all
-            flags["train.precision_file"] = str(folder.parent / "precision")
         flags["folder"] = str(folder)
         flags |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"--{key}={value}" for key, value in flags.items()]
