@@ -274,10 +274,7 @@ class Stage3State(EngineState):
 
     def _find_holders(self) -> None:
         zero = self.engine.optimizer
-        if getattr(zero, "swap_optimizer", False):
-            raise UserError(
-                "checkpoints can't be taken of an optimizer on NVMe (offload_optimizer.device): use cpu."
-            )
+        assert not getattr(zero, "swap_optimizer", False)  # `deepspeed_config` refuses offloading
         for parameters, partition in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
             for parameter in parameters:
                 self.holders[id(parameter)] = partition
@@ -343,7 +340,6 @@ def engine_state(engine) -> EngineState:
         return FlatPartitionState(engine)
     if hasattr(optimizer, "fp32_groups_flat") or not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
-            f"checkpoints can't be taken of DeepSpeed's {type(optimizer).__name__}: leave out the `fp16:` or "
-            "`bf16:` section, which train.precision replaces, or use ZeRO 1, 2 or 3."
+            f"no checkpoint of {type(optimizer).__name__}: replace `fp16:`, `bf16:` by train.precision"
         )
     return EngineState(engine)

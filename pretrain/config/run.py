@@ -127,9 +127,7 @@ class AugmentConfig(Section):
         """
         if role == "augmented" and self.augmented is None:
             raise UserError(
-                "the objective has a view `augmented`, and augment.augmented does not say how it is made: "
-                "set it to the alternatives that a discriminator is to tell, as --augment.augmented "
-                "'del-word|reorder|subs', or, without a discriminator, to any augmentation or none"
+                "augment.augmented is missing: set it to alternatives, as 'del-word|reorder|subs', or to none"
             )
         own = {
             "anchor": self.anchor,

@@ -168,15 +168,12 @@ class Lanes:
             below = max(self.global_batch // self.lanes, 1) * self.lanes
             near = min(_divisors(self.global_batch), key=lambda n: abs(n - self.lanes))
             raise UserError(
-                f"train.global_batch = {global_batch} is not a multiple of data.lanes = {lanes}, so lanes "
-                f"cannot give equal shares of a step. Set train.global_batch to {below} or "
-                f"{below + self.lanes}, or data.lanes to {near}."
+                f"train.global_batch = {global_batch} is not a multiple of data.lanes = {lanes}: set it to "
+                f"{below} or {below + self.lanes}, or data.lanes to {near}."
             )
         if self.num_sequences < self.global_batch:
             raise UserError(
-                f"The corpus has {self.num_sequences:,} sequences, fewer than one global batch "
-                f"(train.global_batch = {global_batch:,}). Lower train.global_batch (a multiple of "
-                f"data.lanes = {lanes}) or prepare more text."
+                f"lower train.global_batch = {global_batch:,}: there are {self.num_sequences:,} sequences"
             )
         self.per_lane = self.global_batch // self.lanes
         self.steps_per_epoch = self.num_sequences // self.global_batch
@@ -323,9 +320,7 @@ class MixedLanes(Lanes):
         for number, sizes in enumerate(sets, 1):
             if sizes.sum() < global_batch:
                 raise UserError(
-                    f"set {number} of data.sets has {int(sizes.sum()):,} sequences, fewer than one global "
-                    f"batch (train.global_batch = {global_batch:,}), which is of one set: lower "
-                    "train.global_batch, or prepare the sets into one folder"
+                    f"lower train.global_batch: set {number} of data.sets has {int(sizes.sum()):,} sequences"
                 )
         self.sets = [Lanes(sizes, seed, global_batch, lanes) for sizes in sets]
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)

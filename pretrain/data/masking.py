@@ -128,8 +128,7 @@ def mask_tokens(
         and mask + random <= 1 + 1e-9
     ):
         raise UserError(
-            f"masking shares rate={rate}, mask={mask}, random={random} must lie in 0..1 and mask + random "
-            "be at most 1: set objective.mlm.rate, objective.mlm.mask and objective.mlm.random so"
+            f"masking: rate={rate}, mask={mask}, random={random} and mask + random must lie in 0..1"
         )
     lengths = batch.lengths
     maskable = ~vocabulary.special.take(batch.ids)

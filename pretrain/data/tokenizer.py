@@ -95,9 +95,7 @@ def train_tokenizer(
         trainer = trainers.BpeTrainer(**shared, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
     tokenizer.train_from_iterator(_batched(texts), trainer)
     if tokenizer.get_vocab_size() <= len(special):
-        raise UserError(
-            "The text sample is empty: there is nothing to train a tokenizer on. Check the source."
-        )
+        raise UserError("The text sample is empty: there is nothing to train a tokenizer on.")
     return _wrap(_canonical(tokenizer, special, wordpiece, exact), roles, max_length)
 
 
@@ -197,32 +195,23 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
             raise CannotLoad("the folder has no tokenizer.json")
     except CannotLoad as error:
         raise UserError(
-            f"tokenizer {place} cannot be opened: {error}. Give a folder with tokenizer.json or a Hugging "
-            "Face name, or leave it out to train one."
+            f"tokenizer {place} cannot be opened: {error}. Give a folder with tokenizer.json, or leave it out"
         ) from error
     if not tokenizer.is_fast:
-        raise UserError(
-            f"tokenizer {place} has no fast version (tokenizer.json); convert it with transformers first."
-        )
+        raise UserError(f"tokenizer {place} has no fast version (tokenizer.json); convert it first.")
     tokenizer = _as_written(tokenizer, place)
     for role, other in _STAND_INS.items():
         if getattr(tokenizer, role) is None:
             setattr(tokenizer, role, getattr(tokenizer, other))
     missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
     if missing:
-        raise UserError(
-            f"tokenizer {place} has no {', '.join(missing)}: masked-language pretraining needs them."
-        )
+        raise UserError(f"tokenizer {place} has no {', '.join(missing)}: training needs them.")
     if DEL not in tokenizer.get_vocab():
         tokenizer.add_special_tokens({"additional_special_tokens": [DEL]}, replace_extra_special_tokens=False)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max(max_length, 512))
     inner = tokenizer("word", add_special_tokens=False)["input_ids"]
     if tokenizer("word")["input_ids"] != [tokenizer.cls_token_id, *inner, tokenizer.sep_token_id]:
-        raise UserError(
-            f"tokenizer {place} does not write a text as {tokenizer.cls_token} text {tokenizer.sep_token}; "
-            "sequences are built "
-            "that way."
-        )
+        raise UserError(f"tokenizer {place} does not write {tokenizer.cls_token} text {tokenizer.sep_token}")
     return cleaning_tokenizer(tokenizer)
 
 
@@ -316,9 +305,7 @@ def load_tokenizer(path: str | Path) -> Any:
     if (folder / "tokenizer" / "tokenizer.json").is_file():
         folder = folder / "tokenizer"
     if not (folder / "tokenizer.json").is_file():
-        raise UserError(
-            f"{path} holds no tokenizer (no tokenizer.json). Prepare the data again, or name its folder."
-        )
+        raise UserError(f"{path} holds no tokenizer.json. Prepare the data again, or name its folder.")
     return pretrained(AutoTokenizer, folder)
 
 
@@ -349,9 +336,7 @@ def prompt_tokens(tokenizer: Any, prompts: Mapping[str, str]) -> dict[str, np.nd
             if not tokens or tokenizer(prompt + sentence)["input_ids"] != [first, *tokens, *rest]:
                 other = prompt.rstrip() if prompt != prompt.rstrip() else f"{prompt} "
                 raise UserError(
-                    f"data.prompts.{role}={prompt!r}: with this tokenizer the tokens of the prompt and of "
-                    f"{sentence!r} together are not those of the one followed by those of the other. End the "
-                    f"prompt in a mark, or with another blank: {other!r}"
+                    f"data.prompts.{role}={prompt!r} joins the first word of {sentence!r}: try {other!r}"
                 )
         found[role] = np.array(tokens, np.int32)
     return found

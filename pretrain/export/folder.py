@@ -104,13 +104,11 @@ def export(
     except (OSError, CheckpointError) as error:
         if not chosen.exists():
             raise UserError(
-                f"{chosen} is gone: the run that is training has replaced it. Give the same command again."
+                f"{chosen} is gone: a run has replaced it. Give the same command again."
             ) from error
         if isinstance(error, CheckpointError):
             raise
-        raise UserError(
-            f"cannot write the export {out}: {error.strerror or error}. Name another folder with --out."
-        ) from error
+        raise UserError(f"cannot write {out}: {error.strerror or error}. Name another --out.") from error
     return out
 
 
@@ -175,8 +173,7 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
         if expected_hash in (None, found, (read_policy(place) or {}).get("tokenizer_hash")):
             return cleaning_tokenizer(pretrained(AutoTokenizer, place)), expected_hash or found
     raise UserError(
-        f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of "
-        f"{', '.join(map(str, places))}. Copy tokenizer/ from the training data into {run}."
+        f"no tokenizer of hash {str(expected_hash)[:12]}: copy tokenizer/ from the training data into {run}."
     )
 
 
@@ -291,9 +288,7 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
         policy["pooling"], policy["step"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise UserError(
-            f"{path} is damaged ({what}); export again: clearly export RUN --out {folder}"
-        ) from None
+        raise UserError(f"{path} is damaged ({what}): clearly export RUN --out {folder}") from None
     return policy
 
 

@@ -108,10 +108,7 @@ class Augcse(Objective):
     ) -> tuple[Tensor, Tensor]:
         """Logits [N, outputs] and labels int64[N]."""
         if context.labels is None:
-            raise UserError(
-                "augcse needs to know the augmentations: set augment.augmented to alternatives, 'a|b|c', or "
-                "use data with labels"
-            )
+            raise UserError("augcse: set augment.augmented to alternatives, 'a|b|c', or use data with labels")
         nothing_changed = context.labels == self.number_of_labels - 1
         labels = {"augmentation": context.labels, "bool": (~nothing_changed).long()}.get(self.settings.labels)
         pair = [original, augmented]

@@ -38,9 +38,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
         try:
             make_folder(folder)
         except OSError as error:
-            raise UserError(
-                f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
-            ) from None
+            raise UserError(f"cannot make {folder}: {error.strerror}; name another with --run") from None
         held.callback(remove_if_empty, folder)  # of a start that is refused before it writes anything
         held.enter_context(folder_lock(folder, says_itself=True))
 

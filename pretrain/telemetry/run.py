@@ -97,9 +97,7 @@ class Telemetry:
                 purge = self._start_step + 1 if self._start_step else 0
                 self._board = Board(self.run_folder / "tensorboard", purge)
         except OSError as error:
-            raise UserError(
-                f"cannot write {error.filename or path}: {error.strerror or error}; old records stay"
-            ) from error
+            raise UserError(f"cannot write {error.filename or path}: {error.strerror or error}") from error
         if not whole:
             self.say(f"WARNING: {path} is not as the checkpoint recorded it. clearly verify says where")
         self._trackers.open(path)

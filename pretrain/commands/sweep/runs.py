@@ -345,9 +345,7 @@ class Trainer:
         try:
             child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)
         except OSError as error:
-            raise UserError(
-                f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH"
-            ) from None
+            raise UserError(f"--launch: {words[0]} cannot be started ({error.strerror})") from None
         stopping, last_line, last_time = False, "", time.monotonic()
 
         def pass_on_request() -> None:

@@ -237,9 +237,7 @@ def test_views_made_with_another_table_of_the_same_name_are_refused(tiny_data, t
     (folder / "manifest.json").write_text(json.dumps(manifest | {"cache": cached}))
     cached_views.make(settings)  # there already
     table.write_text('{"river": ["brook"]}')
-    with pytest.raises(
-        UserError, match=rf"{folder} has views that were made with another synonyms .*{table}"
-    ):
+    with pytest.raises(UserError, match=rf"{folder} was made with another synonyms .*{table}"):
         cached_views.make(settings)
     table.unlink()
     cached_views.make(settings)  # views that are there need no table

@@ -206,7 +206,7 @@ def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, rec
         (["--aug", "del-spam"], "did you mean 'del-span'"),
         (["--train.global_bach", "4"], "did you mean --train.global-batch?"),
         (["--world-size", "5"], "data.lanes = 4 leave some of 5 ranks without one"),
-        (["--train.global_batch", "800"], "600 sequences, fewer than one global batch"),
+        (["--train.global_batch", "800"], "there are 600 sequences"),
         (["--model.max_positions", "32"], "the model takes 32"),
         (["--split", "test"], "--split: Input should be 'train' or 'heldout'"),
         (["--data", "/nowhere"], "clearly prepare"),

@@ -134,7 +134,7 @@ def test_replacements_depend_on_epoch_and_chunk_only():
     "global_batch,count,words",
     [
         (25, 8, ["train.global_batch", "data.lanes", "24", "32"]),
-        (400, 8, ["338 sequences", "train.global_batch", "prepare more text"]),
+        (400, 8, ["338 sequences", "lower train.global_batch"]),
     ],
 )
 def test_batches_that_do_not_fit_are_refused(global_batch, count, words):

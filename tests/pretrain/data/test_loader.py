@@ -190,7 +190,7 @@ def test_settings_that_do_not_fit(folder):
     for changes, words in (
         ({"world_size": 9}, r"data\.lanes = 8 .* 9 ranks"),
         ({"global_batch": 50}, r"train\.global_batch = 50 is not a multiple of data\.lanes = 8"),
-        ({"global_batch": 504}, r"500 sequences, fewer than one global batch"),
+        ({"global_batch": 504}, r"lower train\.global_batch = 504: there are 500 sequences"),
         ({"max_length": 30}, r"up to 40 tokens, the model takes 30: raise model\.max_positions"),
         ({"views": [ViewSpec(role, "crop", labelled=True) for role in "ab"]}, "a, b are all labelled"),
         ({"views": [ViewSpec("a", "crop,reorder", labelled=True)]}, "several stages"),
@@ -205,7 +205,9 @@ def test_a_sequence_longer_than_the_manifest_says(tmp_path, workers):
     sequences = helpers.some_sequences(SEQUENCES)
     write_folder(tmp_path, {"train": sequences}, helpers.SIZE, 20, chunk_tokens=CHUNK_TOKENS)
     longest = int(sequences.lengths.max())
-    with pytest.raises(UserError, match=rf"sequence \d+ of .* has \d+ tokens, the model takes {longest - 1}"):
+    with pytest.raises(
+        UserError, match=rf"sequence \d+ of .* has \d+ tokens: raise model.max_positions \({longest - 1}\)"
+    ):
         batches(tmp_path, workers=workers, max_length=longest - 1)
 
 

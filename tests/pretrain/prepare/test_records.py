@@ -156,7 +156,7 @@ def test_other_fields_are_ignored_where_they_could_fill_no_empty_column(tmp_path
     "row, message",
     [
         ({"sentence1": "a", "sentence2": "b", "score": 0.5}, "'score', which says how alike texts are"),
-        ({"sentence1": "a", "sentence2": "b", "label": 0}, "a label beside sentence2 says which pairs"),
+        ({"sentence1": "a", "sentence2": "b", "label": 0}, "a label beside sentence2"),
         ({"query": "q", "text": "t"}, "two columns for text: query, text"),
         ({"text": "t", "neg_1": "n", "hard_neg_1": "m"}, "two columns for negative1: neg_1, hard_neg_1"),
         ({"text": "t", "neg": ["n", 3]}, "the negative is 3, not text"),
