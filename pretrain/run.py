@@ -36,7 +36,7 @@ from pretrain.start.data import as_begun, open_data, report_damage
 from pretrain.start.devices import choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
-from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
+from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
@@ -50,7 +50,6 @@ from pretrain.step.progress import Progress
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import StepResult, WholeBatch
 from pretrain.step_log import StepLog, is_due
-from pretrain.telemetry.dry_run import whole_run
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch

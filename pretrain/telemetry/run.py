@@ -19,7 +19,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import AppendedFile, make_folder
 from pretrain.common.memory import resident_bytes
 from pretrain.common.run_folder import FolderMoved
-from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
+from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import Place, chained, copy_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
 from pretrain.telemetry.trackers import TrackedRun, Trackers, Tracking
@@ -175,7 +175,7 @@ class Telemetry:
             self.throughput.reset()
         elif "evaluation" in metrics:
             scores = [f"{name} {value:.4g}" for name, value in flatten(metrics["evaluation"])]
-            self._print(wrap_items(f"step {step}  evaluation:", scores, LINE_WIDTH))
+            self._print("  ".join([f"step {step}  evaluation:", *scores]))
         self._write(step, metrics)
         # records of steps are written while the next step is under way, whose time has begun
         if not metrics.keys() & {"loss", "left_out"}:

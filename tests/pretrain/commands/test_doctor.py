@@ -55,20 +55,12 @@ def test_what_is_installed_is_compared_with_what_is_required(monkeypatch):
     assert "<1 is needed" in numpy.what and missing.todo == "pip install 'deepspeed>=0.1'"
 
 
-def test_a_slow_or_full_disk_is_a_note_and_one_that_cannot_be_written_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "_rates", lambda path: (20.0, 900.0))
-    _, speed = doctor.disk(tmp_path)
-    assert speed.level == "note" and "writes 20 MiB/s" in speed.what and "faster disk" in speed.todo
-    monkeypatch.undo()
+def test_a_folder_that_cannot_be_written_is_an_error_and_one_that_is_not_there_is_not_made(tmp_path):
     (found,) = doctor.disk(Path("/proc/nothing"))
     assert found.level == "WRONG" and "/proc/nothing cannot be written" in found.what and found.todo
     assert "cannot be written" in next(doctor.disk(Path("/etc/hosts"))).what  # a file
-
-
-def test_a_folder_that_is_not_there_is_not_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "_rates", lambda path: (900.0, 900.0))
     assert next(doctor.disk(tmp_path / "runs" / "a")).what.startswith(str(tmp_path))
-    assert not (tmp_path / "runs").exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.full

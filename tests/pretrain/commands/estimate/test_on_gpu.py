@@ -52,7 +52,7 @@ def test_activations_are_those_that_a_gpus_programs_keep(family):
     of_twelve = slopes[0] + 11 * (slopes[1] - slopes[0])
     model, _ = planned(family, 65_536)
     widest = 2 * 4 * 3072
-    assert model.token_bytes == pytest.approx(of_twelve + widest, rel=0.01)
+    assert model.token_bytes == pytest.approx(of_twelve + widest, rel=0.02)
 
 
 @pytest.mark.full
