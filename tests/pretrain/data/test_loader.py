@@ -191,7 +191,7 @@ def test_settings_that_do_not_fit(folder):
         ({"world_size": 9}, r"data\.lanes = 8 .* 9 ranks"),
         ({"global_batch": 50}, r"train\.global_batch = 50 is not a multiple of data\.lanes = 8"),
         ({"global_batch": 504}, r"lower train\.global_batch = 504: there are 500 sequences"),
-        ({"max_length": 30}, r"up to 40 tokens, the model takes 30: raise model\.max_positions"),
+        ({"max_length": 30}, r"has 40 tokens a sequence: raise model\.max_positions=30"),
         ({"views": [ViewSpec(role, "crop", labelled=True) for role in "ab"]}, "a, b are all labelled"),
         ({"views": [ViewSpec("a", "crop,reorder", labelled=True)]}, "several stages"),
         ({"views": [ViewSpec("a", "none", labelled=True)]}, "changes nothing"),
@@ -216,7 +216,7 @@ def test_tokens_that_the_tokenizer_does_not_have(tmp_path, workers):
     sequences = helpers.some_sequences(SEQUENCES)
     sequences.ids[1000] = 400
     write_folder(tmp_path, {"train": sequences}, 1000, 40, chunk_tokens=CHUNK_TOKENS)
-    with pytest.raises(UserError, match="token 400, the tokenizer has 300 tokens"):
+    with pytest.raises(UserError, match="holds token 400: use the tokenizer"):
         batches(tmp_path, workers=workers)
 
 
