@@ -104,11 +104,11 @@ class SweepRun:
         return self.scores.get("stsb-dev")
 
     @property
-    def dev_by_step(self) -> list[float]:
-        """STS-B dev of every evaluation during training that gave one, by step; the first is of the start."""
-        rows = read_metrics(self.folder / "metrics.jsonl")
-        scores = [row.get("evaluation", {}).get("stsb-dev") for row in rows]
-        return [score for score in scores if score is not None]
+    def last_dev(self) -> float | None:
+        """STS-B dev of the last evaluation during training that gave one; None as of `dev`."""
+        rows = read_metrics(self.folder / "metrics.jsonl") if self.dev is not None else ()
+        scores = [row["evaluation"]["stsb-dev"] for row in rows if "stsb-dev" in row.get("evaluation", {})]
+        return next((score for score in reversed(scores) if score is not None), None)
 
     @property
     def warnings(self) -> list[str]:
