@@ -76,7 +76,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())
     local = has_local_negatives(config)
-    require_lanes(config.data.lanes, config.train.global_batch, dist.get_world_size(), equal=local)
+    require_lanes(config.data.lanes, dist.get_world_size(), equal=local)
     full_steps = config.batch_sizes.full_steps(config.train.steps)
     if dry_run:
         config = dry_run_config(config)

@@ -19,8 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pretrain.common.errors import UserError
-
 logger = logging.getLogger(__name__)
 
 
@@ -325,12 +323,7 @@ def _range_of(part: Part | None) -> slice:
 
 
 def engine_state(engine) -> EngineState:
-    """Return the class above that fits the engine's ZeRO stage.
-
-    Raises:
-        UserError: the optimizer's wrapper keeps master weights where none of them can read them (DeepSpeed's
-            `fp16:` and `bf16:` sections at ZeRO 0).
-    """
+    """Return the class above that fits the engine's ZeRO stage."""
     optimizer = engine.optimizer
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):
         return Stage3State(engine)
@@ -338,8 +331,6 @@ def engine_state(engine) -> EngineState:
         optimizer, "fp32_groups_flat_partition"
     ):
         return FlatPartitionState(engine)
-    if hasattr(optimizer, "fp32_groups_flat") or not isinstance(optimizer, torch.optim.Optimizer):
-        raise UserError(
-            f"no checkpoint of {type(optimizer).__name__}: replace `fp16:`, `bf16:` by train.precision"
-        )
+    # `deepspeed_config` refuses the sections `fp16` and `bf16`, whose master weights lie elsewhere
+    assert isinstance(optimizer, torch.optim.Optimizer) and not hasattr(optimizer, "fp32_groups_flat")
     return EngineState(engine)

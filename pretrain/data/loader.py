@@ -243,8 +243,7 @@ def lanes_of(reader: ShardReader, settings: LoaderSettings) -> Lanes:
 
 def _check_views(reader: ShardReader, spec: BatchSpec) -> None:
     longest, roles = spec.max_length, [view.role for view in spec.views]
-    if len(set(roles)) < len(roles):
-        raise ValueError(f"each view needs a role of its own, and the roles are {', '.join(roles)}")
+    assert len(set(roles)) == len(roles)
     if longest is not None and reader.max_length > longest:
         raise UserError(
             f"{reader.folder} has {reader.max_length} tokens a sequence: raise model.max_positions={longest}"

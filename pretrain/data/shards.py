@@ -164,8 +164,6 @@ class ShardReader:
         """
         from webdataset.tariterators import tar_file_iterator
 
-        if not 0 <= chunk < self.num_chunks:
-            raise IndexError(f"chunk {chunk} of {self.num_chunks}")
         fragment = self._fragment(chunk)
         file = self.folder / self._files[self._shard[chunk]]
         if self.verify and hashlib.sha256(fragment).hexdigest() != self._hashes[chunk]:
@@ -310,8 +308,6 @@ class MixedShardReader(ShardReader):
 
     def read(self, chunk: int) -> Chunk:
         """As `ShardReader.read`; columns that the chunk's set has not are empty."""
-        if not 0 <= chunk < self.num_chunks:
-            raise IndexError(f"chunk {chunk} of {self.num_chunks}")
         number = int(np.searchsorted(self._first_chunk, chunk, side="right")) - 1
         part = self._parts[number]
         own = part.read(chunk - int(self._first_chunk[number]))

@@ -226,8 +226,6 @@ def _file(source: str, name: str) -> str | None:
 def layer_weights(second: int, layers: int) -> list[float]:
     """Return the weights of hidden states 0 (embeddings) to `layers` that average the last with `second`."""
     index = second if second >= 0 else layers + 1 + second
-    if not 0 <= index <= layers:
-        raise UserError(f"an encoder of {layers} layers has no hidden state {second} to pool.")
     weights = [0.0] * (layers + 1)
     weights[index] += 1.0
     weights[layers] += 1.0

@@ -205,7 +205,7 @@ def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, rec
         (["--rank", "2", "--world-size", "2"], "ranks count from 0 to 1"),
         (["--aug", "del-spam"], "did you mean 'del-span'"),
         (["--train.global_bach", "4"], "did you mean --train.global-batch?"),
-        (["--world-size", "5"], "data.lanes = 4 leave some of 5 ranks without one"),
+        (["--world-size", "5"], "data.lanes=4: start at most 4 ranks"),
         (["--train.global_batch", "800"], "there are 600 sequences"),
         (["--model.max_positions", "32"], "the model takes 32"),
         (["--split", "test"], "--split: Input should be 'train' or 'heldout'"),
