@@ -23,6 +23,7 @@ from pretrain.telemetry.intervals import (
     RESAMPLES,
     Interval,
     centred_ranks,
+    correlation,
     draws,
     interval,
     interval_text,
@@ -300,8 +301,6 @@ def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
 
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """From counts float64[B, N], answers [N] and gold [N] to the figure of each draw, float64[B]."""
-_ROUNDING = 1e-24
-"""Squares of equal numbers less their mean, beside the squares of the numbers."""
 
 
 def resampled_figures(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) -> np.ndarray:
@@ -352,23 +351,11 @@ def _matthews(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np
 
 
 def _pearson(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _correlation(counts, *(np.broadcast_to(side, counts.shape) for side in (predicted, gold)))
+    return correlation(counts, *(np.broadcast_to(side, counts.shape) for side in (predicted, gold)))
 
 
 def _spearman(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _correlation(counts, centred_ranks(predicted, counts), centred_ranks(gold, counts))
-
-
-def _correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of values float[B, N] in each draw; 0 where one side is constant."""
-    centred, spreads = [], []
-    for side in (one.astype(np.float64), other.astype(np.float64)):
-        mean = np.einsum("bn,bn->b", counts, side) / counts.sum(1)
-        rest = side - mean[:, None]
-        spread, whole = (np.einsum("bn,bn,bn->b", counts, part, part) for part in (rest, side))
-        spreads.append(np.where(spread <= _ROUNDING * whole, np.inf, spread))
-        centred.append(rest)
-    return np.einsum("bn,bn,bn->b", counts, *centred) / np.sqrt(spreads[0] * spreads[1])
+    return correlation(counts, centred_ranks(predicted, counts), centred_ranks(gold, counts))
 
 
 def _mean(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
