@@ -6,7 +6,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +93,7 @@ def train_tokenizer(
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(**shared, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
-    tokenizer.train_from_iterator(_batched(texts), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() <= len(special):
         raise UserError("The text sample is empty: there is nothing to train a tokenizer on.")
     return _wrap(_canonical(tokenizer, special, wordpiece, exact), roles, max_length)
@@ -125,17 +125,6 @@ def _alphabet(texts: list[str], normalizer: Any, most: int) -> list[str]:
     covered = accumulate(counts[character] for character in frequent)
     needed = 1 + sum(1 for count in covered if count < enough)
     return sorted(frequent[: max(2000, min(needed, most))])
-
-
-def _batched(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _canonical(tokenizer: "Tokenizer", special: list[str], wordpiece: bool, exact: bool) -> "Tokenizer":
