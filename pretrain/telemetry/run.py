@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -174,8 +175,10 @@ class Telemetry:
             self._print_line(step, metrics)
             self.throughput.reset()
         elif "evaluation" in metrics:
-            scores = [f"{name} {value:.4g}" for name, value in flatten(metrics["evaluation"])]
-            self._print("  ".join([f"step {step}  evaluation:", *scores]))
+            scores = [f"{name}\xa0{value:.4g}" for name, value in flatten(metrics["evaluation"])]
+            line = "  ".join([f"step {step}  evaluation:", *scores])
+            lines = textwrap.wrap(line, LINE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            self._print("\n".join(lines).replace("\xa0", " "))
         self._write(step, metrics)
         # records of steps are written while the next step is under way, whose time has begun
         if not metrics.keys() & {"loss", "left_out"}:

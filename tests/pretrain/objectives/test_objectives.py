@@ -221,7 +221,7 @@ def test_only_one_head_can_be_kept_and_only_one_that_exports_can_hold(tmp_path):
     )
     with pytest.raises(UserError, match="simcse and Keeper each keep a head"):
         build_objective(config(name=f"simcse+{path}:Keeper", simcse={"keep_head": True}), encoder())
-    with pytest.raises(UserError, match="exports cannot hold the head that Other keeps"):
+    with pytest.raises(UserError, match="exports cannot hold the head of Other"):
         build_objective(config(name=f"{path}:Other"), encoder())
 
 
