@@ -237,7 +237,7 @@ def train(
             run_to_end("pretrain.main", [f"--config={file}"], _CONTINUE)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"{config.run_folder} is stopped; train(..., resume='auto') continues"
+                f"{config.run_folder}: stopped; continue by train(..., resume='auto')"
             ) from None
     trained = Run(config.run_folder)
     if (summary := read_summary(trained.folder)) is None or summary["steps"] < config.train.steps:

@@ -36,7 +36,7 @@ from pretrain.start.data import as_begun, open_data, report_damage
 from pretrain.start.devices import choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
-from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
+from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
@@ -50,7 +50,6 @@ from pretrain.step.progress import Progress
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import StepResult, WholeBatch
 from pretrain.step_log import StepLog, is_due
-from pretrain.telemetry.dry_run import whole_run
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
@@ -77,7 +76,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())
     local = has_local_negatives(config)
-    require_lanes(config.data.lanes, config.train.global_batch, dist.get_world_size(), equal=local)
+    require_lanes(config.data.lanes, dist.get_world_size(), equal=local)
     full_steps = config.batch_sizes.full_steps(config.train.steps)
     if dry_run:
         config = dry_run_config(config)

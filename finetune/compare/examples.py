@@ -23,6 +23,7 @@ from pretrain.telemetry.intervals import (
     RESAMPLES,
     Interval,
     centred_ranks,
+    correlation,
     draws,
     interval,
     interval_text,
@@ -274,8 +275,6 @@ def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
 
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """From counts float64[B, N], answers [N] and gold [N] to the figure of each draw, float64[B]."""
-_ROUNDING = 1e-24
-"""Squares of equal numbers less their mean, beside the squares of the numbers."""
 
 
 def resampled_figures(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) -> np.ndarray:
@@ -314,26 +313,14 @@ def _matthews(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np
     return (right * total - (answered * true).sum(1)) / np.sqrt(np.where(spread <= 0, np.inf, spread))
 
 
-def _correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of values float[B, N] in each draw; 0 where one side is constant."""
-    centred, spreads = [], []
-    for side in (one.astype(np.float64), other.astype(np.float64)):
-        mean = np.einsum("bn,bn->b", counts, side) / counts.sum(1)
-        rest = side - mean[:, None]
-        spread, whole = (np.einsum("bn,bn,bn->b", counts, part, part) for part in (rest, side))
-        spreads.append(np.where(spread <= _ROUNDING * whole, np.inf, spread))
-        centred.append(rest)
-    return np.einsum("bn,bn,bn->b", counts, *centred) / np.sqrt(spreads[0] * spreads[1])
-
-
 METRICS: Mapping[str, Metric] = {
     "accuracy": lambda counts, predicted, gold: counts @ (predicted == gold) / counts.sum(1),
     "f1": _f1,
     "matthews": _matthews,
-    "pearson": lambda counts, *sides: _correlation(
+    "pearson": lambda counts, *sides: correlation(
         counts, *(np.broadcast_to(one, counts.shape) for one in sides)
     ),
-    "spearman": lambda counts, *sides: _correlation(counts, *(centred_ranks(one, counts) for one in sides)),
+    "spearman": lambda counts, *sides: correlation(counts, *(centred_ranks(one, counts) for one in sides)),
     MEAN: lambda counts, predicted, gold: counts @ predicted / counts.sum(1),
 }
 _OVER: Mapping[str, Callable[..., np.ndarray]] = {"mean": np.mean, "median": np.median}

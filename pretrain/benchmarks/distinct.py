@@ -29,9 +29,7 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
         try:
             sentence.encode()
         except UnicodeEncodeError:
-            raise UserError(
-                f"sentence {number} has half of a surrogate pair, which is no Unicode: {sentence[:60]!a}"
-            ) from None
+            raise UserError(f"sentence {number} has half of a surrogate pair: {sentence[:60]!a}") from None
     index: dict[str, int] = {}
     rows = np.fromiter(
         (index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences)
@@ -57,10 +55,7 @@ def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> N
         CollapsedEncoder: all cosines are 1.
     """
     if vectors.ndim != 2 or len(vectors) != len(sentences):
-        raise UserError(
-            f"{name} gave an array of shape {vectors.shape} for {len(sentences)} sentences; expected one "
-            "vector each"
-        )
+        raise UserError(f"{name}: shape {vectors.shape} for {len(sentences)} sentences; give one vector each")
     damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(damaged):
         # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.

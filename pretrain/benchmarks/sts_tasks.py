@@ -109,9 +109,7 @@ class StsFiles:
         chosen = list(tasks) if tasks is not None else self.available()
         if not chosen:
             where = f"under {self.data}" if self.data else "without --eval-data or CLEAR_DATA"
-            raise UserError(
-                f"no STS task found {where}: name a folder that holds SentEval/STS and SentEval/SICK"
-            )
+            raise UserError(f"no STS task {where}: name a folder with SentEval/STS and SentEval/SICK")
         for task in chosen:
             self.load(task)
         return chosen
@@ -151,8 +149,7 @@ def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
         rows, golds = list(lines(input_file)), list(lines(gold_file))
         if len(rows) != len(golds):
             raise UserError(
-                f"{input_file} has {len(rows)} pairs but {gold_file.name} {len(golds)} scores; one of "
-                "them is damaged, fetch both again"
+                f"{input_file}: {len(rows)} pairs, {gold_file.name}: {len(golds)}; fetch both again"
             )
         # Columns after the second (STS16 names its sources there) are not part of the task.
         cells = [(*_columns(input_file, n, row, (0, 1)), golds[n]) for n, row in enumerate(rows)]

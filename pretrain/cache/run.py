@@ -161,10 +161,7 @@ class MergeCache(_CacheStep):
                 for name, more in outcomes.items():
                     counts[column][name].update(more)
         if not any(shard["chunks"] for shard in shards["train"]):
-            raise UserError(
-                "no sentence was changed in every column, so --unchanged drop leaves nothing; name other "
-                "augmentations, or --unchanged keep"
-            )
+            raise UserError("--unchanged drop leaves nothing: name other augmentations, or --unchanged keep")
         reader = ShardReader(self.plan.data)
         source = reader.manifest
         copy_tree(reader.tokenizer_path, self.out / "tokenizer")
@@ -261,20 +258,13 @@ def _contents(
     """Check the settings; return what decides the shards, and the synonym table that every task reads."""
     reader = readers["train"]
     if not columns or not set(columns) <= set(COLUMNS):
-        raise UserError(
-            "there is nothing to make: give --aug 'a|b|c' (AugCSE's records), or --positive and "
-            "--negative (SDA's)"
-        )
+        raise UserError("nothing to make: give --aug 'a|b|c', or --positive and --negative")
     if reader.columns != ("text",) or reader.labels:
         fields = ", ".join([*reader.columns, *["labels"] * bool(reader.labels)])
-        raise UserError(
-            f"{reader.folder} has more than texts already ({fields}): a cache needs data with texts alone"
-        )
+        raise UserError(f"{reader.folder} has {fields}: a cache needs data with texts alone")
     for column, spec in columns.items():
         if parse(spec).is_identity:
-            raise UserError(
-                f"the augmentation {spec!r} of the column {column!r} changes nothing: name one that does"
-            )
+            raise UserError(f"the augmentation {spec!r} of {column!r} changes nothing: name another")
     if LABELLED in columns:
         alternatives(columns[LABELLED])
     if copies < 1:
@@ -327,7 +317,4 @@ def _refuse_other(out: Path, existing: dict[str, Any], made: Contents) -> None:
         if key == "resources" and isinstance(before, dict):
             name = next(name for name in {**before, **value} if before.get(name) != value.get(name))
             before, value, meaning = before.get(name), value.get(name), f"{meaning} ({name})"
-        raise UserError(
-            f"{out} holds something else: {meaning} is {before!r} there and {value!r} now. Choose another "
-            "--out, or remove that folder"
-        )
+        raise UserError(f"{out}: {meaning} is {before!r} there and {value!r} now. Choose another --out")

@@ -37,21 +37,15 @@ def columns_of(config: Config) -> dict[str, str]:
         if view.role == "anchor":
             if needs_text(view.augmentation):
                 raise UserError(
-                    f"data.cache keeps the anchor as it is, and augment.anchor={view.augmentation} would "
-                    "rewrite its text: set augment.anchor to none or to augmentations of tokens, or "
-                    "data.cache=0"
+                    f"data.cache keeps the text of an anchor ({view.augmentation}): set data.cache=0"
                 )
         elif not parse(view.augmentation).is_identity:
             if view.column in columns or view.column not in COLUMNS:
-                raise UserError(
-                    f"data.cache makes one view each of {', '.join(COLUMNS)}, and the objective "
-                    f"{config.objective.name} has {view.role} besides: set data.cache=0"
-                )
+                raise UserError(f"data.cache makes {', '.join(COLUMNS)}, and not {view.role}: set it to 0")
             columns[view.column] = view.augmentation
     if not columns:
         raise UserError(
-            f"data.cache={config.data.cache} and nothing to make: no view of the objective but the anchor is "
-            "augmented; set augment.positive, augment.negative or augment.augmented, or data.cache=0"
+            f"data.cache={config.data.cache}: no view but the anchor is augmented; set data.cache=0"
         )
     return columns
 
@@ -98,10 +92,7 @@ def make(config: Config) -> None:
         content = {split: reader.content_hash for split, reader in readers.items()}
         made = read_manifest(folder).get("cache") or {}
         if made.get("content") != content:
-            raise UserError(
-                f"{folder} has views of other data than {config.data_folder} has now: remove that folder, "
-                "and they are made again"
-            )
+            raise UserError(f"{folder} has views of other data than {config.data_folder}: remove that folder")
         _require_same_resources(config, columns, folder, made.get("resources", {}))
         return
     words = ["--data", str(config.data_folder), "--out", str(folder), "--resample", str(config.data.cache)]
@@ -130,8 +121,7 @@ def _require_same_resources(
         now = resource_hash(where)
         if now is not None and made.get(name, now) != now:
             raise UserError(
-                f"{folder} has views that were made with another {name} ({made[name][:12]}) than {where} is "
-                f"now ({now[:12]}): restore that one, or remove the folder, and the views are made again"
+                f"{folder} was made with another {name} than {where} now: restore that, or remove the folder"
             )
 
 

@@ -19,8 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pretrain.common.errors import UserError
-
 logger = logging.getLogger(__name__)
 
 
@@ -274,10 +272,7 @@ class Stage3State(EngineState):
 
     def _find_holders(self) -> None:
         zero = self.engine.optimizer
-        if getattr(zero, "swap_optimizer", False):
-            raise UserError(
-                "checkpoints can't be taken of an optimizer on NVMe (offload_optimizer.device): use cpu."
-            )
+        assert not getattr(zero, "swap_optimizer", False)  # `deepspeed_config` refuses offloading
         for parameters, partition in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
             for parameter in parameters:
                 self.holders[id(parameter)] = partition
@@ -328,12 +323,7 @@ def _range_of(part: Part | None) -> slice:
 
 
 def engine_state(engine) -> EngineState:
-    """Return the class above that fits the engine's ZeRO stage.
-
-    Raises:
-        UserError: the optimizer's wrapper keeps master weights where none of them can read them (DeepSpeed's
-            `fp16:` and `bf16:` sections at ZeRO 0).
-    """
+    """Return the class above that fits the engine's ZeRO stage."""
     optimizer = engine.optimizer
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):
         return Stage3State(engine)
@@ -341,9 +331,6 @@ def engine_state(engine) -> EngineState:
         optimizer, "fp32_groups_flat_partition"
     ):
         return FlatPartitionState(engine)
-    if hasattr(optimizer, "fp32_groups_flat") or not isinstance(optimizer, torch.optim.Optimizer):
-        raise UserError(
-            f"checkpoints can't be taken of DeepSpeed's {type(optimizer).__name__}: leave out the `fp16:` or "
-            "`bf16:` section, which train.precision replaces, or use ZeRO 1, 2 or 3."
-        )
+    # `deepspeed_config` refuses the sections `fp16` and `bf16`, whose master weights lie elsewhere
+    assert isinstance(optimizer, torch.optim.Optimizer) and not hasattr(optimizer, "fp32_groups_flat")
     return EngineState(engine)

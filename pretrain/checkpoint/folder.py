@@ -96,8 +96,7 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
         return []
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoints in {root} cannot be read now: {error.strerror or error}. Check the disk and "
-            "the permissions, then give the same command again"
+            f"checkpoints in {root} cannot be read now: {error.strerror or error}; check disk and permissions"
         ) from None
 
 

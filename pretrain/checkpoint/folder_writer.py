@@ -118,7 +118,7 @@ class FolderWriter:
             good = f"{previous[0]} is untouched" if previous else "There is no earlier one"
         return (
             f"could not write checkpoint {self.folder.name} under {self.folder.parent}: {error}. {good}. "
-            "Free some space, keep fewer checkpoints, or use another disk; then resume"
+            "Free some space, or use another disk, which all nodes share; then resume"
         )
 
 

@@ -79,8 +79,7 @@ class Saver:
             CheckpointError: as `wait` does, of the save before; or of this one, if it is not in the
                 background.
         """
-        if retention.newest < 1:
-            raise CheckpointError(f"at least one checkpoint must be kept; keep is {retention.newest}")
+        assert retention.newest >= 1
         self.wait()
         folder = Path(root) / f"step-{int(state['step']):08d}"
         view = engine_state(self.engine)

@@ -17,17 +17,12 @@ How to write a specification:
                                  augcse-4-1, augcse-8-2, augcse-12-2, augcse-16-2
 """
 
-import gzip
-import io
 import itertools
 import os
 import re
 import stat
 import sys
-import zlib
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -43,6 +38,8 @@ from augment.text.parsed import without_parse
 from augment.text.parsing import find_parser, parse_texts
 from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
 from pretrain.common import cli
+from pretrain.common.errors import UserError
+from pretrain.prepare.sources.readers import naming_damage, open_file
 
 EXAMPLES = (
     "Contrastive learning pulls two views of a sentence together and pushes all other sentences apart.",
@@ -152,20 +149,15 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
             raise AugmentationError(f"--text is not UTF-8: {error}") from error
         lines = [text]
     elif file or is_piped():
-        path = Path(file or "-")
+        is_file, place = file not in ("", "-"), file if file not in ("", "-") else "standard input"
+        if is_file and not os.path.isfile(file):
+            raise UserError(f"there is no file {file}; a sentence is given by --text")
         try:
-            if path == Path("-"):
-                # sys.stdin's own decoder lets bytes through that are not UTF-8 where the locale is C
-                opened: Any = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8")
-            else:
-                opened = (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8")
-            with opened:  # the rest of a large file is not read
-                lines = list(itertools.islice(filter(str.strip, opened), limit))
-        except FileNotFoundError:
-            raise AugmentationError(f"there is no file {file}; a sentence is given by --text") from None
-        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-            place = "standard input" if path == Path("-") else file
-            raise AugmentationError(f"{place} cannot be read as text: {error}") from error
+            with naming_damage(place), open_file(file) if is_file else sys.stdin.buffer as stream:
+                # the rest of a large file is not read
+                lines = [line.decode() for line in itertools.islice(filter(bytes.strip, stream), limit)]
+        except UnicodeDecodeError as error:
+            raise UserError(f"{place} cannot be read as text: {error}") from None
     else:
         return [*EXAMPLES][:limit]
     if not any(map(str.strip, lines)):

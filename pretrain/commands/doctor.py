@@ -1,7 +1,6 @@
 """Examine an installation, its machine and its folders, and say what to do about what is found.
 
     clearly doctor --folder /scratch/me/runs
-    srun --label --nodes 2 --ntasks-per-node 1 clearly doctor --folder /scratch/me/runs  # of each node
 
 The exit status is 1 if something is wrong: it would fail. A note is about what works, but slower or with
 less than it could. `clearly benchmarks check DIR` examines benchmarks.
@@ -13,12 +12,10 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -34,9 +31,7 @@ from pretrain.common.processes import free_port, python_path
 from pretrain.common.program import DISTRIBUTION
 
 PARSER = "CLEAR_PARSER"
-_MEBIBYTES = 64  # of the file that is written and read
 _LEAST_GIB = 10
-_LEAST_RATE = 100  # MiB/s
 _MEETING_SECONDS = 90.0
 _MEET = """
 import os, sys, time
@@ -91,8 +86,8 @@ def doctor(*, folder: Path = Path("runs")) -> int:
     console = Console(highlight=False)
     examinations: dict[str, list[Callable[[], Findings]]] = {
         "software": [packages, compiled, parser],
-        "machine": [partial(job, os.environ), processor, devices, meeting],
-        "folder": [partial(disk, folder), partial(visibility, folder, os.environ)],
+        "machine": [processor, devices, meeting],
+        "folder": [partial(disk, folder)],
     }
     wrong = 0
     for heading, steps in examinations.items():
@@ -174,26 +169,6 @@ def parser() -> Findings:
 # -- machine -----------------------------------------------------------
 
 
-def job(environment: Mapping[str, str]) -> Findings:
-    """Say which Slurm job and task this is, and whether the task may use its share of the job's CPUs.
-
-    Args:
-        environment: of the process, with the variables that Slurm sets (sbatch(1), srun(1)).
-    """
-    if "SLURM_JOB_ID" not in environment:
-        return
-    cpus = int(environment.get("SLURM_CPUS_ON_NODE", "1"))
-    tasks = int(environment.get("SLURM_STEP_TASKS_PER_NODE", "1").partition("(")[0].partition(",")[0])
-    share, usable = max(1, cpus // tasks), len(os.sched_getaffinity(0))
-    name = f"Slurm job {environment['SLURM_JOB_ID']}, task {environment.get('SLURM_PROCID', '0')}"
-    what = (
-        f"{name} of {environment.get('SLURM_NTASKS', '1')}, on {platform.node()}: {cpus} CPUs for {tasks} "
-        f"tasks here; this one may run on {usable}"
-    )
-    todo = f"srun --cpus-per-task {share}; srun does not take that over from sbatch" if usable < share else ""
-    yield Finding("note" if todo else "ok", what, todo)
-
-
 def processor() -> Findings:
     """Say which processor, cores and memory there are, and what limits them."""
     information: dict[str, str] = {}
@@ -206,7 +181,7 @@ def processor() -> Findings:
     cores, threads, load = usable_cores(), threads_of_user(), os.getloadavg()[0]
     what = f"{information.get('model name', 'unknown processor')}, {cores} cores"
     yield Finding("ok", f"{what} ({', '.join(special) or 'no AVX2'}), {memory:.0f} GiB")
-    if threads is not None and threads < cores and "SLURM_JOB_ID" not in os.environ:
+    if threads is not None and threads < cores:
         todo = "unset it, unless other work needs the remaining cores"
         yield Finding("note", f"OMP_NUM_THREADS is {threads}, of {cores} cores", todo)
     if load > cores / 2:
@@ -268,7 +243,7 @@ def meeting() -> Findings:
 
 
 def disk(folder: Path) -> Findings:
-    """Write and read a file in a folder, and look at the space that is left.
+    """Make a file in a folder, and look at the space that is left.
 
     If the folder does not exist yet, examine the one that it would be made in.
     """
@@ -276,10 +251,8 @@ def disk(folder: Path) -> Findings:
     path = folder / f".doctor-{uuid.uuid4().hex}"
     try:
         usage = shutil.disk_usage(folder)
-        try:
-            written, read = _rates(path)
-        finally:
-            path.unlink(missing_ok=True)
+        path.touch()
+        path.unlink()
     except OSError as error:
         yield Finding("WRONG", f"{target} cannot be written: {error.strerror}", "name another with --folder")
         return
@@ -287,63 +260,6 @@ def disk(folder: Path) -> Findings:
     todo = "a checkpoint takes 12 bytes a parameter, data 2 a token" if free < _LEAST_GIB else ""
     what = f"{folder}: {free:,.0f} GiB free of {usage.total / 2**30:,.0f}"
     yield Finding("note" if todo else "ok", what, todo)
-    todo = "put runs/ and data/ on a faster disk" if min(written, read) < _LEAST_RATE else ""
-    what = f"{folder}: writes {written:,.0f} MiB/s to the disk, reads {read:,.0f} MiB/s"
-    yield Finding("note" if todo else "ok", what, todo)
-
-
-def _rates(path: Path) -> tuple[float, float]:
-    """Return MiB/s of writing a file, synced, and of reading it without the page cache."""
-    block = os.urandom(1 << 20)
-    started = time.perf_counter()
-    with open(path, "wb") as file:
-        for _ in range(_MEBIBYTES):
-            file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    written = time.perf_counter() - started
-    started = time.perf_counter()
-    with open(path, "rb", buffering=0) as file:
-        while file.read(1 << 20):
-            pass
-    return _MEBIBYTES / written, _MEBIBYTES / (time.perf_counter() - started)
-
-
-def visibility(folder: Path, environment: Mapping[str, str], wait: float = 60.0) -> Findings:
-    """Have every task of a Slurm step leave a file in a folder, and look whether all see all of them.
-
-    Args:
-        environment: of the process; without SLURM_NTASKS above 1 there is nobody to look for.
-        wait: seconds until all files must be seen.
-    """
-    tasks = int(environment.get("SLURM_NTASKS", "1"))
-    if tasks < 2 or "SLURM_STEP_ID" not in environment:
-        return
-    rank = int(environment["SLURM_PROCID"])
-    place = folder / f".doctor-{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
-    place.mkdir(parents=True, exist_ok=True)
-    (place / str(rank)).write_text(socket.gethostname())
-    deadline = time.monotonic() + wait
-    while len(hosts := _names(place)) < tasks and time.monotonic() < deadline:
-        time.sleep(0.2)
-    if missing := sorted(set(range(tasks)) - hosts.keys()):
-        others = ", ".join(map(str, missing))
-        what = f"{socket.gethostname()} does not see what tasks {others} wrote in {folder}"
-        yield Finding("WRONG", what, "name a folder on a file system that all nodes mount")
-        return
-    (place / f"{rank}.seen").touch()
-    while rank == 0 and len(list(place.glob("*.seen"))) < tasks and time.monotonic() < deadline:
-        time.sleep(0.2)
-    if rank == 0:
-        shutil.rmtree(place, ignore_errors=True)
-    yield Finding("ok", f"{folder} is seen by {', '.join(sorted(set(hosts.values())))}")
-
-
-def _names(place: Path) -> dict[int, str]:
-    """Return task -> host of the files that are there, whole."""
-    files = [path for path in place.iterdir() if path.name.isdecimal()]  # a network file system refreshes
-    return {int(path.name): host for path in files if (host := path.read_text())}
 
 
 if __name__ == "__main__":

@@ -57,8 +57,7 @@ def inspect(
     copies, settings = settings.data.cache, trains_on(settings)
     if copies and not (settings.data_folder / MANIFEST).is_file():
         raise UserError(
-            f"the views of data.cache={copies} are not in {settings.data_folder} yet: a run makes them; "
-            "--data.cache 0 shows views as they would be drawn anew"
+            f"a run makes the views of data.cache={copies} in {settings.data_folder}; or --data.cache 0"
         )
     reader = open_train(settings) if split == "train" else ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)

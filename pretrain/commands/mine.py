@@ -120,9 +120,7 @@ def main(
     vectors = Vectors(opened.without_prompt, *prompts)
     triples = mine(labelled_pairs, candidates, vectors, options)
     if not triples:
-        raise UserError(
-            f"none of {len(labelled_pairs):,} pairs got a negative; loosen the limits, or add --corpus"
-        )
+        raise UserError(f"none of {len(labelled_pairs):,} pairs got a negative; loosen the limits")
     rows = [{name: row[name] for name in ("text", "positive", "negative")} for row in triples]
     numbers = Counter((row["text"], row["positive"]) for row in rows)
     pairs_without = [pair for pair in labelled_pairs if not numbers[pair]]
@@ -237,8 +235,7 @@ def mine(
     corpus = list(dict.fromkeys([*positives, *candidates]))
     if len(corpus) <= options.range_min + options.num_negatives:
         raise UserError(
-            f"{len(corpus):,} candidates are too few for {options.num_negatives} negatives beside a "
-            f"pair's positive and the first {options.range_min}; add some with --corpus"
+            f"{len(corpus):,} candidates are too few; add some with --corpus, or lower --range-min"
         )
     # A text is a positive of itself, so that the library excludes it; a cosine of 1 moves no margin, which
     # is that of a text's farthest positive.

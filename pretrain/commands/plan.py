@@ -22,8 +22,10 @@ from pretrain.commands.estimate.formulas import (
     BatchSize,
     Layout,
     ModelSize,
+    checkpoint_bytes,
     largest_micro_batch,
     memory,
+    peak,
     step_flops,
 )
 from pretrain.common import cli
@@ -100,7 +102,7 @@ def plan(
     sampled = prepared and length is None
     batch, mean = sampled_batch(settings, tokenizer) if sampled else assumed_batch(settings, length)
     precision = settings.train.precision.replace("auto", "bf16")
-    model = measure_model(settings, tokenizer, mean, precision, on_gpu=True)
+    model = measure_model(settings, tokenizer, mean, precision)
     speed, capacity = peak or GPUS[gpu][0], memory or GPUS[gpu][1]
     said = f"of {measured}" if measured else "assumed" if mfu is None else "--mfu"
     frozen = f" and {format_count(model.frozen)} frozen" if model.frozen else ""
@@ -196,7 +198,6 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
         config.train.micro_batch_tokens,
         int(zeros.get("reduce_bucket_size", BUCKET if zero <= 1 else Layout.bucket)),
         wire=WIRE[config.train.communication_dtype],
-        background=config.checkpoint.background and config.checkpoint.every > 0,
     )
 
 
@@ -205,14 +206,13 @@ def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> l
     layout = layout_of(config, ranks, config.train.zero)
     need = memory(model, batch, layout)
     lines = ["", f"memory per rank at ZeRO {layout.zero}, GB"]
-    lines += [
-        f"  {getattr(need, name) / 1e9:9.3f}  {what}" for name, what in PARTS.items() if getattr(need, name)
-    ]
+    lines += [f"  {need[name] / 1e9:9.3f}  {what}" for name, what in PARTS.items() if need[name]]
     lines.append(
-        f"  {need.peak / 1e9:9.3f}  at the peak, with train.micro_batch_tokens {layout.micro_batch_tokens:,}"
+        f"  {peak(need) / 1e9:9.3f}  at the peak, with train.micro_batch_tokens {layout.micro_batch_tokens:,}"
     )
-    if need.host:
-        lines.append(f"  {need.host / 1e9:9.3f}  in the machine's own memory (checkpoint.background)")
+    if config.checkpoint.background and config.checkpoint.every:
+        copied = checkpoint_bytes(model) / ranks
+        lines.append(f"  {copied / 1e9:9.3f}  in the machine's own memory (checkpoint.background)")
     return lines
 
 
@@ -227,13 +227,13 @@ def stage_table(
     steps = config.batch_sizes.full_steps(config.train.steps)
     for zero in range(4) if config.train.optimizer == "adamw" else (0,):
         layout = layout_of(config, ranks, zero)
-        peak, available = memory(model, batch, layout).peak, USABLE * capacity
+        need, available = peak(memory(model, batch, layout)), USABLE * capacity
         largest = largest_micro_batch(model, batch, layout, available)
         seconds = step_flops(model, batch, layout) / flops_per_second
         hours = seconds * steps / 3600
         table.add_row(
             str(zero),
-            f"{peak / 1e9:,.2f}" + " too much" * (peak > available),
+            f"{need / 1e9:,.2f}" + " too much" * (need > available),
             "none" if largest is None else "all" if largest >= batch.largest_pass / ranks else f"{largest:,}",
             f"{seconds:.3g}",
             format_count(batch.tokens / seconds),

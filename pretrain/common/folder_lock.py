@@ -63,9 +63,7 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "", says_itself: bo
     try:
         _acquire(lock, folder / part, wait)
     except OSError as error:
-        raise UserError(
-            f"cannot write into {folder}: {error.strerror or error}; name another folder"
-        ) from None
+        raise UserError(f"cannot write into {folder}: {error.strerror or error}; name another") from None
     try:
         with contextlib.nullcontext() if part else guard(folder, LOCK):
             yield

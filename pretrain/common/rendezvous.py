@@ -43,8 +43,7 @@ def join(backend: str, patience: float, seconds: float) -> None:
             reason = str(error).splitlines()[0]
             if "EADDRINUSE" in reason or "already in use" in reason:
                 raise UserError(
-                    f"{me}: the port of {where} is in use by another program; choose another: deepspeed "
-                    "--master_port 29501 pretrain/main.py ..."
+                    f"{me}: {where} is in use; choose another port: deepspeed --master_port 29501"
                 ) from None
             raise UserError(
                 f"{me}: rank 0 does not answer at {where} within {patience:g} s ({reason}). {longer}"

@@ -168,9 +168,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     node = tree
     for depth, part in enumerate(parts[:-1]):
         if not isinstance(node.setdefault(part, {}), dict):
-            raise UserError(
-                f"flag --{dotted}: {'.'.join(parts[: depth + 1])!r} is a value, it has no keys below it"
-            )
+            raise UserError(f"flag --{dotted}: {'.'.join(parts[: depth + 1])!r} is a value, without keys")
         node = node[part]
     node[parts[-1]] = (
         parse_value(value, type_at(Config, dotted), f"--{dotted}") if isinstance(value, str) else value

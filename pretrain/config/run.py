@@ -127,9 +127,7 @@ class AugmentConfig(Section):
         """
         if role == "augmented" and self.augmented is None:
             raise UserError(
-                "the objective has a view `augmented`, and augment.augmented does not say how it is made: "
-                "set it to the alternatives that a discriminator is to tell, as --augment.augmented "
-                "'del-word|reorder|subs', or, without a discriminator, to any augmentation or none"
+                "augment.augmented is missing: set it to alternatives, as 'del-word|reorder|subs', or to none"
             )
         own = {
             "anchor": self.anchor,
@@ -242,11 +240,8 @@ class TrainConfig(Section):
     clip: float = Field(1.0, ge=0)
     """largest gradient norm; 0: no clipping"""
     precision: Precision = "auto"
-    """arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 on a GPU that has it, and
-    on a CPU where a short measurement finds it faster. fp16: GPU, with loss scaling"""
-    precision_file: Path | None = None
-    """where the first run writes what auto has chosen, for others to use the same; a sweep names one for its
-    runs"""
+    """arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 on a GPU or CPU that has
+    instructions for it. fp16: GPU, with loss scaling"""
     balance: Balance = "auto"
     """move sequences between ranks before a step, so that all have about equally many tokens: auto, where one
     has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, never. Changes no
@@ -284,6 +279,13 @@ class TrainConfig(Section):
     """steps between two rows of metrics, which are means over these steps"""
     faults: FaultsConfig = Field(default_factory=FaultsConfig)
     """numbers that are not finite, and spikes"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        """Leave out the file in which the runs of a sweep shared a measurement."""
+        known = isinstance(value, dict)
+        return {key: given for key, given in value.items() if key != "precision_file"} if known else value
 
     @model_validator(mode="after")
     def _steps_fit(self) -> Self:

@@ -215,9 +215,7 @@ def pack(sentences: Sequence[ParsedSentence]) -> dict[str, bytes]:
             for lemma, word in zip(sentence.lemmas, sentence.words)
         ]
     if len(relations) > 256 or max(len(tags), len(lemmas)) > 65535:
-        raise ValueError(
-            f"{len(relations)} relations, {len(tags)} tags and {len(lemmas)} lemmas in a chunk are too many"
-        )
+        raise ValueError(f"{len(relations)} relations, {len(tags)} tags or {len(lemmas)} lemmas are too many")
     texts = [sentence.text.encode() for sentence in sentences]
     members = {
         "texts.utf8": b"".join(texts),

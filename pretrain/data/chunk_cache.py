@@ -69,9 +69,7 @@ class ChunkCache:
         top = int(sequences.ids.max(initial=0))
         if top >= self.vocabulary_size:
             raise UserError(
-                f"chunk {chunk} of {self.reader.folder} holds token {top}, the tokenizer has "
-                f"{self.vocabulary_size} tokens: the data was prepared with another tokenizer. Use the one "
-                "in the data folder, or prepare the data again."
+                f"chunk {chunk} of {self.reader.folder} holds token {top}: use the tokenizer in that folder"
             )
         slot = self._take_slot(needed)
         first = slot * self._tokens

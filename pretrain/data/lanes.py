@@ -110,32 +110,18 @@ def most_lanes(lanes: int, world_size: int) -> int:
     return -(-lanes // world_size)
 
 
-def require_lanes(lanes: int, global_batch: int, world_size: int, equal: bool = False) -> None:
+def require_lanes(lanes: int, world_size: int, equal: bool = False) -> None:
     """Check that each rank has a lane.
 
     equal: each must have equally many, for losses of what one rank reads (`scope: local`).
 
     Raises:
-        UserError: the ranks are too many; the message names a number of lanes that would do.
+        UserError: the ranks are too many.
     """
-    if lanes < world_size or (equal and lanes % world_size):
-        fitting = [n for n in _divisors(global_batch) if n >= world_size and not (equal and n % world_size)]
-        near = min(fitting, key=lambda n: abs(n - lanes), default=None)
-        remedy = (
-            f"set data.lanes={near}"
-            if near
-            else f"change train.global_batch to a multiple of {world_size} and data.lanes too"
-        )
-        why = (
-            f"cannot be shared equally by {world_size} ranks, which scope: local needs. Start a number of "
-            f"ranks that divides {lanes}"
-            if equal
-            else f"leave some of {world_size} ranks without one. Start at most {lanes}"
-        )
-        raise UserError(
-            f"data.lanes = {lanes} {why}; or, for a new run, {remedy} (another number of lanes is another "
-            "order of the data, so a run keeps the number it began with)."
-        )
+    if equal and lanes % world_size:
+        raise UserError(f"data.lanes={lanes} is no multiple of {world_size} ranks, which scope: local needs")
+    if lanes < world_size:
+        raise UserError(f"data.lanes={lanes}: start at most {lanes} ranks; in a new run raise data.lanes")
 
 
 class Lanes:
@@ -149,7 +135,7 @@ class Lanes:
         start_batch, growth_steps: of a batch that grows to B (`BatchSizes`); None, 0: it is always B.
 
     Raises:
-        UserError: B is not a multiple of L, or the corpus holds fewer than B sequences.
+        UserError: the corpus holds fewer than B sequences.
     """
 
     def __init__(
@@ -164,19 +150,10 @@ class Lanes:
         self.chunk_sizes = np.asarray(chunk_sizes, dtype=np.int64)
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)
         self.num_sequences = int(self.chunk_sizes.sum())
-        if self.global_batch % self.lanes:
-            below = max(self.global_batch // self.lanes, 1) * self.lanes
-            near = min(_divisors(self.global_batch), key=lambda n: abs(n - self.lanes))
-            raise UserError(
-                f"train.global_batch = {global_batch} is not a multiple of data.lanes = {lanes}, so lanes "
-                f"cannot give equal shares of a step. Set train.global_batch to {below} or "
-                f"{below + self.lanes}, or data.lanes to {near}."
-            )
+        assert not self.global_batch % self.lanes  # `Config` refuses other numbers
         if self.num_sequences < self.global_batch:
             raise UserError(
-                f"The corpus has {self.num_sequences:,} sequences, fewer than one global batch "
-                f"(train.global_batch = {global_batch:,}). Lower train.global_batch (a multiple of "
-                f"data.lanes = {lanes}) or prepare more text."
+                f"lower train.global_batch = {global_batch:,}: there are {self.num_sequences:,} sequences"
             )
         self.per_lane = self.global_batch // self.lanes
         self.steps_per_epoch = self.num_sequences // self.global_batch
@@ -186,7 +163,7 @@ class Lanes:
 
     def slice_of(self, rank: int, world_size: int) -> tuple[int, int]:
         """Return the lanes [start, stop) that a rank serves; raises as `require_lanes`."""
-        require_lanes(self.lanes, self.global_batch, world_size)
+        require_lanes(self.lanes, world_size)
         return lanes_of_rank(self.lanes, rank, world_size)
 
     def epoch_of(self, step: int) -> int:
@@ -323,9 +300,7 @@ class MixedLanes(Lanes):
         for number, sizes in enumerate(sets, 1):
             if sizes.sum() < global_batch:
                 raise UserError(
-                    f"set {number} of data.sets has {int(sizes.sum()):,} sequences, fewer than one global "
-                    f"batch (train.global_batch = {global_batch:,}), which is of one set: lower "
-                    "train.global_batch, or prepare the sets into one folder"
+                    f"lower train.global_batch: set {number} of data.sets has {int(sizes.sum()):,} sequences"
                 )
         self.sets = [Lanes(sizes, seed, global_batch, lanes) for sizes in sets]
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)
@@ -393,7 +368,3 @@ class MixedLanes(Lanes):
         """Return (set, its steps minus `first`, int64[n], how many it gave before) of the steps' sets."""
         before, sets = self.taken(first), self.set_of(np.arange(first, stop))
         return [(int(k), np.flatnonzero(sets == k), int(before[k])) for k in np.unique(sets)]
-
-
-def _divisors(value: int) -> list[int]:
-    return [n for n in range(1, value + 1) if value % n == 0]

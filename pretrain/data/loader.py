@@ -108,10 +108,7 @@ def require_negatives(reader: ShardReader, views: Sequence[ViewSpec]) -> None:
             and parse(view.augmentation).is_identity
         ):
             raise UserError(
-                f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and the "
-                "augmentation of the negative view is 'none': every text would be its own negative. "
-                "Prepare records that have one (--unit record), or give the view an augmentation that "
-                "changes the meaning (--augment.negative)"
+                f"{reader.folder} has no column 'negative', and augment.negative is none: set it to one"
             )
 
 
@@ -246,19 +243,14 @@ def lanes_of(reader: ShardReader, settings: LoaderSettings) -> Lanes:
 
 def _check_views(reader: ShardReader, spec: BatchSpec) -> None:
     longest, roles = spec.max_length, [view.role for view in spec.views]
-    if len(set(roles)) < len(roles):
-        raise ValueError(f"each view needs a role of its own, and the roles are {', '.join(roles)}")
+    assert len(set(roles)) == len(roles)
     if longest is not None and reader.max_length > longest:
         raise UserError(
-            f"{reader.folder} holds sequences of up to {reader.max_length} tokens, the model takes "
-            f"{longest}: raise model.max_positions, or prepare the data with max_length {longest}"
+            f"{reader.folder} has {reader.max_length} tokens a sequence: raise model.max_positions={longest}"
         )
     labelled = [view for view in spec.views if view.labelled]
     if len(labelled) > 1:
-        raise UserError(
-            f"the views {', '.join(view.role for view in labelled)} are all labelled, and a batch has the "
-            "labels of one: leave one of them"
-        )
+        raise UserError(f"the views {', '.join(view.role for view in labelled)} are all labelled: leave one")
     for view in labelled if not reader.labels else ():
         label_names(view)  # fails now, rather than in a worker
 

@@ -131,9 +131,7 @@ def read_manifest(folder: str | Path) -> dict:
         unfinished = (Path(folder) / ".work").is_dir()
         why = "its preparation did not finish; run it again" if unfinished else "it has no manifest.json"
         raise UserError(
-            f"{folder} is not a prepared data folder: {why}. Prepare one with `clearly prepare "
-            "--source embedded "
-            f"--out {folder}` (or your own --source)."
+            f"{folder} is not a prepared data folder: {why}. Prepare one: clearly prepare --out {folder}"
         )
     try:
         manifest = json.loads(path.read_text("utf-8"))
@@ -141,9 +139,7 @@ def read_manifest(folder: str | Path) -> dict:
         raise _damaged(path, error) from error
     if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
         found = manifest.get("format")
-        raise UserError(
-            f"{path} has format {shown(found)}; this version reads {FORMAT!r}. Prepare the data again."
-        )
+        raise UserError(f"{path} has format {shown(found)}, not {FORMAT!r}. Prepare the data again.")
     try:
         _Manifest.model_validate(manifest)
     except ValidationError as error:
@@ -199,9 +195,7 @@ def require_files(folder: str | Path, manifest: dict) -> None:
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise UserError(
-            f"{folder} does not hold what its manifest says: {'; '.join(wrong[:_SHOWN])}{more}. Restore the "
-            "files from a copy, "
-            "or prepare the data again (clearly prepare)"
+            f"{folder} lacks files of its manifest: {'; '.join(wrong[:_SHOWN])}{more}. Restore them"
         )
 
 

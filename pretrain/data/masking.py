@@ -8,7 +8,6 @@ from augment.core.keys import token_bits, uniform_per_sequence
 from augment.core.ragged import Ragged, segment_indices
 from augment.core.selection import choose, count_per_sequence
 from augment.core.vocabulary import Vocabulary
-from pretrain.common.errors import UserError
 from pretrain.config.objectives import ObjectiveConfig
 
 # Streams of a sequence's key: each use of the key draws other bits.
@@ -117,20 +116,8 @@ def mask_tokens(
         keys: uint64[N] (`augment.core.keys.sequence_keys`, purpose "mask").
         rate: share of a sequence's tokens; of all, or float64[N].
         mask, random: shares, together at most 1.
-
-    Raises:
-        UserError: a share is outside 0..1, or mask + random is above 1.
     """
-    if not (
-        np.all((rate >= 0) & (rate <= 1))
-        and 0 <= mask <= 1
-        and 0 <= random <= 1
-        and mask + random <= 1 + 1e-9
-    ):
-        raise UserError(
-            f"masking shares rate={rate}, mask={mask}, random={random} must lie in 0..1 and mask + random "
-            "be at most 1: set objective.mlm.rate, objective.mlm.mask and objective.mlm.random so"
-        )
+    assert np.all((rate >= 0) & (rate <= 1)) and min(mask, random) >= 0 and mask + random <= 1 + 1e-9
     lengths = batch.lengths
     maskable = ~vocabulary.special.take(batch.ids)
     sizes = count_per_sequence(maskable, batch.offsets)

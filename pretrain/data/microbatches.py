@@ -73,8 +73,7 @@ def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
     longest = int(lengths.max())
     if longest > budget:
         raise UserError(
-            f"a sequence of {longest} tokens does not fit train.micro_batch_tokens={budget}; raise it to "
-            f"{longest} or more"
+            f"a sequence of {longest} tokens needs train.micro_batch_tokens={longest}, not {budget}"
         )
     ordered = np.sort(lengths)
     count = -(-int(lengths.sum()) // budget)

@@ -88,9 +88,7 @@ class WorkerProcesses:
             how = f"ended with status {dead.exitcode}"
         count = len(self._workers)
         fewer = f"; if memory ran out, with --data.workers {count - 1} (now {count}), which changes no batch"
-        raise UserError(
-            f"loader worker {dead.pid} {how}. Go on with the same command and --resume auto{fewer}"
-        )
+        raise UserError(f"loader worker {dead.pid} {how}. Go on with --resume auto{fewer}")
 
     def close(self) -> None:
         """End the workers, which hold nothing that would need an orderly end."""

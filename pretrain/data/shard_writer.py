@@ -54,9 +54,7 @@ def naming_full_disk(path: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
-            f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: "
-            "free some space or choose another --out, and run the same command again; "
-            "finished parts are not redone."
+            f"No space left on the disk for {path}. Free some, and give the same command again: it continues."
         ) from error
 
 

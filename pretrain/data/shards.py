@@ -164,8 +164,6 @@ class ShardReader:
         """
         from webdataset.tariterators import tar_file_iterator
 
-        if not 0 <= chunk < self.num_chunks:
-            raise IndexError(f"chunk {chunk} of {self.num_chunks}")
         fragment = self._fragment(chunk)
         file = self.folder / self._files[self._shard[chunk]]
         if self.verify and hashlib.sha256(fragment).hexdigest() != self._hashes[chunk]:
@@ -187,13 +185,9 @@ class ShardReader:
         count, length = int(self.chunk_sizes[chunk]), int(self.chunk_tokens[chunk])
         if len(sequence_starts) != count * len(self.columns) or len(tokens) != length:
             wanted = count * len(self.columns)
-            raise DamagedShard(
-                file, chunk, f"{len(sequence_starts)} sequences where the manifest says {wanted}"
-            )
+            raise DamagedShard(file, chunk, f"{len(sequence_starts)} sequences instead of {wanted}")
         if annotation is not None and len(annotation) != len(sequence_starts):
-            raise DamagedShard(
-                file, chunk, f"{len(annotation)} texts where the manifest says {len(sequence_starts)}"
-            )
+            raise DamagedShard(file, chunk, f"{len(annotation)} texts instead of {len(sequence_starts)}")
         if fault := self._out_of_range(count, tokens, starts, labels):
             raise DamagedShard(file, chunk, fault)
         offsets = np.append(sequence_starts, np.int64(length))
@@ -285,13 +279,11 @@ class MixedShardReader(ShardReader):
         for other in others:
             if other.tokenizer_hash != first.tokenizer_hash:
                 raise UserError(
-                    f"{other.folder} was prepared with another tokenizer than {first.folder}: prepare it "
-                    f"again with --tokenizer {first.tokenizer_path}"
+                    f"{other.folder}: prepare it with --tokenizer {first.tokenizer_path}, as {first.folder}"
                 )
             if other.labels != first.labels:
                 raise UserError(
-                    f"{other.folder} has {other.labels} different labels and {first.folder} has "
-                    f"{first.labels}: sets of data.sets all have the same, or none"
+                    f"labels differ: {other.folder} {other.labels}, {first.folder} {first.labels} (data.sets)"
                 )
         self.shares = [weight / sum(weights) for weight in weights]
         self.folder, self.split, self.manifest = first.folder, first.split, first.manifest
@@ -316,8 +308,6 @@ class MixedShardReader(ShardReader):
 
     def read(self, chunk: int) -> Chunk:
         """As `ShardReader.read`; columns that the chunk's set has not are empty."""
-        if not 0 <= chunk < self.num_chunks:
-            raise IndexError(f"chunk {chunk} of {self.num_chunks}")
         number = int(np.searchsorted(self._first_chunk, chunk, side="right")) - 1
         part = self._parts[number]
         own = part.read(chunk - int(self._first_chunk[number]))

@@ -6,7 +6,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,11 +93,9 @@ def train_tokenizer(
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(**shared, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
-    tokenizer.train_from_iterator(_batched(texts), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() <= len(special):
-        raise UserError(
-            "The text sample is empty: there is nothing to train a tokenizer on. Check the source."
-        )
+        raise UserError("The text sample is empty: there is nothing to train a tokenizer on.")
     return _wrap(_canonical(tokenizer, special, wordpiece, exact), roles, max_length)
 
 
@@ -127,17 +125,6 @@ def _alphabet(texts: list[str], normalizer: Any, most: int) -> list[str]:
     covered = accumulate(counts[character] for character in frequent)
     needed = 1 + sum(1 for count in covered if count < enough)
     return sorted(frequent[: max(2000, min(needed, most))])
-
-
-def _batched(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _canonical(tokenizer: "Tokenizer", special: list[str], wordpiece: bool, exact: bool) -> "Tokenizer":
@@ -197,32 +184,23 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
             raise CannotLoad("the folder has no tokenizer.json")
     except CannotLoad as error:
         raise UserError(
-            f"tokenizer {place} cannot be opened: {error}. Give a folder with tokenizer.json or a Hugging "
-            "Face name, or leave it out to train one."
+            f"tokenizer {place} cannot be opened: {error}. Give a folder with tokenizer.json, or leave it out"
         ) from error
     if not tokenizer.is_fast:
-        raise UserError(
-            f"tokenizer {place} has no fast version (tokenizer.json); convert it with transformers first."
-        )
+        raise UserError(f"tokenizer {place} has no fast version (tokenizer.json); convert it first.")
     tokenizer = _as_written(tokenizer, place)
     for role, other in _STAND_INS.items():
         if getattr(tokenizer, role) is None:
             setattr(tokenizer, role, getattr(tokenizer, other))
     missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
     if missing:
-        raise UserError(
-            f"tokenizer {place} has no {', '.join(missing)}: masked-language pretraining needs them."
-        )
+        raise UserError(f"tokenizer {place} has no {', '.join(missing)}: training needs them.")
     if DEL not in tokenizer.get_vocab():
         tokenizer.add_special_tokens({"additional_special_tokens": [DEL]}, replace_extra_special_tokens=False)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max(max_length, 512))
     inner = tokenizer("word", add_special_tokens=False)["input_ids"]
     if tokenizer("word")["input_ids"] != [tokenizer.cls_token_id, *inner, tokenizer.sep_token_id]:
-        raise UserError(
-            f"tokenizer {place} does not write a text as {tokenizer.cls_token} text {tokenizer.sep_token}; "
-            "sequences are built "
-            "that way."
-        )
+        raise UserError(f"tokenizer {place} does not write {tokenizer.cls_token} text {tokenizer.sep_token}")
     return cleaning_tokenizer(tokenizer)
 
 
@@ -316,9 +294,7 @@ def load_tokenizer(path: str | Path) -> Any:
     if (folder / "tokenizer" / "tokenizer.json").is_file():
         folder = folder / "tokenizer"
     if not (folder / "tokenizer.json").is_file():
-        raise UserError(
-            f"{path} holds no tokenizer (no tokenizer.json). Prepare the data again, or name its folder."
-        )
+        raise UserError(f"{path} holds no tokenizer.json. Prepare the data again, or name its folder.")
     return pretrained(AutoTokenizer, folder)
 
 
@@ -349,9 +325,7 @@ def prompt_tokens(tokenizer: Any, prompts: Mapping[str, str]) -> dict[str, np.nd
             if not tokens or tokenizer(prompt + sentence)["input_ids"] != [first, *tokens, *rest]:
                 other = prompt.rstrip() if prompt != prompt.rstrip() else f"{prompt} "
                 raise UserError(
-                    f"data.prompts.{role}={prompt!r}: with this tokenizer the tokens of the prompt and of "
-                    f"{sentence!r} together are not those of the one followed by those of the other. End the "
-                    f"prompt in a mark, or with another blank: {other!r}"
+                    f"data.prompts.{role}={prompt!r} joins the first word of {sentence!r}: try {other!r}"
                 )
         found[role] = np.array(tokens, np.int32)
     return found

@@ -55,17 +55,11 @@ def build_for(
         return build(spec, vocabulary, synonyms)
     if reader.annotation is None:
         raise UserError(
-            f"the augmentation {spec!r} works on text, and {reader.folder} holds tokens only: prepare the "
-            "data with "
-            "--annotate MODEL (a spaCy pipeline, such as en_core_web_sm), which keeps text and parse beside "
-            "the tokens"
+            f"{spec!r} works on text, and {reader.folder} holds tokens only: prepare it with --annotate MODEL"
         )
     if reader.annotation.get("texts") != WHOLE:
         raise UserError(
-            f"the augmentation {spec!r} works on whole texts, and {reader.folder} was annotated by an "
-            "earlier version, which cut "
-            f"them to {reader.max_length} tokens before it parsed them: prepare the data again "
-            "(--overwrite true)"
+            f"{spec!r} needs whole texts, which {reader.folder} has cut: prepare it again (--overwrite true)"
         )
     from tokenizers import Tokenizer
 
@@ -286,9 +280,7 @@ class BlockMaker:
             if candidate != chunk and candidate not in passed:
                 passed.append(candidate)
         raise UserError(
-            f"chunk {chunk} of {self.reader.folder} is damaged, and so were the {_ATTEMPTS} chunks tried in "
-            f"its place ({len(self._damaged)} of {self.reader.num_chunks} are known to be damaged). Restore "
-            "the files or prepare the data again."
+            f"chunk {chunk} of {self.reader.folder} is damaged, and {_ATTEMPTS} in its place: restore them"
         )
 
     def _met_before(self, chunk: int, step: int, lane: int) -> bool:
@@ -304,9 +296,8 @@ class BlockMaker:
         if int(lengths.max()) > longest:
             worst = int(lengths.argmax())
             raise UserError(
-                f"sequence {int(ids[worst])} of {self.reader.folder} has {int(lengths[worst])} tokens, the "
-                f"model takes {longest}: raise model.max_positions, or prepare the data with "
-                f"max_length {longest}"
+                f"sequence {int(ids[worst])} of {self.reader.folder} has {int(lengths[worst])} tokens: raise "
+                f"model.max_positions ({longest})"
             )
 
 

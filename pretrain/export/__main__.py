@@ -56,9 +56,7 @@ def main(
         require_repository(push)
         if is_export(Path(run)):
             if step != "latest" or out is not None:
-                raise UserError(
-                    f"{run} is an export, which is pushed as it is: --step and --out go with a run"
-                )
+                raise UserError(f"{run} is an export: --step and --out go with a run")
             _push(Path(run), push, Path(run).resolve().parent, public, dry_run)
             return 0
     with tempfile.TemporaryDirectory(prefix="export-") as place:

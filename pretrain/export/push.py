@@ -37,9 +37,7 @@ class Upload:
         """
         require_repository(repo)
         if missing := [name for name in ("README.md", RECIPE, WEIGHTS) if not (export / name).is_file()]:
-            raise UserError(
-                f"--push {repo}: the export {export} lacks {' and '.join(missing)}; export it again"
-            )
+            raise UserError(f"--push {repo}: {export} lacks {' and '.join(missing)}; export it again")
         policy = read_policy(export)
         assert policy is not None  # of an export of ours
         self.repo = repo
@@ -78,6 +76,4 @@ class Upload:
             said = f"{error.response.status_code}: {error.server_message or str(error).splitlines()[0]}"
             raise UserError(f"--push {self.repo}: {api.endpoint} refuses ({said})") from error
         except Exception as error:  # of its HTTP library, which differs by version
-            raise UserError(
-                f"--push {self.repo}: cannot send to {api.endpoint} ({error!r}). Try again with a network"
-            ) from error
+            raise UserError(f"--push {self.repo}: cannot send to {api.endpoint} ({error!r})") from error

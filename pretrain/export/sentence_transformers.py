@@ -182,19 +182,14 @@ def read_modules(source: str) -> Modules | None:
         )
         return Modules(pooling, head, interface, [what for what, there in others.items() if there])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise UserError(
-            f"the modules of '{source}' cannot be read: {type(error).__name__}: {error}"
-        ) from error
+        raise UserError(f"modules of '{source}' cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _read_dense(source: str, path: str) -> ProjectionHead | None:
     """Read a linear map with its activation; None: it computes something else."""
     settings, weights = _content(source, f"{path}/config.json"), _file(source, f"{path}/model.safetensors")
     if settings is None or weights is None:
-        raise UserError(
-            f"{source}/{path} lacks config.json or model.safetensors of the head in modules.json. Pickled "
-            "weights, which can run code, are not read: clearly convert FOLDER"
-        )
+        raise UserError(f"{source}/{path} lacks config.json or model.safetensors: clearly convert FOLDER")
     kind = settings["activation_function"].rpartition(".")[2].lower()
     names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}
     ends = {settings.get(f"module_{end}_name") for end in ("input", "output")}
@@ -231,8 +226,6 @@ def _file(source: str, name: str) -> str | None:
 def layer_weights(second: int, layers: int) -> list[float]:
     """Return the weights of hidden states 0 (embeddings) to `layers` that average the last with `second`."""
     index = second if second >= 0 else layers + 1 + second
-    if not 0 <= index <= layers:
-        raise UserError(f"an encoder of {layers} layers has no hidden state {second} to pool.")
     weights = [0.0] * (layers + 1)
     weights[index] += 1.0
     weights[layers] += 1.0

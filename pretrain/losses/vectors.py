@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.common.errors import UserError
 from pretrain.model.kernels.plain import at_least_float32
 
 SMALLEST_NORM = 1e-12
@@ -12,13 +11,8 @@ ROWS_AT_ONCE = 8192
 
 
 def inverse(temperature: float) -> float:
-    """Return 1 / temperature, by which cosines are multiplied.
-
-    Raises:
-        UserError: it is not above 0.
-    """
-    if not temperature > 0:
-        raise UserError(f"the contrastive temperature must be above 0, not {temperature}.")
+    """Return 1 / temperature, by which cosines are multiplied."""
+    assert temperature > 0
     return 1.0 / temperature
 
 

@@ -52,8 +52,7 @@ def build_objective(
     wide = [width for width in config.objective.widths if width > encoder.hidden_size]
     if wide:
         raise UserError(
-            f"objective.matryoshka names the width {wide[0]}, and sentence vectors of this model have "
-            f"{encoder.hidden_size} coordinates (model.hidden_size): leave wider ones out"
+            f"objective.matryoshka: {wide[0]} is wider than model.hidden_size={encoder.hidden_size}"
         )
     terms = {}
     for part in config.objective.parts:
@@ -92,7 +91,5 @@ def _plug_in(name: str) -> tuple[type[Objective], str]:
     except AugmentationError as error:
         raise UserError(f"objective {name}: {error}") from error
     if not (isinstance(system, type) and issubclass(system, Objective)):
-        raise UserError(
-            f"objective {name}: {file} has no class {own} derived from pretrain.objectives.Objective"
-        )
+        raise UserError(f"objective {name}: {file} has no class {own} derived from Objective")
     return system, own

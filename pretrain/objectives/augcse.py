@@ -6,7 +6,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.adversary import (
@@ -107,11 +106,7 @@ class Augcse(Objective):
         self, original: Tensor, augmented: Tensor, context: BatchContext
     ) -> tuple[Tensor, Tensor]:
         """Logits [N, outputs] and labels int64[N]."""
-        if context.labels is None:
-            raise UserError(
-                "augcse needs to know the augmentations: set augment.augmented to alternatives, 'a|b|c', or "
-                "use data with labels"
-            )
+        assert context.labels is not None  # the view is labelled
         nothing_changed = context.labels == self.number_of_labels - 1
         labels = {"augmentation": context.labels, "bool": (~nothing_changed).long()}.get(self.settings.labels)
         pair = [original, augmented]

@@ -70,8 +70,7 @@ class Diffcse(Objective):
         if self.sequence_roles and longest > self.most_positions:
             raise UserError(
                 f"objective.diffcse.generator={self.settings.generator} takes {self.most_positions} "
-                f"positions, and there are sequences of up to {longest} tokens: name one with more, or "
-                f"prepare the data with max_length {self.most_positions}"
+                f"positions: name one with {longest}, or prepare the data with that max_length"
             )
 
     def weights(self, step: int) -> dict[str, float]:
@@ -203,8 +202,7 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
         raise UserError(f"cannot load objective.diffcse.generator={source}: {error}") from error
     if missing := sorted(report["missing_keys"]):
         raise UserError(
-            f"objective.diffcse.generator={source} is no masked language model: it has no weights for "
-            f"{missing[0]} ({len(missing)} missing)"
+            f"objective.diffcse.generator={source} is no masked language model: it has no {missing[0]}"
         )
     if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
         raise UserError(

@@ -79,14 +79,12 @@ class WholeObjective(nn.Module):
         keeping = {name: term.kept_head for name, term in terms.items() if term.kept_head is not None}
         if len(keeping) > 1:
             raise UserError(
-                f"objective {config.objective.name}: {' and '.join(keeping)} each keep a head for use; let "
-                "one keep it (objective.simcse.keep_head)"
+                f"{' and '.join(keeping)} each keep a head: let one keep it (objective.simcse.keep_head)"
             )
         for name, head in keeping.items():
             if not is_simcse_head(head):
                 raise UserError(
-                    f"objective {config.objective.name}: exports cannot hold the head that {name} keeps for "
-                    "use; make it by pretrain.model.heads.simcse_head(d), or keep none"
+                    f"exports cannot hold the head of {name}; make it by pretrain.model.heads.simcse_head(d)"
                 )
 
     def require_positions(self, longest: int) -> None:
@@ -167,8 +165,7 @@ class WholeObjective(nn.Module):
             weights = term.weights(context.step)
             if unknown := sorted(of_term.keys() - weights.keys()):
                 raise UserError(
-                    f"objective {name}: relate returns a loss {unknown[0]!r}, and weights has "
-                    f"{', '.join(map(repr, weights)) or 'none'}: give both the same names"
+                    f"objective {name}: weights lacks the loss {unknown[0]!r} that relate returns"
                 )
             losses |= of_term
         return losses

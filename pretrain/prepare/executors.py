@@ -184,10 +184,7 @@ def _submit(jobs: list[Job], work: Path, options: ExecutorOptions) -> None:
     from datatrove.executor import SlurmPipelineExecutor
 
     if shutil.which("sbatch") is None:
-        raise UserError(
-            "--executor slurm: there is no sbatch here; is this a node of a Slurm cluster? Use --executor "
-            "local here."
-        )
+        raise UserError("--executor slurm: there is no sbatch here; use --executor local.")
     if options.partition is None:
         raise UserError("--executor slurm needs --partition NAME; sinfo -o '%P %l' lists them.")
     os.environ["PYTHONPATH"] = python_path()  # sbatch exports the environment to the tasks
@@ -213,6 +210,4 @@ def _submit(jobs: list[Job], work: Path, options: ExecutorOptions) -> None:
     try:
         last.run()  # submits what it depends on first
     except subprocess.CalledProcessError as error:
-        raise UserError(
-            f"sbatch refused the job (exit {error.returncode}); see its message above."
-        ) from error
+        raise UserError(f"sbatch refused the job (exit {error.returncode}), see above.") from error

@@ -117,8 +117,7 @@ def _refuse_others_folders(out: Path) -> None:
         return
     if others := [name for name in _OUTPUTS if os.path.lexists(out / name)]:
         raise UserError(
-            f"{out} holds {', '.join(f'{name}/' for name in others)}, which no preparation has made, and "
-            "prepared data would lie under that name. Choose another --out, or move it away."
+            f"{out} holds {', '.join(f'{name}/' for name in others)} of something else. Choose another --out"
         )
 
 
@@ -129,10 +128,7 @@ def _refuse_own_output(config: DataConfig, tasks: list[ReadTask], out: Path) -> 
     for place in sorted(filter(None, places)):
         path = Path(place).expanduser().resolve()
         if path.exists() and any(path.is_relative_to(folder) for folder in made):
-            raise UserError(
-                f"{place} lies in {out}, which --overwrite would remove. Copy it elsewhere, or choose "
-                "another --out."
-            )
+            raise UserError(f"{place} lies in {out}, which --overwrite would remove. Choose another --out.")
 
 
 def _refuse_other_config(out: Path, existing: dict, wanted: dict, what: str) -> None:
@@ -195,16 +191,13 @@ def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> P
         plan = None
     if plan is None or plan.preparation != PREPARATION:
         raise UserError(
-            f"{out} holds an unfinished preparation by another version of this program, which cannot "
-            "resume it. Give --overwrite to start again, choose another --out, or finish it with that "
-            "version."
+            f"{out} holds an unfinished preparation by another version. Give --overwrite to start again."
         )
     existing, wanted = (settings.model_dump(mode="json") for settings in (plan.config, config))
     _refuse_other_config(out, existing, wanted, "holds an unfinished preparation")
     if plan.tasks != tasks:
         raise UserError(
-            f"The sources have changed since the unfinished preparation in {out} began. Give --overwrite "
-            "true to start again."
+            f"The sources have changed since the preparation in {out} began. Give --overwrite true"
         )
     return plan
 

@@ -21,45 +21,23 @@ from pretrain.telemetry.run import Telemetry
 COMPARED = ("data", "model", "augment", "objective", "train")
 """Sections that define a run. Evaluations, checkpoints and the engine's own options may differ."""
 
-FREE = {
-    "data.folder": "the data is identified by its hashes",
-    "data.sets": "they and their shares are identified by their hash",
-    "data.temperature": "the sets' shares are identified by their hash",
-    "data.prepare": "prepared data is identified by its hashes",
-    "data.workers": "changes no batch",
-    "data.damaged": "what is replaced is recorded",
-    "train.micro_batch_tokens": "changes no gradient",
-    "train.balance": "changes no gradient",
-    "train.activation_checkpointing": "changes no gradient",
-    "train.graphs": "changes no gradient",
-    "train.deterministic": "decides the order of sums, on a GPU",
-    "train.optimizer_code": "changes no gradient; its updates differ by rounding",
-    "train.zero": "changes no gradient",
-    "train.threads": "changes no gradient",
-    "train.rendezvous_seconds": "decides how long ranks wait for each other",
-    "train.step_deadline": "decides how long a rank may hang",
-    "train.precision_file": "the precision itself is compared",
-}
+FREE = (
+    # data, and shares of several sets, are identified by hashes; what is replaced of damaged data is recorded
+    *("data.folder", "data.sets", "data.temperature", "data.prepare", "data.workers", "data.damaged"),
+    # change no gradient, but for rounding
+    *("train.micro_batch_tokens", "train.balance", "train.activation_checkpointing", "train.graphs"),
+    *("train.deterministic", "train.optimizer_code", "train.zero", "train.threads"),
+    *("train.rendezvous_seconds", "train.step_deadline"),
+)
 """Keys that may differ without being a change of the run."""
 
-MAY_CHANGE = {
-    "train.lr": "from this step on",
-    "train.head_lr_scale": "from this step on",
-    "train.clip": "from this step on",
-    "train.precision": "from this step on",
-    "train.warmup_steps": "the learning rate rises to step warmup_steps, counted from the run's first step",
-    "train.faults.skip": "from this step on",
-    "train.faults.within": "from this step on",
-    "train.faults.rollbacks": "rolling back counts from the run's first step",
-    "train.faults.spikes": "from this step on",
-    "train.faults.spike_factor": "from this step on",
-    "train.log_every": "from this step on; it changes what is written, not what is trained",
-    "train.faults.jump": "steps that are done stay as they are",
-    "train.steps": "the decay then ends at the new last step: a linear rate jumps up where a run is extended",
-}
-"""Keys that may change when a run is resumed, and what a change does; also an objective's `steadier`
-settings."""
-
+MAY_CHANGE = (
+    *("train.lr", "train.head_lr_scale", "train.clip", "train.precision", "train.warmup_steps"),
+    *(f"train.faults.{key}" for key in ("skip", "within", "rollbacks", "spikes", "spike_factor", "jump")),
+    *("train.log_every", "train.steps"),
+)
+"""Keys that may change when a run is resumed (docs/runs.md says what a change does); also an objective's
+`steadier` settings."""
 
 SCHEDULE = ("train.schedule", "train.decay_steps", "train.decay_shape")
 """Keys that may change from `constant` or `wsd` to either, while the learning rate is stable in both."""
@@ -81,8 +59,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     step = state["step"]
     if config.train.steps < step:
         raise UserError(
-            f"train.steps={config.train.steps} is less than the {step} steps that {source} has done; name as "
-            "many or more, or take the model as it is: clearly export"
+            f"train.steps={config.train.steps} is less than the {step} steps of {source}; name as many"
         )
     # a key that the checkpoint is too old to have has its default
     before = _settings(merged(Config().model_dump(mode="json"), state["config"]))

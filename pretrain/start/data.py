@@ -132,8 +132,7 @@ def _check_fit(folder: Path, train: ShardReader, views: list[ViewSpec]) -> None:
     """Check that the data has its own tokenizer, and the columns that the run needs."""
     if tokenizer_hash(folder) != train.tokenizer_hash:
         raise UserError(
-            f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put "
-            "that one back, or prepare the data again with it, in another folder"
+            f"{folder / 'tokenizer'} is not the tokenizer of the shards beside it; put that one back"
         )
     require_negatives(train, views)
 
@@ -168,8 +167,7 @@ def open_train(config: Config) -> ShardReader:
         simcse.hard_negatives = negatives
     if 0 < negatives < simcse.hard_negatives:
         raise UserError(
-            f"objective.simcse.hard_negatives is {simcse.hard_negatives}, and a record of {reader.folder} "
-            f"has {negatives} at most: set that number, or true for all"
+            f"objective.simcse.hard_negatives is {simcse.hard_negatives}, and {reader.folder} has {negatives}"
         )
     return reader
 

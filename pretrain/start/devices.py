@@ -1,23 +1,20 @@
 """Threads and precision of a run on the machine at hand."""
 
 import os
-from collections.abc import Callable
+import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from pretrain.common.cores import ranks_here
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably
-from pretrain.common.folder_lock import folder_lock
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config, Precision
 from pretrain.start.local_ranks import threads_of_rank
-from pretrain.telemetry.throughput import choose_precision as measure_precision
 
-SECONDS_FOR_ANOTHER = 600.0
-"""How long to wait for another run that measures; it takes a second or two."""
+_BFLOAT16 = re.compile(r"^(?:flags|Features)\s*:.*\b(?:avx512_bf16|amx_bf16|bf16)\b", re.MULTILINE)
+"""In /proc/cpuinfo: what a processor with instructions for bfloat16 lists, x86's or ARM's."""
 
 
 def set_threads(config: Config) -> int:
@@ -42,47 +39,22 @@ def set_deterministic(config: Config) -> None:
 def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:
     """Return the precision to train in, the same on all ranks. Collective.
 
-    It is `train.precision`. Where that is `auto`: what the run used before it was resumed, else what
-    `train.precision_file` says, else the faster one, as measured by rank 0.
+    It is `train.precision`. If that is `auto`: what the run used before it was resumed, else bfloat16 if
+    rank 0's device computes it itself: where it is emulated it is several times slower than float32.
 
     Args:
         state: of the checkpoint to resume from; None: a new run.
     """
     precision = config.train.precision
-    if precision == "auto" and state is not None:
-        precision = state["config"]["train"]["precision"]
-    elif precision == "auto":
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        file = config.train.precision_file
-        precision = on_rank_zero(
-            lambda: shared_choice(file, device.type, lambda: measure_precision(device)[0])
-        )
+    if precision == "auto":
+        precision = on_rank_zero(native_precision) if state is None else state["config"]["train"]["precision"]
     if precision == "fp16" and not torch.cuda.is_available():
         raise UserError("train.precision=fp16 is for GPUs; on a CPU use bf16, fp32 or auto")
     return precision
 
 
-def shared_choice(path: Path | None, device: str, measure: Callable[[], Precision]) -> Precision:
-    """Return the precision that the first of several runs has measured.
-
-    Two measurements on a busy machine may differ, and the runs of one comparison must not. Of runs that start
-    at once one measures, and the others wait for it.
-
-    Args:
-        path: a file for each type of device is made from it, PATH-cpu or PATH-cuda; None: measure.
-    """
-    if path is None:
-        return measure()
-    file = path.with_name(f"{path.name}-{device}")
-    try:
-        if not file.is_file():
-            make_folder(file.parent)
-            with folder_lock(file.parent, SECONDS_FOR_ANOTHER, part=file.name):
-                if not file.is_file():
-                    replace_durably(file, f"{measure()}\n".encode())
-        precision = file.read_text().strip()
-    except OSError as error:
-        raise UserError(f"train.precision_file: {file} cannot be used ({error.strerror})") from None
-    if precision not in ("fp32", "bf16"):
-        raise UserError(f"train.precision_file: {file} says {precision!r}, not fp32 or bf16; remove it")
-    return cast(Precision, precision)
+def native_precision(cpuinfo: Path = Path("/proc/cpuinfo")) -> Precision:
+    """Return bf16 if the GPU, or without one the processor, has instructions for it; else fp32."""
+    if torch.cuda.is_available():
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "bf16" if cpuinfo.is_file() and _BFLOAT16.search(cpuinfo.read_text("utf-8", "replace")) else "fp32"

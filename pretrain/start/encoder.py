@@ -93,8 +93,7 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     # now, rather than on one rank at some step
     if config.train.micro_batch_tokens < encoder.max_positions:
         raise UserError(
-            f"train.micro_batch_tokens={config.train.micro_batch_tokens} is less than one longest sequence: "
-            f"{encoder.max_positions} (model.max_positions)"
+            f"train.micro_batch_tokens must be at least model.max_positions={encoder.max_positions}"
         )
     return encoder
 
@@ -144,8 +143,5 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
         guide.head = modules.head
         guide.leave_out(unpooled_prompts(modules.interface, tokenizer))
     if longest > guide.max_positions:
-        raise UserError(
-            f"{where} takes {guide.max_positions} positions, and the data has sequences of up to {longest} "
-            "tokens"
-        )
+        raise UserError(f"{where} takes {guide.max_positions} positions, and the data has {longest}")
     return guide.requires_grad_(False).eval()

@@ -25,18 +25,8 @@ from pretrain.common.processes import die_with, free_port, stat_fields
 from pretrain.config.run import Config
 
 _CHOOSE_RANKS = {
-    "-H",
-    "--hostfile",
-    "-i",
-    "--include",
-    "-e",
-    "--exclude",
-    "--num_nodes",
-    "--num_gpus",
-    "--num_accelerators",
-    "--launcher",
-    "--force_multi",
-    "--bind_cores_to_rank",
+    *("-H", "--hostfile", "-i", "--include", "-e", "--exclude", "--num_nodes", "--num_gpus"),
+    *("--num_accelerators", "--launcher", "--force_multi", "--bind_cores_to_rank"),
 }
 """Flags of DeepSpeed's launcher by which its user chooses the ranks."""
 _BYTES_OF_A_RANK = 2 << 30  # libraries, and the activations of a micro-batch

@@ -148,9 +148,7 @@ def _make_run_folder(folder: Path, tokenizer: Path) -> None:
         make_folder(folder / "checkpoints")
         copy_tree(tokenizer, folder / "tokenizer")
     except OSError as error:
-        raise UserError(
-            f"cannot write the run folder {folder}: {error.strerror}; name another with --run"
-        ) from None
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another with --run") from None
 
 
 # -- the last batch -------------------------------------------------------------

@@ -285,8 +285,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[
         replace_durably(path, (json.dumps(content, indent=2) + "\n").encode())
     except OSError as error:
         raise UserError(
-            f"could not write {path}: {error.strerror or error}. Checkpoints and exports are whole; make "
-            "room, then --resume auto writes it"
+            f"could not write {path}: {error.strerror or error}. Make room, then --resume auto"
         ) from None
 
 

@@ -55,18 +55,3 @@ def drop_to_fit(parts: Sequence[str], droppable: Iterable[str], width: int) -> s
             break
         kept.remove(part)
     return "  ".join(kept)
-
-
-def wrap_items(title: str, items: Iterable[str], width: int) -> str:
-    """Join items by two spaces behind a title, on as many lines as it takes; no item is broken.
-
-    >>> print(wrap_items("scores:", ["mlm 2.3", "sts 70.1"], width=20))
-    scores:  mlm 2.3
-      sts 70.1
-    """
-    lines = [title]
-    for item in items:
-        if len(lines[-1]) + 2 + len(item) > width:
-            lines.append("")
-        lines[-1] += f"  {item}"
-    return "\n".join(lines)

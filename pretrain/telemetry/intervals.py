@@ -21,6 +21,7 @@ RESAMPLES = 1000
 _QUANTILES = 400  # of Student's t, each combined with each draw of the pairs
 _AT_ONCE = 200  # draws whose ranks are held at a time
 _DRAWN_AT_ONCE = 1 << 22  # counts of examples that are held at a time
+_ROUNDING = 1e-24  # squares of equal numbers less their mean, beside the squares of the numbers
 
 
 @dataclass(frozen=True)
@@ -127,40 +128,32 @@ def draws(task: str, count: int, resamples: int = RESAMPLES) -> Iterator[np.ndar
     yield np.ones((1, count))
 
 
-class Resampled:
-    """Draws of the pairs of one task, the same in every sweep and for every run.
+def spearman_of_draws(
+    task: str, gold: np.ndarray, similarities: Sequence[np.ndarray], resamples: int = RESAMPLES
+) -> np.ndarray:
+    """Return Spearman's correlation x 100 of R runs' float[P] with gold scores, on each of a task's `draws`.
 
-    Args:
-        task: its name, from which the draws follow.
-        gold: float[P], the pairs' gold scores.
-        resamples: B.
+    float64[R, B + 1]; the last is of the pairs as they are.
     """
+    correlations = []
+    for counts in draws(task, len(gold), resamples):
+        ranks = centred_ranks(gold, counts)
+        correlations.append(
+            [correlation(counts, centred_ranks(values, counts), ranks) for values in similarities]
+        )
+    return 100 * np.concatenate(correlations, axis=1)
 
-    def __init__(self, task: str, gold: np.ndarray, resamples: int = RESAMPLES):
-        self._counts = np.concatenate([part.astype(np.uint16) for part in draws(task, len(gold), resamples)])
-        self._gold = gold
 
-    def spearman(self, similarities: Sequence[np.ndarray]) -> np.ndarray:
-        """Return Spearman's correlation x 100 with the gold scores of R runs' float[P].
-
-        float64[R, B + 1]; the last is of the pairs as they are.
-        """
-        correlations = []
-        for first in range(0, len(self._counts), _AT_ONCE):
-            counts = self._counts[first : first + _AT_ONCE].astype(np.float64)
-            gold = centred_ranks(self._gold, counts)
-            weighted = counts * gold
-            squares = np.einsum("bp,bp->b", weighted, gold)
-            of_runs = []
-            for values in similarities:
-                ranks = centred_ranks(values, counts)
-                products = np.einsum("bp,bp->b", weighted, ranks)
-                with np.errstate(invalid="ignore"):
-                    of_runs.append(
-                        products / np.sqrt(squares * np.einsum("bp,bp,bp->b", counts, ranks, ranks))
-                    )
-            correlations.append(np.stack(of_runs))
-        return 100 * np.concatenate(correlations, axis=1)
+def correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return Pearson's correlation of values float[B, N] in each draw; 0 where one side is constant."""
+    centred, spreads = [], []
+    for side in (one.astype(np.float64), other.astype(np.float64)):
+        mean = np.einsum("bn,bn->b", counts, side) / counts.sum(1)
+        rest = side - mean[:, None]
+        spread, whole = (np.einsum("bn,bn,bn->b", counts, part, part) for part in (rest, side))
+        spreads.append(np.where(spread <= _ROUNDING * whole, np.inf, spread))
+        centred.append(rest)
+    return np.einsum("bn,bn,bn->b", counts, *centred) / np.sqrt(spreads[0] * spreads[1])
 
 
 def centred_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -132,56 +132,47 @@ CHECKS = {
         ("vadvcse_adversarial_over_random", "vadvcse_cosine_with_start"),
         lambda ratio, _: ratio < HARDER_THAN_RANDOM,
         "the adversarial step of V-advCSE finds nothing worse than random noise: its loss is {0:.4f} times "
-        f"that of random noise of the same length (below {HARDER_THAN_RANDOM}), and the noise has a cosine "
-        "of {1:.4f} with its random start. Take another objective.vadvcse.reading than smart-package, whose "
-        "numbers are inert, or raise objective.vadvcse.step_size (appendix-A has none) until the cosine "
-        "falls.",
+        f"that (below {HARDER_THAN_RANDOM}), its cosine with its start {{1:.4f}}. Take another "
+        "objective.vadvcse.reading than smart-package, or raise objective.vadvcse.step_size.",
     ),
     "vascl": Check(
         ("vascl_neighbourhood_rise", "vascl_neighbourhood_rise_of_random", "loss/vascl_neighbourhood"),
         lambda rise, of_random, loss: rise < LEAST_PART * loss or rise < HARDER_THAN_RANDOM * of_random,
         "the virtual augmentation of VaSCL hides nothing: it raises the neighbourhood loss, {2:.4g}, by "
-        f"{{0:.4g}} (inert below {LEAST_PART} of it), a random one of the same length by {{1:.4g}} (inert "
-        f"below {HARDER_THAN_RANDOM} times that). Raise objective.vascl.radius in the first case, lower it "
-        "in the second.",
+        f"{{0:.4g}}, a random one by {{1:.4g}}. Raise objective.vascl.radius below {LEAST_PART} of the loss, "
+        "else lower it.",
     ),
     "augcse": Check(
         ("discriminator_accuracy", "discriminator_majority_share"),
         lambda accuracy, majority: accuracy < majority + BETTER_THAN_CHANCE,
-        "AugCSE's discriminator does not tell augmentations: it is right in {0:.4f} of the cases, and "
-        f"always answering the most frequent one in {{1:.4f}} (inert below {BETTER_THAN_CHANCE} more). Its "
-        "gradient then says nothing about them. Raise train.head_lr_scale, or take augmentations that "
-        "change more.",
+        "AugCSE's discriminator does not tell augmentations: it is right in {0:.4f} of the cases, the most "
+        "frequent one in {1:.4f}. Raise train.head_lr_scale, or take augmentations that change more.",
         LEARNED,
     ),
     "sda": Check(
         ("sda_negation_share_of_loss", "sda_negation_nearer_than_positive"),
         lambda part, _: part < LEAST_PART,
-        f"SDA's negations do nothing: without them the loss would lack {{0:.2g}} of itself (below "
-        f"{LEAST_PART}), and {{1:.2g}} of them are nearer to their sentence than its positive. Lower "
-        "objective.sda.margin.",
+        f"SDA's negations do nothing: they are {{0:.2g}} of the loss (below {LEAST_PART}), and {{1:.2g}} of "
+        "them are nearer to their sentence than its positive. Lower objective.sda.margin.",
     ),
     "diffcse": Check(
         ("diffcse_replaced_token_accuracy", "diffcse_always_original_accuracy"),
         lambda accuracy, original: accuracy < max(original, 1 - original) + BETTER_THAN_CHANCE,
-        "DiffCSE's discriminator does not find replaced tokens: it is right about {0:.4f} of all, always "
-        f'answering "original" about {{1:.4f}} (inert below {BETTER_THAN_CHANCE} more than the better '
-        "constant answer). Raise objective.diffcse.replaced_token_weight, or change "
-        "objective.diffcse.mask_rate.",
+        "DiffCSE's discriminator does not find replaced tokens: it is right about {0:.4f} of all, of which "
+        "{1:.4f} are original. Raise objective.diffcse.replaced_token_weight, or change its mask_rate.",
         LEARNED,
     ),
     "esimcse": Check(
         ("esimcse_queue_share_of_loss",),
         lambda part: part < LEAST_PART,
-        "ESimCSE's queue does nothing: without its negatives the loss would lack {0:.2g} of itself (below "
-        f"{LEAST_PART}). Lengthen objective.esimcse.queue, or set it to 0 and save its encoder.",
+        f"ESimCSE's queue does nothing: it is {{0:.2g}} of the loss (below {LEAST_PART}). Lengthen "
+        "objective.esimcse.queue, or set it to 0.",
     ),
     "clear": Check(
         ("loss/contrastive", "contrastive_length_only"),
         lambda loss, of_lengths: loss >= of_lengths,
-        "the contrastive loss, {0:.3f}, is not below {1:.3f}, what a matcher that sees nothing but the "
-        "lengths of the views reaches. Take views whose lengths tell less (--augment.excerpt "
-        "crop:rate=1:min_rate=0.7, or span for long sequences), train longer, or lower "
+        "the contrastive loss, {0:.3f}, is not below {1:.3f}, which lengths of views alone give. Take "
+        "views whose lengths tell less (--augment.excerpt crop:rate=1:min_rate=0.7), train longer, or lower "
         "objective.contrastive.temperature.",
         LEARNED,
     ),
@@ -263,9 +254,8 @@ def _masked(name: str) -> Check:
         (name,),
         lambda share: share == 0 or share > MOST_MASKED,
         f"the guide of false negatives leaves {{0:.2g}} of the negatives of the loss "
-        f"{name.removesuffix(MASKED)} out: none, or nearly all (more than {MOST_MASKED}). If none, raise "
-        "objective.false_negatives.margin or set its guide to none, which costs less; if nearly all, lower "
-        "the margin, below 0 if need be.",
+        f"{name.removesuffix(MASKED)} out. If none, raise objective.false_negatives.margin, or set its guide "
+        "to none; if nearly all, lower the margin.",
     )
 
 
@@ -275,38 +265,34 @@ ROW_ALARMS = {
     "collapse": Check(
         ("uniformity", "negative_cosine"),
         lambda spread, cosine: spread > -0.2 or cosine > 0.95,
-        "the sentence vectors are collapsing into one direction since step {since}: uniformity {0:.3f} (0 is "
-        "a point), cosine of different sentences {1:.3f}. Try mean pooling if it is cls (model.pooling), "
-        "a larger train.global_batch, a lower {temperature}, or a longer {warmup_steps}, in a new run.",
+        "the sentence vectors are collapsing into one direction since step {since}: uniformity {0:.3f}, "
+        "cosine of different sentences {1:.3f}. In a new run, try model.pooling mean, a larger "
+        "train.global_batch, a lower {temperature}, or a longer {warmup_steps}.",
     ),
     "length": Check(
         ("length_variance",),
         lambda share: share > 0.5,
         "the sentence vectors say little but the length since step {since}: it explains {0:.0%} of their "
-        "variance. Views may be matched by their length. Try mean pooling if it is cls (model.pooling), "
-        "or views whose lengths differ (another augmentation or rate in augment.positive), in a new run.",
+        "variance. In a new run, try model.pooling mean, or views whose lengths differ (augment.positive).",
     ),
     "alone": Check(
         ("effective_negatives",),
         lambda negatives: negatives < 1,
-        "an anchor has {0:.2g} negatives since step {since}: nearly all records of a batch share texts, "
-        "directly or by others. Take out texts that many records have, or set objective.mask_duplicates to "
-        "false, in a new run.",
+        "an anchor has {0:.2g} negatives since step {since}: nearly all records of a batch share texts. Take "
+        "out texts that many records have, or set objective.mask_duplicates to false, in a new run.",
     ),
     "chance": Check(
         ("contrastive", "chance"),
         lambda loss, chance: loss > 0.98 * chance,
-        "the contrastive loss learns nothing since step {since}: {0:.3f}, where guessing gives "
-        "log(2N - 1) = {1:.3f}. Try mean pooling if it is cls, a higher train.lr or longer training, a "
-        "lower objective.contrastive.temperature, or weaker augmentations, in a new run.",
+        "the contrastive loss learns nothing since step {since}: {0:.3f} (chance: {1:.3f}). Try in a new run "
+        "model.pooling mean, a higher train.lr, a lower temperature, or weaker augmentations.",
         rows=LEARNED,
     ),
     "solved": Check(
         ("contrastive", "chance"),
         lambda loss, chance: loss < 0.01 * chance,
-        "the contrastive loss has vanished since step {since}: {0:.4f} of {1:.2f} at chance. The views are "
-        "too easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder "
-        "alone). In a new run, try --augment.excerpt crop:rate=1:min_rate=0.7, higher rates, or a "
+        "the contrastive loss has vanished since step {since}: {0:.4f} (chance: {1:.2f}). The views are too "
+        "easy to match: in a new run, try --augment.excerpt crop:rate=1:min_rate=0.7, higher rates, or a "
         "larger train.global_batch.",
     ),
 }

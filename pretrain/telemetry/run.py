@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import AppendedFile, make_folder
 from pretrain.common.memory import resident_bytes
 from pretrain.common.run_folder import FolderMoved
-from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
+from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import Place, chained, copy_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
 from pretrain.telemetry.trackers import TrackedRun, Trackers, Tracking
@@ -97,9 +98,7 @@ class Telemetry:
                 purge = self._start_step + 1 if self._start_step else 0
                 self._board = Board(self.run_folder / "tensorboard", purge)
         except OSError as error:
-            raise UserError(
-                f"cannot write {error.filename or path}: {error.strerror or error}; old records stay"
-            ) from error
+            raise UserError(f"cannot write {error.filename or path}: {error.strerror or error}") from error
         if not whole:
             self.say(f"WARNING: {path} is not as the checkpoint recorded it. clearly verify says where")
         self._trackers.open(path)
@@ -176,8 +175,10 @@ class Telemetry:
             self._print_line(step, metrics)
             self.throughput.reset()
         elif "evaluation" in metrics:
-            scores = [f"{name} {value:.4g}" for name, value in flatten(metrics["evaluation"])]
-            self._print(wrap_items(f"step {step}  evaluation:", scores, LINE_WIDTH))
+            scores = [f"{name}\xa0{value:.4g}" for name, value in flatten(metrics["evaluation"])]
+            line = "  ".join([f"step {step}  evaluation:", *scores])
+            lines = textwrap.wrap(line, LINE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            self._print("\n".join(lines).replace("\xa0", " "))
         self._write(step, metrics)
         # records of steps are written while the next step is under way, whose time has begun
         if not metrics.keys() & {"loss", "left_out"}:

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import nn
@@ -216,40 +215,3 @@ def work_clock(device: torch.device) -> float:
         torch.cuda.synchronize(device)
         return time.perf_counter()
     return time.process_time() / torch.get_num_threads()
-
-
-def choose_precision(
-    device: torch.device | str, width: int = 256, tokens: int = 2048
-) -> tuple[Literal["bf16", "fp32"], float | None]:
-    """Return which of "bf16" and "fp32" trains faster on `device`.
-
-    A GPU with bfloat16 units always does in bf16: a small measurement would time its launches. Some CPUs have
-    no bfloat16 instructions and emulate it several times slower; some have units that make it several times
-    faster. So a feed-forward block's forward and backward pass under autocast is timed against float32.
-
-    Args:
-        width, tokens: size of the block (`width` -> 4 `width` -> `width`) and of the batch.
-
-    Returns:
-        The name, and how many times as fast as fp32 bf16 is; None on a GPU.
-    """
-    device = torch.device(device)
-    if device.type == "cuda":
-        return ("bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"), None
-    block = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)).to(device)
-    batch = torch.randn(tokens, width, device=device)
-
-    def run(bf16: bool) -> float:
-        started = work_clock(device)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
-            output = block(batch)
-        output.float().square().mean().backward()
-        return work_clock(device) - started
-
-    fast, slow = run(True), run(False)  # warm up
-    if fast < 3 * slow:  # else bf16 is emulated, and each of its runs takes a second
-        slow, fast = float("inf"), float("inf")
-        for _ in range(6):  # alternate, so that another busy process disturbs both
-            slow, fast = min(slow, run(False)), min(fast, run(True))
-    ratio = slow / fast
-    return ("bf16" if ratio > 1.05 else "fp32"), ratio

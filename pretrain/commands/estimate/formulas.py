@@ -1,5 +1,6 @@
-"""Bytes of a rank in memory, part by part, and FLOPs of a step, by formula."""
+"""Bytes of a rank in a GPU's memory, part by part, and FLOPs of a step, by formula."""
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 FLOAT = 4
@@ -7,12 +8,11 @@ BACKWARD = 2.0
 """FLOPs of a backward pass for each of its forward's (`pretrain.telemetry.throughput.BACKWARD_COST`)."""
 USABLE = 0.9
 """Share of a device's memory that is planned with: the rest is the context, kernels and holes."""
-TILES = {True: (2**28, 2**26), False: (2**25, 2**22)}
-"""Most masked-language logits, and contrastive logits, alive at once: on a GPU, and on a CPU
-(`losses.mlm`, `losses.contrastive`; not imported, because they import torch)."""
-LOGIT, LOGIT_ON_GPU = 12, 4
-"""Bytes for each logit of a tile: read, exponentiated, and its gradient. On a GPU: two, and two of its
-gradient."""
+LOGITS_AT_ONCE, CONTRASTS_AT_ONCE = 2**28, 2**26
+"""Most masked-language logits, and contrastive logits, alive at once (`losses.mlm`, `losses.contrastive`; not
+imported, because they import torch)."""
+LOGIT, CONTRAST = 4, 12
+"""Bytes for each of them: two and two of its gradient; read, exponentiated, and its gradient."""
 VECTOR_COPIES = 6
 """Times that a step holds the gathered vectors: as sent, gathered, by view, normed, and two gradients."""
 STEP = 1024
@@ -88,17 +88,13 @@ class Layout:
     """How a run is spread: ranks, ZeRO stage, tokens of a micro-batch, and how gradients travel.
 
     bucket: elements of gradients reduced at once. wire: bytes of an element of a gradient between ranks.
-    reserved: whether a bucket takes its whole size (a GPU), or only the part that is used (untouched pages of
-    a CPU are free). background: whether checkpoints are copied, and written while training goes on.
     """
 
     ranks: int
     zero: int
     micro_batch_tokens: int
     bucket: int = 500_000_000
-    reserved: bool = True
     wire: int = 4
-    background: bool = False
 
 
 PARTS = {
@@ -114,40 +110,38 @@ PARTS = {
     "reserved": "buckets of gradients at all times (stage 3)",
 }
 """Part of a rank's memory -> what it is, as a plan prints it."""
+_OF_A_MICRO_BATCH = ("copies", "activations", "loss")
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of one rank (`PARTS`).
+def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> dict[str, float]:
+    """Return the bytes of each of a rank's `PARTS`; padding is not counted."""
+    zero, ranks = layout.zero, layout.ranks
+    share, bucket = FLOAT * model.trained / ranks, float(FLOAT * layout.bucket)
+    weights: float = FLOAT * (model.trained + model.frozen)
+    activations, loss = micro_batch_bytes(model, batch, layout)
+    return {
+        "weights": FLOAT * model.guide + (weights if zero < 3 else weights / ranks + FLOAT * model.small),
+        # at stage 3 a share in the accumulator, and one that the optimizer reads
+        "gradients": FLOAT * model.trained + share * (0, 0, 0, 2)[zero],
+        "optimizer": FLOAT * model.moments / (ranks if zero else 1),
+        "master": share if zero in (1, 2) else 0.0,
+        "gathered": float(FLOAT * model.largest) if zero == 3 else 0.0,  # while its module runs
+        "copies": model.copies,
+        "activations": activations,
+        "loss": loss,
+        "reduction": _reduction(model, layout, bucket, share),
+        "reserved": bucket if zero == 3 else 0.0,
+    }
 
-    reduction: needed when activations are gone, or go layer by layer (stages 0 and 1): the larger of both
-        counts.
-    snapshot: this rank's share of a checkpoint, copied to be written while training goes on (on a CPU).
-    host: the same of a GPU's run: in the memory of its machine, and not in its own.
+
+def peak(parts: dict[str, float]) -> float:
+    """Return the most bytes at once.
+
+    Gradients are reduced when activations are gone, or go layer by layer (stages 0 and 1): the larger counts.
     """
-
-    weights: float
-    gradients: float
-    optimizer: float
-    master: float
-    gathered: float
-    copies: float
-    activations: float
-    loss: float
-    reduction: float
-    reserved: float
-    snapshot: float = 0.0
-    host: float = 0.0
-
-    @property
-    def states(self) -> float:
-        """Bytes that no setting of the micro-batch changes."""
-        engine = self.weights + self.gradients + self.optimizer + self.master + self.gathered + self.reserved
-        return engine + self.snapshot
-
-    @property
-    def peak(self) -> float:
-        return self.states + max(self.copies + self.activations + self.loss, self.reduction)
+    of_micro_batch = sum(parts[name] for name in _OF_A_MICRO_BATCH)
+    always = sum(parts.values()) - of_micro_batch - parts["reduction"]
+    return always + max(of_micro_batch, parts["reduction"])
 
 
 def checkpoint_bytes(model: ModelSize) -> float:
@@ -155,50 +149,21 @@ def checkpoint_bytes(model: ModelSize) -> float:
     return FLOAT * (model.trained + model.frozen + model.moments)
 
 
-def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> Memory:
-    """Return what a rank needs; shares are rounded down to whole numbers nowhere: padding is not counted."""
-    share = FLOAT * model.trained / layout.ranks
-    trained, frozen = FLOAT * model.trained, FLOAT * model.frozen
-    zero = layout.zero
-    bucket = FLOAT * (layout.bucket if layout.reserved else min(model.trained, layout.bucket))
-    flattened = FLOAT * min(model.trained, layout.bucket)  # a bucket's tensors as one, to be sent
-    weights: float = trained + frozen
-    gathered = 0.0
-    if zero == 3:
-        weights = (trained + frozen) / layout.ranks + FLOAT * model.small
-        gathered = FLOAT * model.largest  # a module's weights for the time that it runs
-    activations, loss = micro_batch_bytes(model, batch, layout)
-    copy = checkpoint_bytes(model) / layout.ranks if layout.background else 0.0
-    return Memory(
-        weights=weights + FLOAT * model.guide,
-        # at stage 3 a share in the accumulator, and one that the optimizer reads
-        gradients=trained + share * (0, 0, 0, 2)[zero],
-        optimizer=FLOAT * model.moments / (1 if zero == 0 else layout.ranks),
-        master=share if zero in (1, 2) else 0.0,
-        gathered=gathered,
-        copies=model.copies,
-        activations=activations,
-        loss=loss,
-        reduction=_reduction(model, layout, flattened, bucket, share),
-        reserved=bucket if zero == 3 else 0.0,
-        snapshot=0.0 if layout.reserved else copy,
-        host=copy if layout.reserved else 0.0,
-    )
-
-
-def _reduction(model: ModelSize, layout: Layout, flattened: float, bucket: float, share: float) -> float:
+def _reduction(model: ModelSize, layout: Layout, bucket: float, share: float) -> float:
     """Return the bytes that the reduction of gradients takes.
 
     At stages 0 and 1 a bucket takes the place of its parameters' gradients, and all that is on the wire in
     another type lies there at once. DeepSpeed's own bucket is made at stage 1, and stays empty.
     """
+    flattened = min(float(FLOAT * model.trained), bucket)  # a bucket's tensors as one, to be sent
     if layout.zero == 2:
         return flattened + bucket + share
+    sent = flattened if layout.ranks > 1 else 0.0
     if layout.zero == 3:
-        return flattened if layout.ranks > 1 else 0.0
-    travels = flattened + (layout.wire * model.trained if layout.wire < FLOAT else 0.0)
-    empty = FLOAT * layout.bucket if layout.reserved else 0.0
-    return (travels if layout.ranks > 1 else 0.0) + (empty + share if layout.zero == 1 else 0.0)
+        return sent
+    if layout.ranks > 1 and layout.wire < FLOAT:
+        sent += layout.wire * model.trained
+    return sent + (bucket + share if layout.zero == 1 else 0.0)
 
 
 def micro_batch_bytes(model: ModelSize, batch: BatchSize, layout: Layout) -> tuple[float, float]:
@@ -207,42 +172,33 @@ def micro_batch_bytes(model: ModelSize, batch: BatchSize, layout: Layout) -> tup
     A pass over views has the vectors of the global batch and a tile of their similarities beside it, one over
     maskings a tile of logits.
     """
-    logits_bound, contrast_bound = TILES[layout.reserved]
     budget, ranks = layout.micro_batch_tokens, layout.ranks
     vectors = batch.views * batch.sequences
     of_views = model.token_bytes * min(budget, max(batch.view_tokens, batch.sequence_tokens) / ranks)
-    related = VECTOR_COPIES * FLOAT * vectors * model.width + LOGIT * min(float(vectors) ** 2, contrast_bound)
-    passes = [(of_views, related)]
+    similarities = CONTRAST * min(float(vectors) ** 2, CONTRASTS_AT_ONCE)
+    passes = [(of_views, VECTOR_COPIES * FLOAT * vectors * model.width + similarities)]
     if batch.masked_tokens:
         tokens = min(budget, batch.masked_tokens / ranks)
         predicted = tokens * batch.predicted / batch.masked_tokens
-        each = LOGIT_ON_GPU if layout.reserved else LOGIT
-        tile = each * min(predicted * model.vocabulary, max(logits_bound, model.vocabulary))
+        tile = LOGIT * min(predicted * model.vocabulary, max(LOGITS_AT_ONCE, model.vocabulary))
         passes.append((model.token_bytes * tokens + model.masked_bytes * predicted, tile))
     return max(passes, key=sum)
 
 
-def largest_micro_batch(
-    model: ModelSize, batch: BatchSize, layout: Layout, available: float, step: int = STEP
-) -> int | None:
-    """Return the most tokens of a micro-batch that fit into `available` bytes, a multiple of `step`.
+def largest_micro_batch(model: ModelSize, batch: BatchSize, layout: Layout, available: float) -> int | None:
+    """Return the most tokens of a micro-batch that fit into `available` bytes, a multiple of `STEP`.
 
     None: not even one longest sequence fits. A micro-batch of all tokens of a rank is the largest that there
     is.
     """
-    most = int(batch.largest_pass / (layout.ranks * step)) + 1 + -(-batch.longest // step)
-    least = -(-batch.longest // step)
+    least = -(-batch.longest // STEP)
+    sizes = range(least, least + int(batch.largest_pass / (layout.ranks * STEP)) + 2)
 
-    def fits(steps: int) -> bool:
-        tokens = replace(layout, micro_batch_tokens=steps * step)
-        return memory(model, batch, tokens).peak <= available
+    def need(steps: int) -> float:
+        return peak(memory(model, batch, replace(layout, micro_batch_tokens=steps * STEP)))
 
-    if not fits(least):
-        return None
-    while least < most:  # what fits is a prefix
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if fits(middle) else (least, middle - 1)
-    return least * step
+    fitting = bisect_right(sizes, available, key=need)
+    return sizes[fitting - 1] * STEP if fitting else None
 
 
 def step_flops(model: ModelSize, batch: BatchSize, layout: Layout) -> float:

@@ -156,9 +156,7 @@ class SweepWork:
         quick: bool = False,
     ) -> None:
         if bool(file) == bool(flags.config):
-            raise UserError(
-                "name a sweep file, as configs/sweeps/clear_table1.yaml, or a recipe with --config"
-            )
+            raise UserError("name a sweep file, as clear_table1, or a recipe with --config")
         path = find_recipe(Path(file or flags.config))
         self.sweep = _with_seeds(read_sweep(path) if file else sweep_of(path), flags.seed_list, seeds)
         data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
@@ -185,10 +183,7 @@ class SweepWork:
         known = self.sweep.evaluations | self.sweep.of_start
         names = list(known) if words == ("all",) else words
         if unknown := [name for name in names if name not in known]:
-            raise UserError(
-                f"--evaluations {unknown[0]!r}: this sweep has {', '.join(known) or 'none'}, beside "
-                f"{' and '.join(LIGHT)}, which are always evaluated"
-            )
+            raise UserError(f"--evaluations {unknown[0]!r}: this sweep has {', '.join(known) or 'none'}")
         return LIGHT | {name: known[name] for name in names}
 
     def _score(self, run: SweepRun) -> float | None:
@@ -198,10 +193,7 @@ class SweepWork:
             return None
         if sweep.select == "dev":
             if run.dev is None:
-                raise UserError(
-                    f"{run.folder} has no STS-B dev score to decide its search: remove that folder, and run "
-                    "the sweep again with --eval-data"
-                )
+                raise UserError(f"{run.folder} has no STS-B dev score: remove it, and give --eval-data")
             return run.dev
         model = EvaluatedModel(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
         evaluation = sweep.select.split(".")[0]

@@ -16,7 +16,7 @@ from pretrain.commands.sweep.evaluations import EvaluatedModel
 from pretrain.commands.sweep.file import Entry, Sweep
 from pretrain.commands.sweep.runs import SweepRun
 from pretrain.common.errors import UserError
-from pretrain.telemetry.intervals import Resampled, interval, paired_error, unpaired_error
+from pretrain.telemetry.intervals import interval, paired_error, spearman_of_draws, unpaired_error
 
 _DECIDES_BATCHES = ("shards", "manifest", "tokenizer")  # of a run's inputs (`pretrain.start.inputs`)
 
@@ -158,10 +158,12 @@ def _noises(task: str, rows: Rows, baseline: str) -> Noises:
     pairs = next((gold for (name, _), (gold, _) in kept.items() if name == baseline), None)
     if pairs is None:
         return {}
-    kept = {key: values for key, values in kept.items() if np.array_equal(values[0], pairs)}
+    kept = {
+        key: values for key, values in kept.items() if np.array_equal(values[0], pairs) and np.ptp(values[1])
+    }
     # the last draw is the pairs as they are
-    drawn = Resampled(task, pairs).spearman([values for _, values in kept.values()])
-    return {key: draws[:-1] - draws[-1] for key, draws in zip(kept, drawn) if np.isfinite(draws).all()}
+    drawn = spearman_of_draws(task, pairs, [values for _, values in kept.values()])
+    return {key: draws[:-1] - draws[-1] for key, draws in zip(kept, drawn)}
 
 
 def tasks_of(metric: str | list[str]) -> list[str]:

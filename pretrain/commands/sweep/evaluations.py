@@ -2,8 +2,7 @@
 
 A column's metric is one of
     dev                      STS-B dev of best/, as evaluated during training: selects best/ and winners
-    dev.start, dev.last      the same of step 0, and of the last step
-    dev.change, dev.gain     the last step less step 0; the best step less step 0, so never below 0
+    dev.last                 the same of the last step
     sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
     EVALUATION.TASK[.SCORE]  the headline, or another score, of `clearly EVALUATION`
     start.EVALUATION...      the same of the model that the run started from
@@ -159,12 +158,12 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
     evaluation, _, rest = name.partition(".")
     if evaluation == "start":
         return None if model.start is None else metric(model.start, rest)
+    if name == "dev.last":
+        return None if model.run is None else model.run.last_dev
     if name == "dev":
         if model.run is not None:
             return model.run.dev
         evaluation, rest = "sts", "STS-B-dev"
-    if evaluation == "dev":
-        return _on_the_way(model.run, rest)
     if evaluation == "run":
         if model.run is None or not (summary := model.run.summary):
             return None
@@ -185,14 +184,6 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
     if result is None:
         return None
     return result["scores"].get(score) if score else result["value"]
-
-
-def _on_the_way(run: SweepRun | None, name: str) -> float | None:
-    """Return a figure of STS-B dev's course during training; None: the run is unfinished."""
-    if run is None or run.dev is None or not (course := run.dev_by_step):
-        return None
-    start, last = course[0], course[-1]
-    return {"start": start, "last": last, "change": last - start, "gain": run.dev - start}.get(name)
 
 
 def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:

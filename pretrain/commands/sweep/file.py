@@ -155,9 +155,7 @@ class Sweep(BaseModel):
                 if column not in self.columns:
                     near = nearest_name(column, self.columns)
                     hint = f"; did you mean {near!r}?" if near else ""
-                    raise ValueError(
-                        f"row {name!r}: paper has a figure for {column!r}, which is no column{hint}"
-                    )
+                    raise ValueError(f"row {name!r}: paper has {column!r}, which is no column{hint}")
         return self
 
 
@@ -237,9 +235,7 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
-        raise UserError(
-            f"--{taken[0]} is set by the sweep itself; --out names the folder and --seed-list the seeds"
-        )
+        raise UserError(f"--{taken[0]} is set by the sweep; give --out or --seed-list")
     entries, used = [], set()
     for name, row in sweep.rows.items():
         recipe = Path()
@@ -267,9 +263,7 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
                 entry = replace(entry, points=tuple(different.values()))
             entries.append(entry)
     if idle := [key for key in unused("mlm", flags) if key not in used]:
-        raise UserError(
-            f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}. Leave it out"
-        )
+        raise UserError(f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}")
     return entries
 
 

@@ -44,7 +44,7 @@ MAIN = ROOT / "pretrain" / "main.py"
 # Keys that may differ between two starts of the same run.
 FREE = {
     "data": {"remote", "remote_cache", "prepare", "workers", "damaged"},
-    "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds", "precision_file"},
+    "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds"},
     "evaluate": {"sts"},
 }
 FAILED = "failed.txt"
@@ -104,11 +104,11 @@ class SweepRun:
         return self.scores.get("stsb-dev")
 
     @property
-    def dev_by_step(self) -> list[float]:
-        """STS-B dev of every evaluation during training that gave one, by step; the first is of the start."""
-        rows = read_metrics(self.folder / "metrics.jsonl")
-        scores = [row.get("evaluation", {}).get("stsb-dev") for row in rows]
-        return [score for score in scores if score is not None]
+    def last_dev(self) -> float | None:
+        """STS-B dev of the last evaluation during training that gave one; None as of `dev`."""
+        rows = read_metrics(self.folder / "metrics.jsonl") if self.dev is not None else ()
+        scores = [row["evaluation"]["stsb-dev"] for row in rows if "stsb-dev" in row.get("evaluation", {})]
+        return next((score for score in reversed(scores) if score is not None), None)
 
     @property
     def warnings(self) -> list[str]:
@@ -134,8 +134,6 @@ class SweepRun:
             more: further flags, with `__` for dots.
         """
         flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
-        if self.config.train.precision == "auto":  # one measurement for all
-            flags["train.precision_file"] = str(folder.parent / "precision")
         flags["folder"] = str(folder)
         flags |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"--{key}={value}" for key, value in flags.items()]
@@ -347,9 +345,7 @@ class Trainer:
         try:
             child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)
         except OSError as error:
-            raise UserError(
-                f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH"
-            ) from None
+            raise UserError(f"--launch: {words[0]} cannot be started ({error.strerror})") from None
         stopping, last_line, last_time = False, "", time.monotonic()
 
         def pass_on_request() -> None:

@@ -293,9 +293,7 @@ def mirror(url: str, folder: Path, cache_bytes: int, retries: Retries | None = N
         if not is_mirror:
             replace_durably(folder / MANIFEST, manifest)  # last: a folder with a manifest is whole
     except Unreachable as error:
-        raise UserError(
-            f"data.remote: {error}. It must be a folder that `clearly prepare` has written"
-        ) from None
+        raise UserError(f"data.remote: {error}. Name a folder of prepared data") from None
 
 
 def chunks_of(folder: Path) -> RemoteChunks | None:
@@ -307,9 +305,7 @@ def chunks_of(folder: Path) -> RemoteChunks | None:
         found = json.loads(file.read_text("utf-8"))
         return RemoteChunks(folder, Transport(found["url"]), int(found["cache_bytes"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{file} is damaged ({error!r}); give --data.remote URL again, which writes it anew"
-        ) from None
+        raise UserError(f"{file} is damaged ({error!r}); give --data.remote URL again") from None
 
 
 def _copy_tokenizer(transport: Transport, folder: Path, manifest: bytes) -> None:
@@ -335,8 +331,5 @@ def _require_same(url: str, folder: Path, manifest: bytes) -> None:
     if (folder / MANIFEST).read_bytes() == manifest:
         return
     if (folder / REMOTE).is_file():
-        raise UserError(
-            f"the data at {url} is not what {folder} mirrors: it was prepared anew, or is other data. For a "
-            "new run name another folder (--data)"
-        )
+        raise UserError(f"the data at {url} is not what {folder} mirrors: name another folder (--data)")
     raise UserError(f"{folder} holds prepared data of its own: name an empty folder (--data) for {url}")

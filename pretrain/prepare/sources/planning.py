@@ -68,9 +68,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
 
         size = sum(size for _, size in python_files())
         if not size:
-            raise UserError(
-                "source embedded: no Python package is installed in this environment; name a text file."
-            )
+            raise UserError("source embedded: there is no Python package here; name a text file.")
         return _striped(number, "embedded", name, size // 20, stripes=16)
     if name.startswith("hub:") and name.count("/") > 1:
         return _plan_file(number, source, _hub_file(name, source.revision), records)
@@ -78,8 +76,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
         return _plan_hub(number, source, name[4:])
     if re.match(r"\w+://", name):
         raise UserError(
-            f"source {name} is an address, and sources are read from disks. Download it, and name the file "
-            "or folder. (Data that is prepared already can be read from there: --data.remote.)"
+            f"source {name} is an address. Download it, and name the file (prepared data: --data.remote)."
         )
     path = Path(name).expanduser()
     if any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):  # of `save_to_disk`
@@ -128,8 +125,7 @@ def _files(path: Path) -> list[Path] | None:
         files = [file for file in there if _kind_of(file.name)]
         if not files:
             raise UserError(
-                f"source {path}: the folder holds no corpus file ({', '.join(_KINDS)}; "
-                f"{', '.join(COMPRESSIONS)})."
+                f"source {path} holds no corpus file ({', '.join(_KINDS)}; {', '.join(COMPRESSIONS)})."
             )
         if others := [file.name for file in there if not _kind_of(file.name)]:
             named = ", ".join(others[:3]) + (", ..." if others[3:] else "")
@@ -182,10 +178,7 @@ def _of_preparation(file: Path) -> bool:
 def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[ReadTask]:
     kind = source.format if source.format != "auto" else _kind_of(file.name)
     if kind is None:
-        raise UserError(
-            f"source {file}: its name does not tell the format; give the source `format: text`, jsonl, csv, "
-            "tsv or parquet."
-        )
+        raise UserError(f"source {file}: give its `format`: text, jsonl, csv, tsv or parquet.")
     if not os.access(file, os.R_OK):
         raise UserError(f"source {file} cannot be read: permission denied.")
     stored = file.stat().st_size

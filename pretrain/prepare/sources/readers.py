@@ -119,8 +119,7 @@ def read_head(path: Path) -> str:
         ending = next((end for start, end in _MAGIC.items() if probe.startswith(start)), "")
         if ending:
             raise UserError(
-                f"source {path} is compressed, which its name must tell: "
-                + shlex.join(["mv", str(path), f"{path}{ending}"])
+                f"source {path} is compressed: mv {shlex.join([str(path), f'{path}{ending}'])}"
             ) from error
         raise UserError(f"source {not_utf8(path, probe, f'byte {error.start}')}") from error
 

@@ -85,9 +85,7 @@ def records(task: ReadTask, source: Source) -> Iterator[TextRecord]:
             elif (record.label is None) != (first.label is None):
                 here, there = ("no", "one") if record.label is None else ("a", "none")
                 before = readers.where(task, first.position)
-                raise _fault(
-                    task, position, f"this record has {here} label, and the one in {before} has {there}"
-                )
+                raise _fault(task, position, f"this record has {here} label, and {before} has {there}")
             yield record
 
 
@@ -109,9 +107,7 @@ def _records(row: dict[str, Any], position: int, fault: Callable[[str], UserErro
     )
     negatives = [text for column in columns for text in texts_of(column)]
     if len(negatives) > MOST_NEGATIVES:
-        raise fault(
-            f"the record has {len(negatives)} negatives, more than {MOST_NEGATIVES}; keep the hardest"
-        )
+        raise fault(f"{len(negatives)} negatives, more than {MOST_NEGATIVES}; keep the hardest")
     further, augmented = negatives[1:], (texts_of("augmented") or [""])[0]
     label = row.get(LABEL)
     if label is not None and (
@@ -131,10 +127,7 @@ def _text(value: Any, column: str, fault: Callable[[str], UserError]) -> str:
     if value is not None and not isinstance(value, str):
         raise fault(f"the {column} is {shown(value)}, not text")
     if value and not is_unicode(value):
-        raise fault(
-            f"the {column} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8): "
-            f"{value[:60]!a}"
-        )
+        raise fault(f"the {column} is not Unicode: {value[:60]!a}")
     return clean(value or "")
 
 
@@ -219,8 +212,7 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
             columns[field] = column
     if unlabelled and LABEL in columns.values():
         raise fault(
-            "a label beside sentence2 says which pairs mean the same, and no objective uses it: keep those "
-            "pairs, and remove the column; a label of another kind needs another name, given in label_key"
+            "a label beside sentence2: keep pairs that mean the same, and remove it, or give label_key"
         )
     if "text" not in columns.values():
         raise fault(

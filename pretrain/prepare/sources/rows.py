@@ -240,9 +240,7 @@ def _parquet_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | B
                 position += batch.num_rows
     except (OSError, pyarrow.ArrowException) as error:
         place = where(task, position)
-        raise UserError(
-            f"source {place}, or soon after it: cannot be read ({error}). Download it again."
-        ) from error
+        raise UserError(f"source {place}: cannot be read ({error}). Download it again.") from error
 
 
 def _arrow_rows(batch: Any, position: int) -> Iterator[tuple[int, Row | BrokenRow]]:
@@ -279,9 +277,7 @@ def _dataset_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tu
     except UserError:
         raise
     except Exception as error:  # datasets raises whatever its readers do
-        raise UserError(
-            f"source {where(task, position)}: cannot be read ({type(error).__name__}: {error})."
-        ) from error
+        raise UserError(f"source {where(task, position)}: {type(error).__name__}: {error}.") from error
 
 
 def _open_dataset(task: ReadTask, source: Source) -> Any:

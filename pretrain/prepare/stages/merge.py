@@ -42,8 +42,7 @@ class Merge(PlannedStep):
             copy_tree(made, tokenizer)  # a rename may lose it, in a power cut
         elif tokenizer_hash(tokenizer) != tokenizer_hash(made):
             raise UserError(
-                f"{tokenizer} is not the tokenizer of the shards beside it. Move it away, and give "
-                "the same command again: it continues."
+                f"{tokenizer} is not that of the shards. Move it away, and give the same command again."
             )
         size = TokenizerSize.read(self.work)
         vocabulary = size.vocabulary_size
@@ -101,13 +100,9 @@ class Merge(PlannedStep):
                     shards[split].append(record)
         summaries = {split: split_summary(records) for split, records in shards.items()}
         if not summaries["train"]["sequences"]:
-            raise UserError(
-                f"No training sequence came out of {self.plan.described}; check the source and min_words."
-            )
+            raise UserError(f"No training sequence came out of {self.plan.described}; check min_words.")
         if self.config.heldout and not summaries["heldout"]["sequences"]:
             raise UserError(
-                f"No held-out sequence came out of {self.plan.described}: its text is too little, or what "
-                "was held out was dropped by long_sentences or a weight below 1, or is in training text too. "
-                "Give more text, or --heldout 0."
+                f"No held-out sequence came out of {self.plan.described}. Give more text, or --heldout 0."
             )
         return summaries

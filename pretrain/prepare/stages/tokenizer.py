@@ -77,10 +77,7 @@ class MakeTokenizer(PlannedStep):
             records = run.records(0, until=self.buckets)
             total += float((records["bytes"] * weights[records["source"]]).sum())
         if not total:
-            raise UserError(
-                f"No text is left after cleaning: {self.plan.described} hold no sentence of "
-                f"{self.config.min_words} words. Check the source, its layout and text_key, and min_words."
-            )
+            raise UserError(f"No text is left of {self.plan.described}: check layout, text_key and min_words")
         share = self.config.tokenizer_megabytes * 1e6 / total
         for run in runs:
             for bucket in range(self.buckets):

@@ -168,7 +168,7 @@ def test_the_sts_command(folder, tmp_path):
 def test_the_sts_command_refuses_bad_input_in_one_message(folder, tmp_path):
     write_benchmark(tmp_path)
     for arguments, message in (
-        ((folder, "--eval-data", tmp_path / "empty"), "no STS task found"),
+        ((folder, "--eval-data", tmp_path / "empty"), "no STS task"),
         ((folder, "--eval-data", tmp_path, "--tasks", "STS-B-def"), "did you mean"),
         ((folder, "--pooling", "max", "--eval-data", tmp_path), "unknown pooling 'max'"),
     ):

@@ -151,7 +151,7 @@ def test_damaged_vectors_name_the_sentence(layout):
         StsEvaluator(layout).evaluate(embed, ["STS-B"])
     assert repr(embed.bad) in str(error.value)
     for wrong in (lambda vectors: vectors[1:], lambda vectors: np.vstack([vectors, vectors[:1]])):
-        with pytest.raises(UserError, match=r"gave an array of shape \(\d+, \d+\) for \d+ sentences"):
+        with pytest.raises(UserError, match=r"shape \(\d+, \d+\) for \d+ sentences"):
             StsEvaluator(layout).evaluate(lambda sentences, wrong=wrong: wrong(bag_of_words(sentences)))
 
 

@@ -153,9 +153,9 @@ def test_token_augmentations_of_the_anchor_stay_in_the_loader():
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"augment.augmented": "none", "objective": "simcse"}, "nothing to make"),
-        ({"augment.anchor": "pi"}, "augment.anchor=pi would rewrite its text"),
-        ({"objective": "declutr", "augment.positive": "crop:rate=0.8"}, "has positive2 besides"),
+        ({"augment.augmented": "none", "objective": "simcse"}, "no view but the anchor is augmented"),
+        ({"augment.anchor": "pi"}, r"keeps the text of an anchor \(pi\)"),
+        ({"objective": "declutr", "augment.positive": "crop:rate=0.8"}, "not positive2"),
     ],
 )
 def test_what_cannot_be_made_once_is_one_message_before_data_is_prepared(flags, said, monkeypatch):
@@ -237,9 +237,7 @@ def test_views_made_with_another_table_of_the_same_name_are_refused(tiny_data, t
     (folder / "manifest.json").write_text(json.dumps(manifest | {"cache": cached}))
     cached_views.make(settings)  # there already
     table.write_text('{"river": ["brook"]}')
-    with pytest.raises(
-        UserError, match=rf"{folder} has views that were made with another synonyms .*{table}"
-    ):
+    with pytest.raises(UserError, match=rf"{folder} was made with another synonyms .*{table}"):
         cached_views.make(settings)
     table.unlink()
     cached_views.make(settings)  # views that are there need no table

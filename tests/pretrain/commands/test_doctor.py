@@ -1,9 +1,6 @@
 """`clearly doctor`: what it finds on this machine, and on ones where something is wrong."""
 
 import importlib.metadata
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -55,57 +52,12 @@ def test_what_is_installed_is_compared_with_what_is_required(monkeypatch):
     assert "<1 is needed" in numpy.what and missing.todo == "pip install 'deepspeed>=0.1'"
 
 
-def test_a_slow_or_full_disk_is_a_note_and_one_that_cannot_be_written_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "_rates", lambda path: (20.0, 900.0))
-    _, speed = doctor.disk(tmp_path)
-    assert speed.level == "note" and "writes 20 MiB/s" in speed.what and "faster disk" in speed.todo
-    monkeypatch.undo()
+def test_a_folder_that_cannot_be_written_is_an_error_and_one_that_is_not_there_is_not_made(tmp_path):
     (found,) = doctor.disk(Path("/proc/nothing"))
     assert found.level == "WRONG" and "/proc/nothing cannot be written" in found.what and found.todo
     assert "cannot be written" in next(doctor.disk(Path("/etc/hosts"))).what  # a file
-
-
-def test_a_folder_that_is_not_there_is_not_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "_rates", lambda path: (900.0, 900.0))
     assert next(doctor.disk(tmp_path / "runs" / "a")).what.startswith(str(tmp_path))
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.full
-def test_tasks_look_for_each_others_files(tmp_path):
-    slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
-    code = (
-        "import os, sys; from pathlib import Path; from pretrain.commands import doctor\n"
-        "print(next(doctor.visibility(Path(sys.argv[1]), os.environ, float(sys.argv[2]))).what)"
-    )
-    apart = [tmp_path / "a", tmp_path / "b"]
-    for places, seconds, expected in (([tmp_path] * 2, 120, "is seen by"), (apart, 3, "does not see")):
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, str(place), str(seconds)],
-                env=environment() | slurm | {"SLURM_PROCID": str(number)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for number, place in enumerate(places)
-        ]
-        for process in processes:
-            assert expected in process.communicate()[0]
-    assert list(doctor.visibility(tmp_path, {})) == []
-
-
-def test_a_job_says_which_it_is_and_what_a_task_may_use(monkeypatch):
-    given = {
-        "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8", "SLURM_STEP_TASKS_PER_NODE": "2(x3)",
-        "SLURM_NTASKS": "6", "SLURM_PROCID": "5",
-    }  # fmt: skip
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    (found,) = doctor.job(given)
-    assert found.level == "ok" and "job 7, task 5 of 6" in found.what and "8 CPUs for 2 tasks" in found.what
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    (found,) = doctor.job(given)
-    assert found.level == "note" and "--cpus-per-task 4" in found.todo
-    assert list(doctor.job({})) == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_ranks_that_cannot_meet_are_wrong(monkeypatch):

@@ -130,33 +130,22 @@ def test_replacements_depend_on_epoch_and_chunk_only():
     assert ten.min() >= 0 and ten.max() < len(SIZES)
 
 
-@pytest.mark.parametrize(
-    "global_batch,count,words",
-    [
-        (25, 8, ["train.global_batch", "data.lanes", "24", "32"]),
-        (400, 8, ["338 sequences", "train.global_batch", "prepare more text"]),
-    ],
-)
-def test_batches_that_do_not_fit_are_refused(global_batch, count, words):
-    with pytest.raises(UserError) as caught:
-        Lanes(SIZES, 0, global_batch, count)
-    assert all(word in str(caught.value) for word in words)
+def test_batches_that_do_not_fit_are_refused():
+    with pytest.raises(AssertionError):
+        Lanes(SIZES, 0, 25, 8)
+    with pytest.raises(UserError, match=r"lower train\.global_batch = 400: there are 338 sequences"):
+        Lanes(SIZES, 0, 400, 8)
 
 
 def test_every_rank_must_have_a_lane():
-    lanes = Lanes(SIZES, 0, 24, 8)
-    with pytest.raises(
-        UserError, match=r"lanes = 8 leave some of 9 ranks without one. Start at most 8.*data\.lanes=12"
-    ):
-        lanes.slice_of(0, 9)
-    with pytest.raises(UserError, match="change train"):
-        lanes.slice_of(0, 25)
+    with pytest.raises(UserError, match=r"data\.lanes=8: start at most 8 ranks"):
+        Lanes(SIZES, 0, 24, 8).slice_of(0, 9)
 
 
 def test_negatives_of_a_rank_need_equally_many_lanes_on_each():
-    require_lanes(8, 24, 4, equal=True)
-    with pytest.raises(UserError, match=r"lanes = 8 cannot be shared equally by 3 ranks.*data\.lanes=6"):
-        require_lanes(8, 24, 3, equal=True)
+    require_lanes(8, 4, equal=True)
+    with pytest.raises(UserError, match=r"data\.lanes=8 is no multiple of 3 ranks"):
+        require_lanes(8, 3, equal=True)
 
 
 def grown(start: int, full: int, lanes: int, steps: int, last: int) -> list[int]:

@@ -130,7 +130,7 @@ def test_sizes_are_those_of_the_manifest(folder, tmp_path):
     (data / "train" / "shard-00001.tar").unlink()
     with pytest.raises(
         UserError,
-        match=rf"{data} does.*train/shard-00001.tar is missing; heldout/shard-00000.tar has .* bytes",
+        match=rf"{data} lacks.*train/shard-00001.tar is missing; heldout/shard-00000.tar has .* bytes",
     ):
         require_files(data, read_manifest(data))
 

@@ -27,7 +27,7 @@ def test_tokens_are_those_of_prompt_and_sentence_together():
         together = tokenizer([PROMPTS[role] + sentence for sentence in SENTENCES])["input_ids"]
         assert with_prompt(plain, tokens) == Ragged.from_sequences(together)
     assert prompt_tokens(tokenizer, {"anchor": ""})["anchor"].size == 0
-    with pytest.raises(UserError, match=r"data\.prompts\.anchor='nobody'.*End the prompt.*'nobody '"):
+    with pytest.raises(UserError, match=r"data\.prompts\.anchor='nobody'.*try 'nobody '"):
         prompt_tokens(tokenizer, {"anchor": "nobody"})
 
 

@@ -126,9 +126,9 @@ def test_a_damaged_chunk_is_replaced_within_its_set(sets):
 
 def test_sets_that_do_not_go_together_are_refused(sets, tmp_path):
     write_folder(tmp_path / "other", {"train": helpers.some_sequences(99)}, helpers.SIZE, 40, "sentence", "x")
-    with pytest.raises(UserError, match="prepared with another tokenizer"):
+    with pytest.raises(UserError, match="prepare it with --tokenizer"):
         MixedShardReader([ShardReader(sets[0]), ShardReader(tmp_path / "other")], [1, 1])
-    with pytest.raises(UserError, match=r"set 3 of data\.sets has 300 sequences, fewer than"):
+    with pytest.raises(UserError, match=r"set 3 of data\.sets has 300 sequences"):
         MixedLanes([np.array([400]), np.array([400]), np.array([300])], SHARES, 3, 304, 8)
     for settings, says in (
         ({"sets": ["a", "b"], "folder": "c"}, "exclude each other"),

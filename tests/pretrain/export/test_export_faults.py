@@ -72,7 +72,7 @@ def test_a_library_that_cannot_write_is_one_error(run, tmp_path):
     def write() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-        with pytest.raises(UserError, match="cannot write the export"):
+        with pytest.raises(UserError, match=r"cannot write .*export"):
             export(run, tmp_path / "export", 7)
 
     assert status_of(fork(write)) == 0

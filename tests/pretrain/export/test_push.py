@@ -155,7 +155,7 @@ def test_evaluations_of_an_export_are_looked_for_beside_it(run, tmp_path, monkey
 def test_what_does_not_go_with_an_export_is_refused(run):
     made = run / "export"
     for flags in ({"step": "7"}, {"out": str(run / "other")}):
-        with pytest.raises(UserError, match="is an export, which is pushed as it is: --step and --out"):
+        with pytest.raises(UserError, match="is an export: --step and --out"):
             main(str(made), push=REPO, **flags)
     with pytest.raises(UserError, match="export already; send it to the hub with --push"):
         export(made)

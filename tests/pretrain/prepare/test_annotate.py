@@ -217,7 +217,7 @@ def test_a_damaged_annotation_is_named(annotated_data, tmp_path):
     with ShardWriter(tmp_path / "train" / "shard-00000.tar", "uint16") as shard:
         shard.write(chunk.stored, annotation=members)
     write_manifest(tmp_path, {**reader.manifest, "splits": {"train": split_summary([shard.record])}})
-    with pytest.raises(DamagedShard, match="texts where the manifest says"):
+    with pytest.raises(DamagedShard, match="texts instead of"):
         ShardReader(tmp_path).read(0)
 
 

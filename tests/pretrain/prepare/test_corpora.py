@@ -198,7 +198,7 @@ def test_a_comma_in_the_name_of_a_file_that_is_there_separates_nothing(tmp_path,
     [
         ("gone.txt", None, "no such file"),
         ("empty.txt", "", "is empty"),
-        ("what.bin", "x", "does not tell the format"),
+        ("what.bin", "x", "give its `format`"),
     ],
 )
 def test_misfits_are_named(tmp_path, name, content, message):

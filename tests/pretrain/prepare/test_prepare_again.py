@@ -139,7 +139,7 @@ def test_a_cache_that_another_process_has_finished_is_compared_and_kept(
     if spec == "crop|repeat":
         assert cache(tiny_data, out, {"augmented": spec}, **QUIETLY) == read_manifest(out)
     else:
-        with pytest.raises(UserError, match="holds something else: columns"):
+        with pytest.raises(UserError, match=": columns is"):
             cache(tiny_data, out, {"augmented": spec}, **QUIETLY)
     assert digest(out) == before
 
@@ -232,7 +232,7 @@ def test_what_a_user_has_in_the_folder_is_neither_removed_nor_written_over(corpu
     (out / "train").mkdir(parents=True)
     (out / "train" / "mine.jsonl").write_text("mine")
     for flags in ({}, {"overwrite": True}):
-        with pytest.raises(UserError, match="holds train/, which no preparation has made"):
+        with pytest.raises(UserError, match="holds train/ of something else"):
             prepare(right, out, **QUIETLY, **flags)
     (out / "train").rename(tmp_path / "aside")
     leave_unfinished(wrong, out, monkeypatch)
@@ -248,7 +248,7 @@ def test_another_tokenizer_in_the_folder_is_refused_and_moved_away_the_work_cont
     prepare(config(corpus, vocabulary=384), tmp_path / "other", **QUIETLY)
     leave_unfinished(made, out, monkeypatch)
     shutil.copytree(tmp_path / "other" / "tokenizer", out / "tokenizer")
-    with pytest.raises(UserError, match="tokenizer is not the tokenizer of the shards beside it"):
+    with pytest.raises(UserError, match="tokenizer is not that of the shards"):
         prepare(made, out, **QUIETLY)
     shutil.rmtree(out / "tokenizer")
     prepare(made, out, **QUIETLY)

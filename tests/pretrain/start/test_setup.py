@@ -1,11 +1,8 @@
 """What a run decides before it trains: threads, arithmetic, warm-up, and what it says of negatives."""
 
 import os
-import random
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -134,44 +131,21 @@ def test_one_thread_that_torchrun_has_set_is_not_the_users(tmp_path, asked, flag
 # ---- precision ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
-def test_runs_that_start_at_once_use_what_one_of_them_measured(tmp_path):
-    rng = random.Random(5)
-    measured = []
-
-    def measure() -> str:
-        time.sleep(rng.random() / 50)
-        measured.append(rng.choice(["bf16", "fp32"]))
-        return measured[-1]
-
-    for trial in range(10):
-        with ThreadPoolExecutor(4) as pool:
-            path = tmp_path / str(trial) / "precision"
-            found = set(pool.map(lambda _, path=path: devices.shared_choice(path, "cpu", measure), range(4)))
-        assert len(found) == 1 and path.with_name("precision-cpu").read_text().strip() in found
-        assert sorted(p.name for p in path.parent.iterdir()) == ["precision-cpu"]
-    assert set(measured) == {"bf16", "fp32"} and len(measured) == 10
-    # another kind of device
-    assert devices.shared_choice(tmp_path / "0" / "precision", "cuda", lambda: "bf16") == "bf16"
-
-
-def test_a_choice_that_fails_leaves_nothing_behind(tmp_path):
-    def interrupt():
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        devices.shared_choice(tmp_path / "precision", "cpu", interrupt)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_choice_that_is_none_or_cannot_be_written(tmp_path):
-    (tmp_path / "precision-cpu").write_text("int8")
-    with pytest.raises(UserError, match=r"int8.*remove it"):
-        devices.shared_choice(tmp_path / "precision", "cpu", lambda: "fp32")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be used"):
-        devices.shared_choice(tmp_path / "file" / "precision", "cpu", lambda: "fp32")
-    assert devices.shared_choice(None, "cpu", lambda: "bf16") == "bf16"
+@pytest.mark.parametrize(
+    "line, precision",
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16 amx_tile", "bf16"),
+        ("flags\t\t: fpu avx512f amx_bf16", "bf16"),
+        ("Features\t: fp asimd bf16 i8mm", "bf16"),
+        ("flags\t\t: fpu avx2 avx512f", "fp32"),
+        ("model name\t: bf16", "fp32"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU decides by itself")
+def test_a_processor_with_instructions_for_bfloat16_uses_it(tmp_path, line, precision):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\nbogomips\t: 1\n")
+    assert devices.native_precision(tmp_path / "cpuinfo") == precision
+    assert devices.native_precision(tmp_path / "none") == "fp32"
 
 
 # ---- negatives ---------------------------------------------------------------------------------------------

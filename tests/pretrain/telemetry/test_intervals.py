@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pretrain.telemetry.intervals import Resampled, interval, paired_error, unpaired_error
+from pretrain.telemetry.intervals import draws, interval, paired_error, spearman_of_draws, unpaired_error
 
 
 def test_ranks_of_a_draw_are_those_of_the_drawn_pairs():
@@ -12,16 +12,15 @@ def test_ranks_of_a_draw_are_those_of_the_drawn_pairs():
     gold = random.integers(0, 6, 40) / 5  # many ties
     similarities = [(gold + random.normal(size=40)).astype(np.float32) for _ in range(2)]
     similarities[0][:5] = similarities[0][5:10]
-    drawn = Resampled("task", gold, 30)
-    found = drawn.spearman(similarities)
+    found = spearman_of_draws("task", gold, similarities, 30)
     assert found.shape == (2, 31)
     for run, values in enumerate(similarities):
         assert found[run, -1] == pytest.approx(100 * stats.spearmanr(values, gold).statistic)
-        for number, counts in enumerate(drawn._counts):
-            which = np.repeat(np.arange(40), counts)
+        for number, counts in enumerate(np.concatenate(list(draws("task", 40, 30)))):
+            which = np.repeat(np.arange(40), counts.astype(int))
             expected = 100 * stats.spearmanr(values[which], gold[which]).statistic
             assert found[run, number] == pytest.approx(expected)
-    again = Resampled("task", gold, 30).spearman(similarities)
+    again = spearman_of_draws("task", gold, similarities, 30)
     assert np.array_equal(again, found)
 
 
@@ -50,7 +49,7 @@ def test_over_pairs_alone_they_are_scipys_bootstrap():
     def difference(gold, first, second):
         return 100 * (stats.spearmanr(first, gold).statistic - stats.spearmanr(second, gold).statistic)
 
-    drawn = Resampled("task", gold, 2000).spearman([first, second])
+    drawn = spearman_of_draws("task", gold, [first, second], 2000)
     noise = drawn[0] - drawn[1]
     ours = interval(noise[-1], None, noise[:-1] - noise[-1])
     theirs = stats.bootstrap(
@@ -110,7 +109,7 @@ def test_nineteen_of_twenty_hold_the_truth(seeds, pairs, of_seed):
         shares = np.sqrt([0.7, 0.3])
         noise = shares[0] * own[:, None] + shares[1] * of_run
         runs = gold + (scales[:, None] * strength)[..., None] * noise
-        drawn = Resampled(str(number), gold, 200).spearman([*runs[0], *runs[1]]).reshape(2, seeds, -1)
+        drawn = spearman_of_draws(str(number), gold, [*runs[0], *runs[1]], 200).reshape(2, seeds, -1)
         difference = drawn[0, :, -1] - drawn[1, :, -1]
         of_pairs = (drawn[0] - drawn[1]).mean(0)
         found = interval(difference.mean(), paired_error(difference), of_pairs[:-1] - of_pairs[-1])

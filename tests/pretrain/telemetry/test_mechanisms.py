@@ -29,7 +29,7 @@ def told(rows):
 def test_an_inert_mechanism_is_named_once_with_figure_threshold_and_remedy():
     ((row, text),) = told([DEAD] * 30)
     assert row == AT_ONCE - 1
-    for said in ("1.0000 times", "below 1.01", "cosine of 1.0000", "objective.vadvcse.step_size"):
+    for said in ("1.0000 times", "below 1.01", "its start 1.0000", "objective.vadvcse.step_size"):
         assert said in text
 
 

@@ -188,7 +188,7 @@ def test_healthy_training_is_quiet():
 def test_collapse_is_said_once_with_its_beginning():
     said = watch(metrics=lambda i: {"uniformity": -0.01, "negative_cosine": 0.99} if i >= 20 else {})
     assert len(said) == 1 and said[0][0] == 240
-    assert "since step 200" in said[0][1] and "0.990" in said[0][1] and "mean pooling" in said[0][1]
+    assert "since step 200" in said[0][1] and "0.990" in said[0][1] and "model.pooling mean" in said[0][1]
 
 
 def test_collapse_that_comes_again_is_said_again():
@@ -213,7 +213,7 @@ def test_loss_that_is_not_finite():
 def test_nothing_learned_is_said_after_long():
     said = watch(losses=lambda i: math.log(383))
     assert len(said) == 1 and said[0][0] == 190
-    assert "log(2N - 1) = 5.948" in said[0][1] and "since step 0" in said[0][1]
+    assert "chance: 5.948" in said[0][1] and "since step 0" in said[0][1]
 
 
 def test_what_stops_a_run_is_the_row_that_says_so():

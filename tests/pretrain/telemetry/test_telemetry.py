@@ -23,7 +23,6 @@ from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.telemetry.throughput import (
     FlopsMeter,
     Throughput,
-    choose_precision,
     measure_peak_flops,
     model_flops,
     model_flops_per_token,
@@ -154,17 +153,6 @@ def test_peak_is_a_rate_that_this_machine_reaches():
         torch.mm(a, a)
     reached = 20 * 2 * 256**3 / (time.perf_counter() - started)
     assert reached / 20 < peak < 1e14
-
-
-def test_precision_is_one_of_two_and_says_its_ratio():
-    chosen, ratio = choose_precision("cpu", width=64, tokens=256)
-    assert chosen == ("bf16" if ratio > 1.05 else "fp32") and ratio > 0
-
-
-@pytest.mark.gpu
-def test_a_gpu_that_has_bf16_is_not_measured():
-    has = torch.cuda.get_device_capability() >= (8, 0)
-    assert choose_precision("cuda") == ("bf16" if has else "fp32", None)
 
 
 # -- time shares --------------------------------------------------------------

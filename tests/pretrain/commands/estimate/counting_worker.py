@@ -142,7 +142,7 @@ def main() -> None:
     gradients: dict = {}
     found = {dtype: {stage: count(int(stage), dtype, gradients) for stage in stages} for dtype in dtypes}
     if dist.get_rank() == 0:
-        size = measure_model(config_of(0), FakeTokenizer(), 8, "fp32", on_gpu=False)
+        size = measure_model(config_of(0), FakeTokenizer(), 8, "fp32")
         out.write_text(json.dumps({"stages": found, "size": vars(size)}))
     dist.barrier()
     dist.destroy_process_group()

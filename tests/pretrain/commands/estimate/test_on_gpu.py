@@ -8,6 +8,7 @@ import torch
 from model.launches import META, as_on_a_gpu, make_encoder
 
 from pretrain.commands.estimate.formulas import memory
+from pretrain.commands.estimate.formulas import peak as peak_of
 from pretrain.commands.estimate.measure import PlannedTokenizer, measure_model
 from pretrain.commands.plan import assumed_batch, layout_of
 from pretrain.config.recipe import load_config
@@ -40,7 +41,7 @@ def kept(family: str, layers: int, tokens: int) -> int:
 def planned(family: str, tokens: int):
     flags = {"model.type": family, "objective": "mlm", "train.micro_batch_tokens": str(tokens)}
     config = load_config("clear_base", flags | {"train.zero": "0"})
-    model = measure_model(config, PlannedTokenizer(30_522), 512, "bf16", on_gpu=True)
+    model = measure_model(config, PlannedTokenizer(30_522), 512, "bf16")
     return model, memory(model, assumed_batch(config, 512)[0], layout_of(config, 1, 0))
 
 
@@ -51,11 +52,11 @@ def test_activations_are_those_that_a_gpus_programs_keep(family):
     of_twelve = slopes[0] + 11 * (slopes[1] - slopes[0])
     model, _ = planned(family, 65_536)
     widest = 2 * 4 * 3072
-    assert model.token_bytes == pytest.approx(of_twelve + widest, rel=0.06)
+    assert model.token_bytes == pytest.approx(of_twelve + widest, rel=0.02)
 
 
 @pytest.mark.full
 def test_the_peak_of_an_h200_is_within_a_tenth():
     """BERT-base, masked language modelling of 512 tokens, bf16, torch's allocator at its peak."""
     for tokens, peak in ((65_536, 25.34e9), (16_384, 7.99e9)):
-        assert planned("bert", tokens)[1].peak == pytest.approx(peak, rel=0.1)
+        assert peak_of(planned("bert", tokens)[1]) == pytest.approx(peak, rel=0.1)

@@ -50,11 +50,11 @@ def stepped(config) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb", "muon"])
 def test_the_state_of_the_real_optimizer_is_planned(optimizer, objective):
     config = config_of(optimizer, objective)
-    size = measure_model(config, FakeTokenizer(), 8, "fp32", on_gpu=False)
+    size = measure_model(config, FakeTokenizer(), 8, "fp32")
     model, real = stepped(config)
     held = [t for state in real.state.values() for name, t in state.items() if name != "step"]
     found = sum(t.untyped_storage().nbytes() for t in held)
-    assert memory(size, BATCH, Layout(2, 0, 96)).optimizer == found
+    assert memory(size, BATCH, Layout(2, 0, 96))["optimizer"] == found
     weights = sum(4 * p.numel() for p in model.parameters())
     assert checkpoint_bytes(size) == weights + found
     assert (found < 8 * size.trained) == (optimizer == "muon")
@@ -67,10 +67,10 @@ def test_a_guide_is_held_whole_and_not_saved(tmp_path, zero):
     (tokenizer := make_tokenizer()).save_pretrained(tmp_path)
     of_guide = {"name": "clear", "false_negatives": {"guide": str(tmp_path)}}
     with_guide, without = (
-        measure_model(config_of("adamw", objective), tokenizer, 8, "fp32", on_gpu=False)
+        measure_model(config_of("adamw", objective), tokenizer, 8, "fp32")
         for objective in (of_guide, {"name": "clear"})
     )
     layout = Layout(2, zero, 96)
-    held = memory(with_guide, BATCH, layout).weights - memory(without, BATCH, layout).weights
+    held = memory(with_guide, BATCH, layout)["weights"] - memory(without, BATCH, layout)["weights"]
     assert held == pytest.approx(sum(4 * p.numel() for p in guide.parameters()))
     assert checkpoint_bytes(with_guide) == checkpoint_bytes(without)

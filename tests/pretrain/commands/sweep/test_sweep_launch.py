@@ -114,7 +114,7 @@ def test_a_folder_of_benchmarks_that_is_not_there_is_said_before_any_run(monkeyp
 @pytest.mark.parametrize("name", ["sts", "no-such"])
 def test_an_evaluation_that_the_sweep_does_not_have_is_said_before_any_run(tmp_path, name):
     flags = SweepFlags(out=tmp_path / "out", evaluations=(name,))
-    with pytest.raises(UserError, match=rf"'{name}': this sweep has .*, beside sts and geometry, .* always"):
+    with pytest.raises(UserError, match=rf"'{name}': this sweep has "):
         sweep(str(write_sweep(tmp_path)), flags=flags)
     assert not (tmp_path / "out").exists()
 

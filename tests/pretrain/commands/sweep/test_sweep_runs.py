@@ -47,7 +47,6 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
         {"data__remote_cache": 1},
         {"train__zero": 0},
         {"train__rendezvous_seconds": 9},
-        {"train__precision_file": "p"},
     ):
         assert digest(**{"data__folder": "d", **same}) == plain, same
     (tmp_path / "model").mkdir()
@@ -61,17 +60,6 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
             digest(**given, **{key: path}) for path in ("model", tmp_path / "model", "hub")
         )
         assert named == whole != other, key
-
-
-def test_all_runs_of_a_sweep_share_one_choice_of_precision(tmp_path):
-    """Each would measure for itself, and on a busy machine the seeds of one row would differ in
-    arithmetic."""
-    rows = {"auto": {}, "set": {"set": {"train.precision": "bf16"}}}
-    plan = SweepPlan(entries_of(tmp_path, rows=rows), [1, 2, 3], tmp_path, lambda run: None)
-    runs = [plan.resolve(task) for task in plan.tasks]
-    files = [[word for word in run.words(run.folder) if "precision_file" in word] for run in runs]
-    assert files[3:] == [[], [], []]
-    assert files[:3] == [[f"--train.precision_file={tmp_path / 'runs' / 'precision'}"]] * 3
 
 
 def test_rows_with_the_same_settings_share_a_run(tmp_path):
