@@ -106,14 +106,17 @@ class Judge:
             for alpha, folder in folders.items():
                 if alpha < 1:
                     discard(folder)
-        dev = {f"{alpha:g}": float(one["dev"][0].mean()) for alpha, one in scored.items()}
+        by_half = {
+            half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
+            for half in HALVES
+        }
         return {
             "kind": self.test.kind,
             "found": self.test.found,
             "counts": self.test.counts,
             "metrics": METRICS,
             "rows": rows,
-            "chosen": {"alpha": alpha, "row": name, "dev": dev},
+            "chosen": {"alpha": alpha, "row": name, **by_half},
             "similarity": self._similarities(),
             "kept": kept,
             "weights": sha256_of(best / WEIGHTS),

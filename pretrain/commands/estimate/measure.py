@@ -139,7 +139,7 @@ def _alone(config: Config) -> Config:
     config = config.model_copy(deep=True)
     config.objective.diffcse.replaced_token_weight = 0.0
     if config.objective.guide is not None:
-        config.objective.false_negatives.guide = "self"
+        config.objective.false_negatives.guide, config.objective.retain.model = "self", None
     return config
 
 
