@@ -87,7 +87,7 @@ def _titled(document: Document) -> list[Pair]:
 
 
 def _neighbours(document: Document) -> list[Pair]:
-    sentences = sentences_of(document.whole)
+    sentences = sentences_of(document.text if document.title else document.whole)
     return list(zip(sentences[::2], sentences[1::2]))
 
 

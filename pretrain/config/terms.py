@@ -369,7 +369,9 @@ class EsimcseConfig(ContrastiveTerm):
 
 
 class RetainConfig(Term):
-    """Nearness to the start: 1 - cosine of a vector with the one that the frozen start gives the same text."""
+    """Nearness to the start: 1 - cosine of a vector with the frozen start's of the same text."""
+
+    steadier: ClassVar[dict[str, str]] = {"weight": "lower"}
 
     model: str | None = None
     """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init"""
