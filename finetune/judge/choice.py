@@ -16,7 +16,7 @@ from finetune.compare.examples import example_differences, sts_evaluation
 from finetune.encoders.models import EmbeddingModel
 from finetune.judge import bm25
 from finetune.judge.averaging import ALPHAS, average
-from finetune.judge.heldout import HALVES, Test
+from finetune.judge.heldout import HALVES, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
 from finetune.results import Evaluation
 from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
@@ -36,7 +36,7 @@ class Judge:
     folder: of the test. open_start: opens the start. evaluator: of STS; None: similarity is not measured.
     """
 
-    test: Test
+    test: RetrievalTest
     folder: Path
     open_start: Callable[[], EmbeddingModel]
     evaluator: StsEvaluator | None

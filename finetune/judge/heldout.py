@@ -42,7 +42,7 @@ _FACTORS = np.array([pow(0x9E3779B97F4A7C15, n + 1, 2**64) for n in range(SHINGL
 
 
 @dataclass(frozen=True)
-class Test:
+class RetrievalTest:
     """What was held out, and what is left to train on.
 
     settings: what it follows from. kind: of its pairs; found: how many queries each kind would have.
@@ -56,7 +56,7 @@ class Test:
     shown: list[list[str]] = field(default_factory=list)
 
 
-def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool) -> Test:
+def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool) -> RetrievalTest:
     """Make the test of a text in `folder`, or return the one that is there.
 
     Args:
@@ -73,7 +73,7 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
         "records": records,
     }
     if (folder / _ABOUT).is_file():
-        made = Test(**json.loads((folder / _ABOUT).read_text("utf-8")))
+        made = RetrievalTest(**json.loads((folder / _ABOUT).read_text("utf-8")))
         if made.settings != settings:
             raise UserError(f"{folder} holds the test of another text or seed; choose another --out")
         return made
@@ -102,7 +102,7 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
     counts = _write_training(pieces, hidden, heldout, own, kind if records else "", seed)
     counts |= {"documents": total, "passages": len(passages), "queries": len(relevant)}
     shown = [[query, passages[rows[0]]] for query, rows in list(relevant.items())[:3]]
-    made = Test(settings, kind, found, counts, shown)
+    made = RetrievalTest(settings, kind, found, counts, shown)
     write_durably(hidden / _ABOUT, json.dumps(asdict(made), ensure_ascii=False, indent=1).encode())
     put_in_place(hidden, folder)
     return made
