@@ -40,6 +40,7 @@ MAY = {
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),
+    "finetune.judge.averaging": ("save_file", "a library, into a hidden folder"),
     "pretrain.commands.convert": (
         "save_file",
         "a library, into a hidden file, as put_file_in_place takes it",

@@ -81,31 +81,27 @@ class Judge:
         Returns:
             The report, as JSON.
         """
-        scored: dict[float, Scores] = {}
-        folders = {alpha: best if alpha == 1 else self.folder / f"alpha-{alpha:g}" for alpha in ALPHAS}
-        try:
-            for alpha, folder in folders.items():
-                if alpha < 1:
-                    average(start, best, alpha, folder)
-                model = self.open_start() if alpha == 0 else open_model(folder)
-                scored[alpha] = self.scores[START] if alpha == 0 else self.halves.of_model(model)
-                if self.evaluator is not None:
-                    self.similarity[f"{alpha:g}"] = sts_evaluation(model, self.evaluator, [STS])
-            alpha = choose(
-                {alpha: float(one["dev"][0].mean()) for alpha, one in scored.items()}, self._similar()
-            )
-            self.scores[ADAPTED] = scored[1.0]
-            name = ADAPTED if alpha == 1 else START if alpha == 0 else f"averaged ({alpha:g})"
-            self.scores[name] = scored[alpha]
-            rows = rows_of(self.scores)
-            kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
-            if kept != ADAPTED:
-                copy_tree(best, best.with_name("adapted"))
-                copy_tree(folders[0.0 if kept == START else alpha], best)
-        finally:
-            for alpha, folder in folders.items():
-                if alpha < 1:
-                    discard(folder)
+        scored: dict[float, Scores] = {0.0: self.scores[START]}
+        for alpha in ALPHAS:
+            folder = best
+            if 0 < alpha < 1:
+                folder = average(start, best, alpha, self.folder / "averaged")
+            model = open_model(folder) if alpha else self.open_start()
+            if alpha:
+                scored[alpha] = self.halves.of_model(model)
+            if self.evaluator is not None:
+                self.similarity[f"{alpha:g}"] = sts_evaluation(model, self.evaluator, [STS])
+            if folder != best:
+                discard(folder)
+        alpha = choose({share: float(one["dev"][0].mean()) for share, one in scored.items()}, self._similar())
+        self.scores[ADAPTED] = scored[1.0]
+        name = ADAPTED if alpha == 1 else START if alpha == 0 else f"averaged ({alpha:g})"
+        self.scores[name] = scored[alpha]
+        rows = rows_of(self.scores)
+        kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
+        if kept != ADAPTED:
+            copy_tree(best, best.with_name(ADAPTED))
+            average(start, best, 0.0 if kept == START else alpha, best)
         by_half = {
             half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
             for half in HALVES
