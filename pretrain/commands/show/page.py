@@ -14,6 +14,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader
 from finetune.encoders.embed import embed_sentences
 from finetune.encoders.models import EmbeddingModel, Function, open_model
 from finetune.figures.drawing import to_svg
+from finetune.judge.choice import report_lines
 from finetune.report.figures import curve_names, draw_curves
 from finetune.report.sources import System, collect
 from finetune.search.index import Hit, SentenceIndex
@@ -86,6 +87,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         run=run,
         facts=facts(run, config),
         figures=heldout_figures(run),
+        judged=judged(run),
         curves=curves(run),
         masked=config.objective.masked_copies > 0,
         views=[(spec.role, spec.augmentation) for spec in view_specs(trains_on(config))],
@@ -127,6 +129,12 @@ def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
                 label, scale = f"{label} ({best['partner_among']:,.0f} candidates, %)", 100
             rows.append((label, f"{scale * start[name]:.2f}", f"{scale * best[name]:.2f}"))
     return rows
+
+
+def judged(run: Path) -> list[str]:
+    """Return the lines of `clearly adapt`'s report; none of a run that it has not judged."""
+    path = run / "report" / "judge.json"
+    return report_lines(json.loads(path.read_text("utf-8"))) if path.is_file() else []
 
 
 def curves(run: Path) -> dict[str, str]:
