@@ -132,12 +132,14 @@ TRIED_BY = {
     "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run",
     "pretrain/commands/test_command_faults.py": "pretrain.commands.mine pretrain.commands.convert",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",
+    "finetune/judge/test_writing_faults.py": "finetune.judge.heldout finetune.judge.averaging",
     "finetune/test_result_faults.py": "finetune.baselines finetune.encoders.kept_vectors "
     "finetune.results pretrain.commands.sweep.table",
 }
 TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",
     "pretrain.telemetry.trackers": "one rename of each folder",
+    "finetune.judge.choice": "a copy of a folder, then another folder in place of the first",
     "finetune.report.page": "each file is read by itself",
 }
 """What one operation of `pretrain.common.files` holds together, which has its tests, and why it is enough."""
