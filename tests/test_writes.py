@@ -139,7 +139,6 @@ TRIED_BY = {
 TRIED_ALONE = {
     "pretrain.checkpoint.folder": "one rename",
     "pretrain.telemetry.trackers": "one rename of each folder",
-    "finetune.judge.choice": "a copy of a folder, then another folder in place of the first",
     "finetune.report.page": "each file is read by itself",
 }
 """What one operation of `pretrain.common.files` holds together, which has its tests, and why it is enough."""

@@ -20,7 +20,7 @@ from finetune.judge.heldout import HALVES, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
 from finetune.results import Evaluation
 from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
-from pretrain.common.files import copy_tree, discard, sha256_of
+from pretrain.common.files import discard, sha256_of
 from pretrain.export.sums import WEIGHTS
 
 STS = "STS-B-dev"
@@ -70,12 +70,15 @@ class Judge:
         lines = table(rows_of(self.scores), len(first.queries), len(first.documents))
         return lines if BM25 in self.scores else [*lines, f"  BM25: not measured ({bm25.HOW})"]
 
-    def decide(self, start: str, best: Path, open_model: Callable[[Path], EmbeddingModel]) -> dict[str, Any]:
-        """Score what was trained and averages of it with the start; put the one to keep in `best`.
+    def decide(
+        self, start: str, trained: Path, best: Path, open_model: Callable[[Path], EmbeddingModel]
+    ) -> dict[str, Any]:
+        """Score what was trained and averages of it with the start; write the one to keep to `best`.
 
         Args:
             start: folder or name of the start's weights.
-            best: the export of what was trained, which is replaced where something else is kept.
+            trained: the export of what was trained.
+            best: the folder to write, in place of what it holds.
             open_model: opens an export.
 
         Returns:
@@ -83,15 +86,15 @@ class Judge:
         """
         scored: dict[float, Scores] = {0.0: self.scores[START]}
         for alpha in ALPHAS:
-            folder = best
+            folder = trained
             if 0 < alpha < 1:
-                folder = average(start, best, alpha, self.folder / "averaged")
+                folder = average(start, trained, alpha, self.folder / "averaged")
             model = open_model(folder) if alpha else self.open_start()
             if alpha:
                 scored[alpha] = self.halves.of_model(model)
             if self.evaluator is not None:
                 self.similarity[f"{alpha:g}"] = sts_evaluation(model, self.evaluator, [STS])
-            if folder != best:
+            if folder != trained:
                 discard(folder)
         alpha = choose({share: float(one["dev"][0].mean()) for share, one in scored.items()}, self._similar())
         self.scores[ADAPTED] = scored[1.0]
@@ -99,9 +102,7 @@ class Judge:
         self.scores[name] = scored[alpha]
         rows = rows_of(self.scores)
         kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
-        if kept != ADAPTED:
-            copy_tree(best, best.with_name(ADAPTED))
-            average(start, best, 0.0 if kept == START else alpha, best)
+        average(start, trained, 0.0 if kept == START else alpha, best)
         by_half = {
             half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
             for half in HALVES
@@ -115,7 +116,7 @@ class Judge:
             "chosen": {"alpha": alpha, "row": name, **by_half},
             "similarity": self._similarities(),
             "kept": kept,
-            "weights": sha256_of(best / WEIGHTS),
+            "weights": [sha256_of(folder / WEIGHTS) for folder in (trained, best)],
             "table": self.table(),
         }
 
@@ -124,8 +125,10 @@ class Judge:
 
     def _similarities(self) -> dict[str, dict[str, Any]]:
         """Return alpha -> STS-B dev and its difference to the start's, as JSON."""
+        if not self.similarity:
+            return {}
         found = example_differences({name: {"sts": one} for name, one in self.similarity.items()})
-        return {name: one.plain() for name, one in found["sts"][STS].items()} if found else {}
+        return {name: one.plain() for name, one in found["sts"][STS].items()}
 
 
 def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> float:
@@ -143,12 +146,14 @@ def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> flo
     return max(sorted(alpha for alpha in dev if similarity.get(alpha, least) >= least), key=dev.__getitem__)
 
 
-def read_report(path: Path, best: Path) -> dict[str, Any] | None:
-    """Return the report of the weights in `best`; None: there is none of them."""
+def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:
+    """Return the report of what was trained and what is kept of it; None: there is none of these weights."""
     if not path.is_file():
         return None
     report = json.loads(path.read_text("utf-8"))
-    return report if report["weights"] == sha256_of(best / WEIGHTS) else None
+    return (
+        report if report["weights"] == [sha256_of(folder / WEIGHTS) for folder in (trained, best)] else None
+    )
 
 
 def report_lines(report: Mapping[str, Any]) -> list[str]:
@@ -170,7 +175,7 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     if kept == START:
         return [
             *lines,
-            "  best/ is the start: nothing that was trained is better on your text (adapted/ has it)",
+            "  best/ is the start: nothing that was trained is better on your text (export/ has it)",
         ]
     what = (
         "what was trained" if kept == ADAPTED else f"an average, {chosen['alpha']:g} of it what was trained"

@@ -22,7 +22,16 @@ from finetune.judge.reading import Piece, pieces_of
 from finetune.judge.structure import KINDS, Document, Pair, pairs_of
 from finetune.nanobeir import FOLDER
 from pretrain.common.errors import UserError
-from pretrain.common.files import abandon, create, make_folder, put_in_place, remove_tree, sync, write_durably
+from pretrain.common.files import (
+    abandon,
+    create,
+    discard,
+    make_folder,
+    put_in_place,
+    remove_tree,
+    sync,
+    write_durably,
+)
 from pretrain.config.data import Source
 
 HALVES = ("dev", "test")
@@ -94,17 +103,20 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
     passages, relevant = _choose(by_kind[kind], seed)
     hidden = folder.with_name(f".{folder.name}.tmp")
     remove_tree(hidden)
-    make_folder(hidden)
-    for number, half in enumerate(HALVES):
-        some = dict(list(relevant.items())[number::2])
-        _write_set(hidden / FOLDER / half, passages, some)
-    own = {text for pair in by_kind[kind] for text in pair}
-    counts = _write_training(pieces, hidden, heldout, own, kind if records else "", seed)
-    counts |= {"documents": total, "passages": len(passages), "queries": len(relevant)}
-    shown = [[query, passages[rows[0]]] for query, rows in list(relevant.items())[:3]]
-    made = RetrievalTest(settings, kind, found, counts, shown)
-    write_durably(hidden / _ABOUT, json.dumps(asdict(made), ensure_ascii=False, indent=1).encode())
-    put_in_place(hidden, folder)
+    try:
+        make_folder(hidden)
+        for number, half in enumerate(HALVES):
+            some = dict(list(relevant.items())[number::2])
+            _write_set(hidden / FOLDER / half, passages, some)
+        own = {text for pair in by_kind[kind] for text in pair}
+        counts = _write_training(pieces, hidden, heldout, own, kind if records else "", seed)
+        counts |= {"documents": total, "passages": len(passages), "queries": len(relevant)}
+        shown = [[query, passages[rows[0]]] for query, rows in list(relevant.items())[:3]]
+        made = RetrievalTest(settings, kind, found, counts, shown)
+        write_durably(hidden / _ABOUT, json.dumps(asdict(made), ensure_ascii=False, indent=1).encode())
+        put_in_place(hidden, folder)
+    finally:
+        discard(hidden)
     return made
 
 

@@ -78,8 +78,8 @@ def pieces_of(sources: Sequence[Source]) -> list[Piece]:
         tasks = plan_tasks([source])
         columns = {task.place: _columns(task, source) for task in tasks if task.stripe == 0}
         found += [Piece(number, source, task=task, columns=columns[task.place]) for task in tasks]
-    for columns in dict.fromkeys(piece.columns for piece in found if piece.columns):
-        print(f"  columns    {columns[0]} -> {columns[1]}", file=sys.stderr, flush=True)
+    for first, second in dict.fromkeys(piece.columns for piece in found if piece.columns):
+        print(f"  columns    {first} -> {second}", file=sys.stderr, flush=True)
     return found
 
 

@@ -164,10 +164,10 @@ def _report(judge: Judge, init: str, text: str, out: Path, eval_data: str) -> No
     """Judge what was trained, unless that is done, and print what came of it and what to type next."""
     from finetune.judge.choice import read_report, report_lines
 
-    best, path = out / "best", out / "report" / REPORT
-    report = read_report(path, best)
+    trained, best, path = out / "export", out / "best", out / "report" / REPORT
+    report = read_report(path, trained, best)
     if report is None:
-        report = judge.decide(export_of(init), best, load)
+        report = judge.decide(export_of(init), trained, best, load)
         replace_durably(path, to_json(report))
     *lines, last = report_lines(report)
     run, texts = map(shlex.quote, map(str, (out, text)))
