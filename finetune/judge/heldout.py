@@ -93,7 +93,8 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
         kind: len(dict.fromkeys(first for first, _ in pairs)) for kind, pairs in by_kind.items() if pairs
     }
     kind = next(
-        (kind for kind, count in found.items() if count >= ENOUGH), max(found, key=found.get, default="")
+        (kind for kind, count in found.items() if count >= ENOUGH),
+        max(found, key=found.__getitem__, default=""),
     )
     if found.get(kind, 0) < FEWEST:
         raise UserError(
