@@ -17,12 +17,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from augment.core.errors import CannotLoad, shortened
 from augment.core.pretrained import pretrained, require_source, require_weights
-from pretrain.api import load, overrides_of, prepare, train
+from pretrain.api import overrides_of, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
@@ -32,6 +33,7 @@ from pretrain.config import recipe as recipes
 from pretrain.config.data import DataConfig
 
 if TYPE_CHECKING:
+    from finetune.encoders.models import open_model
     from finetune.judge.choice import Judge
 
 _OURS = (
@@ -153,7 +155,7 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     judge = Judge(
         test,
         out / JUDGE,
-        lambda: load(init, pooling="" if own else pooling),
+        lambda: open_model(init, "" if own else pooling, quiet=True),
         StsEvaluator(eval_data) if eval_data else None,
     )
     judge.begin()
@@ -162,12 +164,13 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
 
 def _report(judge: Judge, init: str, text: str, out: Path, eval_data: str) -> None:
     """Judge what was trained, unless that is done, and print what came of it and what to type next."""
+    from finetune.encoders.models import open_model
     from finetune.judge.choice import read_report, report_lines
 
     trained, best, path = out / "export", out / "best", out / "report" / REPORT
     report = read_report(path, trained, best)
     if report is None:
-        report = judge.decide(export_of(init), trained, best, load)
+        report = judge.decide(export_of(init), trained, best, partial(open_model, quiet=True))
         replace_durably(path, to_json(report))
     *lines, last = report_lines(report)
     run, texts = map(shlex.quote, map(str, (out, text)))
