@@ -33,7 +33,6 @@ from pretrain.config import recipe as recipes
 from pretrain.config.data import DataConfig
 
 if TYPE_CHECKING:
-    from finetune.encoders.models import open_model
     from finetune.judge.choice import Judge
 
 _OURS = (
@@ -135,6 +134,7 @@ def check_start(init: str) -> int:
 
 def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: str) -> Judge:
     """Make the test, or find it, say what it is, and score BM25 and the start."""
+    from finetune.encoders.models import open_model
     from finetune.judge.choice import Judge
     from finetune.judge.heldout import make_test
     from finetune.judge.structure import KINDS
