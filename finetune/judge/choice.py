@@ -164,10 +164,11 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     lines.append(f"  nDCG@10 on the other half of the queries by share of the adaptation: {alphas}")
     for alpha, one in report["similarity"].items():
         if alpha in ("0", "1", f"{chosen['alpha']:g}"):
-            names = {"0": START, "1": ADAPTED}
-            difference = f", {one['difference']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}]"
-            more = difference if "difference" in one else ""
-            lines.append(f"  STS-B dev, {names.get(alpha, f'averaged ({alpha})')}: {one['value']:.1f}{more}")
+            label = {"0": START, "1": ADAPTED}.get(alpha, f"averaged ({alpha})")
+            line = f"  STS-B dev, {label}: {one['value']:.1f}"
+            if "difference" in one:
+                line += f", {one['difference']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}]"
+            lines.append(line)
     if not report["similarity"]:
         lines.append("  similarity: not measured (--eval-data names a folder with SentEval/STS)")
     name = chosen["row"] if chosen["row"] != START else ADAPTED

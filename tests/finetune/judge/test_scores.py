@@ -126,9 +126,11 @@ def test_the_share_is_chosen_on_dev_and_forgetting_is_bounded(dev, similarity, a
 def test_the_last_line_says_what_is_kept(kept, last):
     figure = {"value": -1.0, "low": -2.0, "high": -0.5, "verdict": "worse"}
     rows = {"adapted": {"less": {START: figure}}}
-    report = {"table": [], "similarity": {}, "rows": rows, "kept": kept}
+    similar = {"0": {"value": 80.0}, "1": {"value": 79.0, "difference": -1.0, "low": -1.5, "high": -0.4}}
+    report = {"table": [], "similarity": similar, "rows": rows, "kept": kept}
     report["chosen"] = {"alpha": 1.0, "row": "adapted", "dev": {"0": 1.0, "1": 2.0}}
     lines = report_lines(report)
+    assert "  STS-B dev, start: 80.0" in lines and "  STS-B dev, adapted: 79.0, -1.0 [-1.5, -0.4]" in lines
     assert last in lines[-1] and "adapted against start: -1.0 [-2.0, -0.5] worse" in "\n".join(lines)
 
 
