@@ -40,6 +40,7 @@ MAY = {
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),
+    "finetune.judge.averaging": ("save_file", "a library, into a hidden folder"),
     "pretrain.commands.convert": (
         "save_file",
         "a library, into a hidden file, as put_file_in_place takes it",
@@ -131,6 +132,7 @@ TRIED_BY = {
     "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run",
     "pretrain/commands/test_command_faults.py": "pretrain.commands.mine pretrain.commands.convert",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",
+    "finetune/judge/test_writing_faults.py": "finetune.judge.heldout finetune.judge.averaging",
     "finetune/test_result_faults.py": "finetune.baselines finetune.encoders.kept_vectors "
     "finetune.results pretrain.commands.sweep.table",
 }

@@ -1,39 +1,47 @@
-"""Adapt an encoder to your own text: prepare it, continue training on it, and compare with the start.
+"""Adapt an encoder to your own text, and hear whether it is better for it: than its start, and than BM25.
 
     clearly adapt --init MODEL --text my.txt --out runs/mine
     clearly adapt --init runs/base --text my.txt --out runs/mine --config adapt_micro
-    clearly adapt --init MODEL --text 'my/*.txt' --out runs/mine --eval-data DIR --train.steps 2000
+    clearly adapt --init MODEL --text 'my/*.md' --out runs/mine --eval-data DIR --train.steps 2000
 
 MODEL is a BERT, RoBERTa, XLM-R, ModernBERT or mmBERT, as a folder or a name of the hub, or a run or an export
-of ours. The text is prepared with its tokenizer, in OUT/data, and a part of the documents is held out. Masked
-language modelling and the contrastive loss are trained on the rest, from its weights. OUT is a run like any
-other: the same command continues one that was interrupted, and of one that is finished shows the table again.
+of ours. First a test is made of documents that nothing is trained on, in OUT/judge: pairs of texts that
+belong together by the text's own structure. The rest is prepared with MODEL's tokenizer, in OUT/data, and
+trained on. OUT/best is what was trained, or an average of it with the start, or the start, whichever the
+test says. OUT is a run like any other: the same command continues one that was interrupted, and of one that
+is finished shows the report again.
 """
 
-import json
-import math
+from __future__ import annotations
+
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from augment.core.errors import CannotLoad
+from augment.core.errors import CannotLoad, shortened
 from augment.core.pretrained import pretrained, require_source, require_weights
-from pretrain.api import load, overrides_of, prepare, train
+from pretrain.api import overrides_of, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, to_json
 from pretrain.common.run_folder import export_of, read_summary
 from pretrain.config import recipe as recipes
-from pretrain.telemetry.formats import LABELS
+from pretrain.config.data import DataConfig
+
+if TYPE_CHECKING:
+    from finetune.judge.choice import Judge
 
 _OURS = (
     *("data", "data.folder", "run", "folder", "resume", "checkpoint.resume", "model.init"),
     *("data.prepare.sources", "data.prepare.tokenizer"),
 )
 """Keys of a run that follow from the flags of this command."""
+JUDGE, REPORT = "judge", "judge.json"
+"""Where a run has the test, and in its report/ what came of it."""
 
 
 def main(
@@ -45,14 +53,14 @@ def main(
     eval_data: str = "",
     **overrides: str,
 ) -> int:
-    """Continue the training of an encoder on your own text, and compare it with its start.
+    """Continue the training of an encoder on your own text, and judge it on documents held out of that.
 
     Args:
         init: the encoder to start from: a folder or hub name of Hugging Face, a run or an export.
-        text: text, jsonl, csv or parquet files, comma-separated; a folder, or a glob.
+        text: text, markdown, rst, jsonl, csv or parquet files, comma-separated; a folder, or a glob.
         out: the run folder.
         config: YAML recipe; adapt_micro is for encoders of some 10 million parameters.
-        eval_data: folder of the benchmarks, for STS (default: CLEAR_DATA).
+        eval_data: folder of the benchmarks, for STS-B dev (default: CLEAR_DATA).
         overrides: any key of the recipe, dotted (`--train.steps 2000`).
 
     Returns: the exit status.
@@ -69,26 +77,32 @@ def main(
         config,
         overrides | start | {"data.prepare.sources": text, "data.prepare.tokenizer": export_of(init)},
     )
+    from finetune.judge.heldout import training_sources
     from pretrain.start.encoder import adopt_interface
     from pretrain.start.evaluation import require_sts
 
     adopt_interface(settings)
     require_sts(settings.evaluate.sts)  # training would refuse it too, after the text is prepared
-    ours = ("data", "config.yaml")
+    ours = ("data", "config.yaml", JUDGE)
     if out.is_dir() and any(out.glob("[!.]*")) and not any((out / name).exists() for name in ours):
         raise UserError(f"{out} holds something else; choose another --out")
+    eval_data = eval_data or os.environ.get("CLEAR_DATA", "")
     try:
-        _step(1, f"prepare {text} with the tokenizer of {init}")
-        data = prepare(out=out / "data", **settings.data.prepare.model_dump(exclude_unset=True))
+        _step(1, f"hold a test out of {text}")
+        judge = _judge(init, out, settings.data.prepare, settings.model.pooling, eval_data)
+        print("\n".join(judge.table()), flush=True)
+        _step(2, f"prepare the rest with the tokenizer of {init}")
+        rest = {"sources": training_sources(settings.data.prepare.sources, out / JUDGE)}
+        data = prepare(out=out / "data", **(settings.data.prepare.model_dump(exclude_unset=True) | rest))
         summary = read_summary(out)
         if summary is None or summary["steps"] < settings.train.steps:
-            _step(2, f"train {init} on it")
+            _step(3, f"train {init} on it")
             train(config, data=data, run=out, resume="auto", **(overrides | start))
     except KeyboardInterrupt:
         print(f"\n{out} is stopped. The same command continues", file=sys.stderr)
         return 130
-    _step(3, "compare with the start")
-    report(init, text, out, settings.model.pooling, eval_data or os.environ.get("CLEAR_DATA", ""))
+    _step(4, "judge")
+    _report(judge, init, text, out, eval_data)
     return 0
 
 
@@ -118,75 +132,54 @@ def check_start(init: str) -> int:
     return min(longest, own or longest)
 
 
-def report(init: str, text: str, out: Path, pooling: str, eval_data: str) -> None:
-    """Print start and adapted encoder side by side, and what to type next.
-
-    eval_data: folder of the benchmarks; "": none.
-    """
-    summary = read_summary(out)
-    assert summary is not None  # `train` returns when the run is finished
-    manifest = json.loads((out / "data" / "manifest.json").read_text("utf-8"))
-    print(f"  {'':34}{'start':>10}{'adapted':>10}   difference")
-    at_start = summary["start"] | dict.fromkeys(summary.get("random_at_start", ()), math.nan)
-    at_start.pop("stsb-dev", None)  # with an interval below
-    for label, start, adapted in heldout_rows(at_start, summary["best"]):
-        before, difference = f"{start:.2f}", f"{adapted - start:+.2f}"
-        if math.isnan(start):
-            before, difference = "random", "none: the start has no head for it"
-        print(f"  {label:34}{before:>10}{adapted:>10.2f}   {difference}")
-    sts = _sts(init, out, pooling, eval_data) if eval_data else {}
-    for task, (first, last) in sts.items():
-        label = f"STS, {task} (Spearman x 100)"
-        print(f"  {label:34}{first.value:>10.2f}{last.value:>10.2f}   {last.text}")
-    if not sts:
-        print("  similarity: not measured (--eval-data names a folder with SentEval/STS)")
-    heldout = manifest["splits"]["heldout"]["sequences"]
-    print(
-        f"\n  adapted: step {summary['best_step']:,} of {summary['steps']:,}, the best by "
-        f"{LABELS[summary['best_by']]}; {heldout:,} held-out sequences"
-    )
-    run, texts, data = map(shlex.quote, map(str, (out, text, out / "data")))
-    print(
-        f'\n  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained\n'
-        f'  search     clearly search {run} --text {texts} --split "what to look for"\n'
-        f"  evaluate   clearly sts {run} --eval-data {shlex.quote(eval_data or 'DIR')}\n"
-        f"  train on   clearly train --config simcse_micro --init {run} --data {data}"
-    )
-
-
-def heldout_rows(start: dict[str, float], adapted: dict[str, float]) -> list[tuple[str, float, float]]:
-    """Return (label, start, adapted) of what was evaluated on the held-out text; shares in %.
-
-    A start that was random is not a number.
-    """
-    rows = []
-    for name, label in LABELS.items():
-        if name in start and name in adapted:
-            scale = 1
-            if name == "partner_found":
-                label, scale = f"{label} ({adapted['partner_among']:,.0f} candidates, %)", 100
-            rows.append((label, scale * start[name], scale * adapted[name]))
-    return rows
-
-
-def _sts(init: str, out: Path, pooling: str, eval_data: str) -> dict[str, Any]:
-    """Return task -> what start and adapted encoder score, with an interval of the difference.
-
-    The mean alone if all seven tasks are there; nothing if none is.
-    """
-    from finetune.compare.examples import AVERAGE, example_differences, sts_evaluation
+def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: str) -> Judge:
+    """Make the test, or find it, say what it is, and score BM25 and the start."""
+    from finetune.encoders.models import open_model
+    from finetune.judge.choice import Judge
+    from finetune.judge.heldout import make_test
+    from finetune.judge.structure import KINDS
     from pretrain.benchmarks.sts_scores import StsEvaluator
     from pretrain.export.sentence_transformers import read_modules
 
-    evaluator = StsEvaluator(eval_data)
-    if not evaluator.available():
-        return {}
+    test = make_test(prepare.sources, out / JUDGE, prepare.seed, prepare.unit == "record")
+    counts = test.counts
+    print(
+        f"  documents  {counts['documents']:,}: {counts['heldout']:,} held out, {counts['training']:,} to "
+        f"train on, {counts['copies']:,} in neither (they repeat held-out ones)\n"
+        f"  pairs      {KINDS[test.kind]}; queries there are: "
+        + ", ".join(f"{kind} {count:,}" for kind, count in test.found.items())
+    )
+    for query, passage in test.shown:
+        print(f"             {shortened(query, 60)} -> {shortened(passage, 100)}")
     own = read_modules(export_of(init)) is not None  # it brings its pooling
-    models = {"start": load(init, pooling="" if own else pooling), "adapted": load(out)}
-    evaluations = {name: {"sts": sts_evaluation(model, evaluator)} for name, model in models.items()}
-    found = example_differences(evaluations)["sts"]
-    tasks: Iterable[str] = [AVERAGE] if AVERAGE in found else found
-    return {task: (found[task]["start"], found[task]["adapted"]) for task in tasks}
+    judge = Judge(
+        test,
+        out / JUDGE,
+        lambda: open_model(init, "" if own else pooling, quiet=True),
+        StsEvaluator(eval_data) if eval_data else None,
+    )
+    judge.begin()
+    return judge
+
+
+def _report(judge: Judge, init: str, text: str, out: Path, eval_data: str) -> None:
+    """Judge what was trained, unless that is done, and print what came of it and what to type next."""
+    from finetune.encoders.models import open_model
+    from finetune.judge.choice import read_report, report_lines
+
+    trained, best, path = out / "export", out / "best", out / "report" / REPORT
+    report = read_report(path, trained, best)
+    if report is None:
+        report = judge.decide(export_of(init), trained, best, partial(open_model, quiet=True))
+        replace_durably(path, to_json(report))
+    *lines, last = report_lines(report)
+    run, texts = map(shlex.quote, map(str, (out, text)))
+    print(
+        "\n".join(lines)
+        + f'\n\n  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained\n'
+        f'  search     clearly search {run} --text {texts} --split "what to look for"\n'
+        f"  evaluate   clearly sts {run} --eval-data {shlex.quote(eval_data or 'DIR')}\n\n{last}"
+    )
 
 
 def _step(number: int, text: str) -> None:

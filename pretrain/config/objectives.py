@@ -15,6 +15,7 @@ from pretrain.config.terms import (
     EsimcseConfig,
     FalseNegativesConfig,
     MaskedLanguageConfig,
+    RetainConfig,
     SdaConfig,
     Section,
     SimcseConfig,
@@ -23,7 +24,10 @@ from pretrain.config.terms import (
     refuse,
 )
 
-OBJECTIVES = ("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr")
+OBJECTIVES = (
+    *("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr"),
+    "retain",
+)
 OF_CONTRASTIVE_LOSSES = ("false_negatives", "matryoshka", "matryoshka_weights")
 """Settings of every contrastive loss in the sum."""
 
@@ -56,6 +60,7 @@ class ObjectiveConfig(Section):
     diffcse: DiffcseConfig = Field(default_factory=DiffcseConfig)
     esimcse: EsimcseConfig = Field(default_factory=EsimcseConfig)
     declutr: DeclutrConfig = Field(default_factory=DeclutrConfig)
+    retain: RetainConfig = Field(default_factory=RetainConfig)
     options: dict[str, Any] = Field(default_factory=dict)
     """settings of an objective of your own"""
 
@@ -105,8 +110,15 @@ class ObjectiveConfig(Section):
 
     @property
     def guide(self) -> str | None:
-        """The other encoder that the contrastive losses ask for false negatives, if there is one."""
-        return None if self.parts == ("mlm",) else self.false_negatives.model
+        """The frozen encoder beside the trained one: of false negatives, or that vectors are held near to."""
+        if self.parts == ("mlm",):
+            return None
+        return self.false_negatives.model or (self.retain.model if "retain" in self.parts else None)
+
+    @property
+    def guide_key(self) -> str:
+        """The key that names `guide`."""
+        return "objective.false_negatives.guide" if self.false_negatives.model else "objective.retain.model"
 
     @staticmethod
     def section(part: str) -> str:

@@ -371,6 +371,20 @@ class EsimcseConfig(ContrastiveTerm):
         return self
 
 
+class RetainConfig(Term):
+    """Nearness to the start: 1 - cosine of a vector with the frozen start's of the same text."""
+
+    steadier: ClassVar[dict[str, str]] = {"weight": "lower"}
+
+    model: str | None = None
+    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init"""
+
+    @field_validator("model")
+    @classmethod
+    def _export(cls, model: str | None) -> str | None:
+        return named_model("objective.retain.model", model)
+
+
 class DeclutrConfig(ContrastiveTerm):
     """DeCLUTR (Giorgi et al. 2021): spans of the same document; give the views the augmentation `span`."""
 

@@ -12,6 +12,7 @@ from pretrain.objectives.augcse import Augcse
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.clear import Clear
 from pretrain.objectives.diffcse import Diffcse
+from pretrain.objectives.retain import Retain
 from pretrain.objectives.simcse import Declutr, Esimcse, Sda, Simcse
 from pretrain.objectives.vadvcse import Vadvcse
 from pretrain.objectives.vascl import Vascl
@@ -29,6 +30,7 @@ SYSTEMS = {
     "diffcse": Diffcse,
     "esimcse": Esimcse,
     "declutr": Declutr,
+    "retain": Retain,
 }
 
 
@@ -44,7 +46,7 @@ def build_objective(
     Args:
         tokenizer: for objectives that edit sentences (diffcse).
         number_of_labels: values that the labels of a labelled view may have (augcse).
-        guide: the encoder that `objective.false_negatives.guide` names, frozen; None: it names none.
+        guide: the frozen encoder beside the trained one (`ObjectiveConfig.guide`), if there is one.
 
     Raises:
         UserError: an objective of the user's own does not load, or settings do not go together.

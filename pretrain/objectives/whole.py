@@ -43,13 +43,13 @@ class WholeObjective(nn.Module):
     With `mlm.copies: 2` the latter is CLEAR's Double MLM.
 
     roles: the views of all terms, each embedded once, whoever reads it. masked_copies: maskings of each
-    sequence. guided_roles: the views that the guide of false negatives embeds, too.
+    sequence. guided_roles: the views that the frozen encoder beside the trained one embeds, too.
     """
 
     def __init__(self, config: Config, terms: dict[str, Objective], guide: SentenceEncoder | None = None):
         """
         Args:
-            guide: the encoder that `objective.false_negatives.guide` names, if it names one.
+            guide: the frozen encoder beside the trained one (`ObjectiveConfig.guide`), if there is one.
         """
         super().__init__()
         assert (guide is None) == (config.objective.guide is None)
@@ -180,7 +180,7 @@ class WholeObjective(nn.Module):
 
     @property
     def guide(self) -> SentenceEncoder | None:
-        """The frozen encoder whose vectors say which negatives are false, if it is not the trained one."""
+        """The frozen encoder beside the trained one: it says which negatives are false, or is the start."""
         return self._guide[0]
 
     @property

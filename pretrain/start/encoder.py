@@ -19,11 +19,13 @@ from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokeniz
 
 def check_sources(config: Config) -> None:
     """Refuse models that cannot be found or read, before ranks meet and data is prepared."""
+    if "retain" in config.objective.parts and config.objective.guide is None:
+        raise UserError("objective retain needs a start: give --init, or objective.retain.model")
     generator = config.objective.diffcse.generator if "diffcse" in config.objective.parts else None
     named = {
         "model.init": config.model.init,
         "objective.diffcse.generator": generator,
-        "objective.false_negatives.guide": config.objective.guide,
+        config.objective.guide_key: config.objective.guide,
     }
     for key, source in named.items():
         try:
@@ -118,7 +120,7 @@ def start_at_frequencies(encoder: SentenceEncoder, data: ShardReader, tokenizer:
 
 
 def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEncoder | None:
-    """Load the encoder that `objective.false_negatives.guide` names, frozen; None: it names none.
+    """Load the frozen encoder beside the trained one (`ObjectiveConfig.guide`); None: there is none.
 
     Its vectors are those that it is used by: its own pooling and, if it keeps one, its head.
 
@@ -128,7 +130,7 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
     """
     if (source := config.objective.guide) is None:
         return None
-    where = f"objective.false_negatives.guide={source}"
+    where = f"{config.objective.guide_key}={source}"
     try:
         policy, modules = read_policy(source), read_modules(source)
         if policy is None and modules is not None and modules.others:

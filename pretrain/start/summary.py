@@ -212,11 +212,13 @@ def _objective_lines(
         whole = "" if hidden_size in widths else f"; warning: the whole width, {hidden_size}, is not trained"
         lines.append(f"widths     {given}{whole}")
     if (guide := objective.guide) is not None:
-        of_run = describe_export(read_policy(rule.guide))
+        assert settings.guide is not None
+        of_run = describe_export(read_policy(settings.guide))
         size = format_count(sum(parameter.numel() for parameter in guide.parameters()))
+        what = " " * 11 + "the guide" if rule.model else "start      its copy"
         lines.append(
-            f"           the guide is frozen: {guide.lm.config.model_type}, {size} parameters, pooling "
-            f"{guide.pooling}" + (f"; {of_run}" if of_run else "")
+            f"{what} is frozen: {guide.lm.config.model_type}, {size} "
+            f"parameters, pooling {guide.pooling}" + (f"; {of_run}" if of_run else "")
         )
     if objective.kept_head is not None:
         lines.append("head       kept: evaluated and exported vectors are its output")

@@ -40,6 +40,14 @@ CASES = {
     "sda": {"objective": {"name": "sda", **ALONE}},
     "sda_no_negatives": {"objective": {"name": "sda", "sda": {"negatives": False}, **ALONE}},
     "declutr": {"objective": {"name": "declutr"}},
+    "simcse+retain": {
+        "objective": {
+            "name": "simcse+retain",
+            "simcse": {"form": "symmetric", "head": "none"},
+            "retain": {"weight": 3.0, "model": "another"},
+            **ALONE,
+        }
+    },
     "esimcse": {"objective": {"name": "esimcse", **ALONE}},
     # the first steps of a batch that grows to twice as many, which the queue has room for
     "esimcse_growing": {

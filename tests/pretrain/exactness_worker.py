@@ -216,8 +216,9 @@ def build(case: str, stage: int, precision: str, dropout: float, of_attention: f
         encoder = build_encoder(architecture, FakeTokenizer(), config.model.pooling)
         scale_matrices(encoder)
         guide = None
-        if config.objective.guide is not None:  # another encoder, of another width
-            guide = build_encoder(architecture | {"hidden_size": 16}, FakeTokenizer(), "mean").eval()
+        if config.objective.guide is not None:  # another encoder, of another width unless it is compared with
+            width = WIDTH if "retain" in config.objective.parts else 16
+            guide = build_encoder(architecture | {"hidden_size": width}, FakeTokenizer(), "mean").eval()
             scale_matrices(guide.requires_grad_(False))
         objective = build_objective(config, encoder, FakeTokenizer(), LABELS, guide)
     for module in objective.modules():

@@ -263,6 +263,11 @@ def diffcse(ref, v, ctx, config):
     return losses
 
 
+def retain(ref, v, ctx, config):
+    distances = [1 - F.cosine_similarity(v[role], ctx["guided"][role]) for role in ("anchor", "positive")]
+    return {"retain": torch.cat(distances).mean()}
+
+
 SYSTEMS = {
     "clear": clear,
     "simcse": simcse,
@@ -273,6 +278,7 @@ SYSTEMS = {
     "augcse": augcse,
     "vadvcse": vadvcse,
     "diffcse": diffcse,
+    "retain": retain,
 }
 
 

@@ -107,7 +107,7 @@ def _without_frozen_encoders(config: Config) -> Config:
     config = config.model_copy(deep=True)
     config.objective.diffcse.replaced_token_weight = 0.0
     if config.objective.guide is not None:
-        config.objective.false_negatives.guide = "self"
+        config.objective.false_negatives.guide, config.objective.retain.model = "self", None
     return config
 
 

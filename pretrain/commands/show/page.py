@@ -14,13 +14,13 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader
 from finetune.encoders.embed import embed_sentences
 from finetune.encoders.models import EmbeddingModel, Function, open_model
 from finetune.figures.drawing import to_svg
+from finetune.judge.choice import report_lines
 from finetune.report.figures import curve_names, draw_curves
 from finetune.report.sources import System, collect
 from finetune.search.index import Hit, SentenceIndex
 from pretrain.benchmarks.distinct import unit
 from pretrain.cache.views import trains_on
 from pretrain.commands import inspect
-from pretrain.commands.adapt import heldout_rows
 from pretrain.common.run_folder import read_summary
 from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
@@ -32,7 +32,7 @@ from pretrain.objectives import view_specs
 from pretrain.prepare.sentences import split_sentences
 from pretrain.start.data import load_batch
 from pretrain.start.encoder import starting_encoder
-from pretrain.telemetry.formats import format_count, format_seconds
+from pretrain.telemetry.formats import LABELS, format_count, format_seconds
 
 QUERIES = 5
 FOUND = 5
@@ -87,6 +87,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         run=run,
         facts=facts(run, config),
         figures=heldout_figures(run),
+        judged=judged(run),
         curves=curves(run),
         masked=config.objective.masked_copies > 0,
         views=[(spec.role, spec.augmentation) for spec in view_specs(trains_on(config))],
@@ -120,8 +121,20 @@ def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
     summary = read_summary(run)
     if summary is None:
         return []
-    rows = heldout_rows(summary["start"], summary["best"])
-    return [(label, f"{start:.2f}", f"{best:.2f}") for label, start, best in rows]
+    start, best, rows = summary["start"], summary["best"], []
+    for name, label in LABELS.items():
+        if name in start and name in best:
+            scale = 1
+            if name == "partner_found":
+                label, scale = f"{label} ({best['partner_among']:,.0f} candidates, %)", 100
+            rows.append((label, f"{scale * start[name]:.2f}", f"{scale * best[name]:.2f}"))
+    return rows
+
+
+def judged(run: Path) -> list[str]:
+    """Return the lines of `clearly adapt`'s report; none of a run that it has not judged."""
+    path = run / "report" / "judge.json"
+    return report_lines(json.loads(path.read_text("utf-8"))) if path.is_file() else []
 
 
 def curves(run: Path) -> dict[str, str]:

@@ -20,7 +20,7 @@ CLEAR = (
 )
 SYSTEMS = (
     "simcse,simcse_supervised,sda,declutr,esimcse,esimcse_growing,vascl,vascl_paper,augcse,augcse_order,vadvcse,"
-    "vadvcse_in_batch,diffcse"
+    "vadvcse_in_batch,diffcse,simcse+retain"
 )
 LOCAL = "vascl_local,augcse_local,esimcse_local"
 SWITCHES = (

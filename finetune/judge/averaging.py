@@ -1,0 +1,55 @@
+"""Weights between an encoder's start and what training made of it (WiSE-FT, Wortsman et al. 2022).
+
+w = (1 - alpha) start + alpha adapted. Fine-tuned weights lie near enough to their start that those between
+are good ones: they may have most of what is gained, and have forgotten less.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModel
+
+from augment.core.pretrained import pretrained, pretrained_model
+from pretrain.common.files import copy_tree, discard, put_in_place, remove_file, replace_durably, to_json
+from pretrain.export.folder import MARK
+from pretrain.export.sums import SUMS, WEIGHTS, write_sums
+
+ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def average(start: str, adapted: Path, alpha: float, out: Path) -> Path:
+    """Write an export with weights between a start and the export `adapted`; return `out`.
+
+    What the start lacks, as a masked-language head or tokens that were added, stays as in `adapted`.
+
+    Args:
+        start: folder or name of a model of transformers, of the same architecture.
+        alpha: share of the adapted weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        before = pretrained_model(AutoModel, start).state_dict()
+    prefix = MODEL_FOR_MASKED_LM_MAPPING[type(pretrained(AutoConfig, adapted))].base_model_prefix
+    weights = load_file(adapted / WEIGHTS)
+    for name, tensor in weights.items():
+        own = before.get(name.removeprefix(f"{prefix}."))
+        if own is None or not tensor.is_floating_point():
+            continue
+        rows = own.float()
+        if own.shape != tensor.shape:  # tokens that were added have rows behind the start's
+            rows = torch.cat([rows, tensor[len(own) :].float()])
+        weights[name] = torch.lerp(rows, tensor.float(), alpha).to(tensor.dtype).contiguous()
+    hidden = out.with_name(f".{out.name}.new")
+    copy_tree(adapted, hidden)
+    try:
+        remove_file(hidden / SUMS)
+        policy = json.loads((hidden / MARK).read_text("utf-8"))
+        policy["average"] = {"start": Path(start).name, "alpha": alpha}
+        replace_durably(hidden / MARK, to_json(policy))
+        save_file(weights, hidden / WEIGHTS, metadata={"format": "pt"})
+        write_sums(hidden)
+        put_in_place(hidden, out)
+    finally:
+        discard(hidden)
+    return out

@@ -1,0 +1,184 @@
+"""Judge what training made of an encoder: against its start and BM25, and by what it forgot.
+
+How much of the adaptation to keep is chosen on one half of the test's queries; all figures that are shown are
+of the other half. What is not better than the start there is not kept.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finetune.compare.examples import example_differences, sts_evaluation
+from finetune.encoders.models import EmbeddingModel
+from finetune.judge import bm25
+from finetune.judge.averaging import ALPHAS, average
+from finetune.judge.heldout import HALVES, RetrievalTest
+from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
+from finetune.results import Evaluation
+from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
+from pretrain.common.files import discard, sha256_of
+from pretrain.export.sums import WEIGHTS
+
+STS = "STS-B-dev"
+MOST_FORGOTTEN = 1.0
+"""Points of STS-B dev below the start's, from which on an average is not taken."""
+_SCORES = "scores.npz"
+
+
+@dataclass
+class Judge:
+    """A test, and what the encoders that were asked have answered.
+
+    folder: of the test. open_start: opens the start. evaluator: of STS; None: similarity is not measured.
+    """
+
+    test: RetrievalTest
+    folder: Path
+    open_start: Callable[[], EmbeddingModel]
+    evaluator: StsEvaluator | None
+    scores: dict[str, Scores] = field(default_factory=dict)
+    similarity: dict[str, Evaluation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.halves = Halves.of(self.folder)
+        if self.evaluator is not None and STS not in self.evaluator.available():
+            self.evaluator = None
+
+    def begin(self) -> None:
+        """Score BM25 and the start, unless an earlier call has."""
+        kept = self.folder / _SCORES
+        if kept.is_file():
+            with np.load(kept) as arrays:
+                for name in arrays:
+                    row, half = name.rsplit("/", 1)
+                    self.scores.setdefault(row, {})[half] = arrays[name]
+        if bm25.available() and BM25 not in self.scores:
+            self.scores[BM25] = self.halves.of_words()
+        if START not in self.scores:
+            self.scores[START] = self.halves.of_model(self.open_start())
+        PairScores({f"{row}/{half}": self.scores[row][half] for row in self.scores for half in HALVES}).write(
+            kept
+        )
+
+    def table(self) -> list[str]:
+        """Return the lines of the table of all that is scored."""
+        first = self.halves.sets["test"]
+        lines = table(rows_of(self.scores), len(first.queries), len(first.documents))
+        return lines if BM25 in self.scores else [*lines, f"  BM25: not measured ({bm25.HOW})"]
+
+    def decide(
+        self, start: str, trained: Path, best: Path, open_model: Callable[[Path], EmbeddingModel]
+    ) -> dict[str, Any]:
+        """Score what was trained and averages of it with the start; write the one to keep to `best`.
+
+        Args:
+            start: folder or name of the start's weights.
+            trained: the export of what was trained.
+            best: the folder to write, in place of what it holds.
+            open_model: opens an export.
+
+        Returns:
+            The report, as JSON.
+        """
+        scored: dict[float, Scores] = {0.0: self.scores[START]}
+        for alpha in ALPHAS:
+            folder = trained
+            if 0 < alpha < 1:
+                folder = average(start, trained, alpha, self.folder / "averaged")
+            model = open_model(folder) if alpha else self.open_start()
+            if alpha:
+                scored[alpha] = self.halves.of_model(model)
+            if self.evaluator is not None:
+                self.similarity[f"{alpha:g}"] = sts_evaluation(model, self.evaluator, [STS])
+            if folder != trained:
+                discard(folder)
+        alpha = choose({share: float(one["dev"][0].mean()) for share, one in scored.items()}, self._similar())
+        self.scores[ADAPTED] = scored[1.0]
+        name = ADAPTED if alpha == 1 else START if alpha == 0 else f"averaged ({alpha:g})"
+        self.scores[name] = scored[alpha]
+        rows = rows_of(self.scores)
+        kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
+        average(start, trained, 0.0 if kept == START else alpha, best)
+        by_half = {
+            half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
+            for half in HALVES
+        }
+        return {
+            "kind": self.test.kind,
+            "found": self.test.found,
+            "counts": self.test.counts,
+            "metrics": METRICS,
+            "rows": rows,
+            "chosen": {"alpha": alpha, "row": name, **by_half},
+            "similarity": self._similarities(),
+            "kept": kept,
+            "weights": [sha256_of(folder / WEIGHTS) for folder in (trained, best)],
+            "table": self.table(),
+        }
+
+    def _similar(self) -> dict[float, float]:
+        return {float(name): one.tasks[STS].scores["spearman"] for name, one in self.similarity.items()}
+
+    def _similarities(self) -> dict[str, dict[str, Any]]:
+        """Return alpha -> STS-B dev and its difference to the start's, as JSON."""
+        if not self.similarity:
+            return {}
+        found = example_differences({name: {"sts": one} for name, one in self.similarity.items()})
+        return {name: one.plain() for name, one in found["sts"][STS].items()}
+
+
+def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> float:
+    """Return the share of the adaptation to keep: of the highest figure on dev, the smallest of equal ones.
+
+    One that has forgotten more than `MOST_FORGOTTEN` points of similarity is not taken.
+
+    Args:
+        dev: alpha -> nDCG@10; similarity: alpha -> STS-B dev; empty: it is not measured.
+
+    >>> choose({0.0: 40.0, 0.5: 44.0, 1.0: 45.0}, {0.0: 82.0, 0.5: 81.5, 1.0: 79.0})
+    0.5
+    """
+    least = similarity.get(0.0, 0.0) - MOST_FORGOTTEN
+    return max(sorted(alpha for alpha in dev if similarity.get(alpha, least) >= least), key=dev.__getitem__)
+
+
+def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:
+    """Return the report of what was trained and what is kept of it; None: there is none of these weights."""
+    if not path.is_file():
+        return None
+    report = json.loads(path.read_text("utf-8"))
+    return (
+        report if report["weights"] == [sha256_of(folder / WEIGHTS) for folder in (trained, best)] else None
+    )
+
+
+def report_lines(report: Mapping[str, Any]) -> list[str]:
+    """Return the table and what follows from it in words, what is kept last."""
+    chosen, rows, kept = report["chosen"], report["rows"], report["kept"]
+    lines = [*report["table"], ""]
+    alphas = ", ".join(f"{alpha}: {figure:.1f}" for alpha, figure in chosen["dev"].items())
+    lines.append(f"  nDCG@10 on the other half of the queries by share of the adaptation: {alphas}")
+    for alpha, one in report["similarity"].items():
+        if alpha in ("0", "1", f"{chosen['alpha']:g}"):
+            label = {"0": START, "1": ADAPTED}.get(alpha, f"averaged ({alpha})")
+            line = f"  STS-B dev, {label}: {one['value']:.1f}"
+            if "difference" in one:
+                line += f", {one['difference']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}]"
+            lines.append(line)
+    if not report["similarity"]:
+        lines.append("  similarity: not measured (--eval-data names a folder with SentEval/STS)")
+    name = chosen["row"] if chosen["row"] != START else ADAPTED
+    lines += [f"  {sentence}" for sentence in in_words(rows, name)]
+    if kept == START:
+        return [
+            *lines,
+            "  best/ is the start: nothing that was trained is better on your text (export/ has it)",
+        ]
+    what = (
+        "what was trained" if kept == ADAPTED else f"an average, {chosen['alpha']:g} of it what was trained"
+    )
+    return [*lines, f"  best/ is {what}: better than the start on your text"]

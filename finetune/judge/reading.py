@@ -1,0 +1,128 @@
+"""Read the documents of a user's text with the structure that their files give them."""
+
+import glob
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+
+from finetune.judge.structure import MARKUP, Document
+from pretrain.common.errors import UserError, not_utf8
+from pretrain.config.data import Source
+from pretrain.prepare.sources.documents import Faults, documents
+from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.readers import ReadTask
+from pretrain.prepare.sources.rows import BrokenRow, json_rows, table_rows
+
+COLUMNS = {
+    "title": ("text", "body", "content", "abstract", "description", "article", "summary"),
+    "headline": ("text", "body", "content", "article", "description", "short_description"),
+    "question": ("answer", "answers", "response", "context", "passage"),
+    "query": ("positive", "answer", "document", "passage", "text"),
+    "text": ("positive",),
+    "anchor": ("positive",),
+    "sent0": ("sent1",),
+    "instruction": ("response", "output", "completion"),
+    "prompt": ("response", "output", "completion"),
+}
+"""Names of columns that belong together, the one that is asked with first."""
+_SAMPLE = 100  # rows by which columns without such names are judged
+_ANSWER_CHARACTERS, _ANSWER_DIFFERENT = 20, 0.5  # of what is a text, and no label: in the mean; the share
+
+Columns = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is read at a time: a file with headings, or a task of a source. number: of the source."""
+
+    number: int
+    source: Source
+    file: Path | None = None
+    task: ReadTask | None = None
+    columns: Columns | None = None
+
+    def documents(self) -> Iterator[Document]:
+        """Yield its documents in order; what is broken in them `clearly prepare` would leave out, too."""
+        if self.file is not None:
+            try:
+                yield Document(self.file.read_text("utf-8"), markup=MARKUP[self.file.suffix.lower()])
+            except UnicodeDecodeError as error:
+                fault = not_utf8(self.file, self.file.read_bytes(), f"byte {error.start}")
+                raise UserError(f"source {fault}") from None
+            return
+        assert self.task is not None
+        if self.columns is None:
+            yield from map(Document, documents(self.task, self.source, Faults()))
+            return
+        for row in _rows(self.task, self.source, self.columns):
+            title, text = (row.get(name) for name in self.columns)
+            if isinstance(text, str) and text.strip():
+                yield Document(text, title.strip() if isinstance(title, str) else "")
+
+
+def pieces_of(sources: Sequence[Source]) -> list[Piece]:
+    """Return all that the sources name, in order, each file with the structure that it has.
+
+    Raises:
+        UserError: a source is missing, empty, or cannot be read.
+    """
+    found: list[Piece] = []
+    for number, source in enumerate(sources):
+        if marked := _marked(source):
+            found += [Piece(number, source, file=file) for file in marked]
+            continue
+        tasks = plan_tasks([source])
+        columns = {task.place: _columns(task, source) for task in tasks if task.stripe == 0}
+        found += [Piece(number, source, task=task, columns=columns[task.place]) for task in tasks]
+    for first, second in dict.fromkeys(piece.columns for piece in found if piece.columns):
+        print(f"  columns    {first} -> {second}", file=sys.stderr, flush=True)
+    return found
+
+
+def _marked(source: Source) -> list[Path]:
+    """Return the files with headings that a source names; where there are some, it is read for them alone."""
+    path = Path(source.source).expanduser()
+    if source.format != "auto":
+        return []
+    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))
+    there = sorted(file for file in found if file.is_file() and not re.search(r"/\.[^./]", str(file)))
+    marked = [file for file in there if file.suffix.lower() in MARKUP]
+    if marked and len(there) > len(marked):
+        others = f"{len(there) - len(marked):,} other files of {source} are not read"
+        print(f"note: {len(marked):,} files with headings are read; {others}", file=sys.stderr, flush=True)
+    return marked
+
+
+def _columns(task: ReadTask, source: Source) -> Columns | None:
+    """Return the two columns of a file's rows that belong together; None: its text is one column's.
+
+    A column that the source names is the text, and alone.
+    """
+    if task.kind not in ("jsonl", "csv", "tsv", "parquet") or "text_key" in source.model_fields_set:
+        return None
+    rows = list(islice(_rows(task, source, None), _SAMPLE))
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for first, seconds in COLUMNS.items():
+        if first in names:
+            for second in seconds:
+                if second in names:
+                    return first, second
+    if task.kind == "jsonl" or source.text_key in names or len(names) < 2:
+        return None
+    texts = [row[names[1]] for row in rows if isinstance(row.get(names[1]), str)]
+    different = len(set(texts)) / max(1, len(texts))
+    is_text = texts and fmean(map(len, texts)) >= _ANSWER_CHARACTERS and different >= _ANSWER_DIFFERENT
+    return (names[0], names[1]) if is_text else None
+
+
+def _rows(task: ReadTask, source: Source, columns: Columns | None) -> Iterator[dict]:
+    """Yield the rows of a file that can be read, with these columns at least; None: all of them."""
+    if task.kind == "jsonl":
+        rows = json_rows(task)
+    else:
+        rows = table_rows(task, source, lambda names: names if columns is None else columns)
+    return (row for _, row in rows if not isinstance(row, BrokenRow))

@@ -1,0 +1,120 @@
+"""Score encoders on a held-out test of the user's own text, and say in words which is better.
+
+The queries are drawn again to see how far their choice moves a figure, the same draws for every row, so that
+a difference between two rows is paired.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from finetune.encoders.models import EmbeddingModel
+from finetune.judge import bm25
+from finetune.judge.heldout import HALVES
+from finetune.nanobeir import FOLDER, RetrievalSet, rank, read, score
+from pretrain.telemetry.intervals import Interval, draws, interval
+
+METRICS = {"ndcg@10": "nDCG@10", "mrr@10": "MRR@10", "recall@10": "recall@10"}
+"""Name in `finetune.nanobeir.score` -> as tables print it; the first decides."""
+BM25, START, ADAPTED = "BM25", "start", "adapted"
+
+Scores = dict[str, np.ndarray]
+"""Half of the test -> float64[3, Q]: each metric x 100 of each query."""
+Verdict = Literal["better", "worse", "not told apart"]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The two halves of a test: the same passages, other queries."""
+
+    sets: Mapping[str, RetrievalSet]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Halves":
+        """Read what `finetune.judge.heldout.make_test` has written."""
+        return cls({half: read(folder / FOLDER / half) for half in HALVES})
+
+    def of_model(self, model: EmbeddingModel, halves: Sequence[str] = HALVES) -> Scores:
+        """Score an encoder by cosine, with the prompts that it brings."""
+        passages = model.encode_document(self.sets[halves[0]].documents)
+        queries = {half: model.encode_query(self.sets[half].queries) for half in halves}
+        return {half: _scored(rank(queries[half], passages), self.sets[half]) for half in halves}
+
+    def of_words(self) -> Scores:
+        """Score BM25."""
+        return {half: _scored(bm25.rank(one.queries, one.documents), one) for half, one in self.sets.items()}
+
+
+def _scored(ranking: np.ndarray, test: RetrievalSet) -> np.ndarray:
+    each = [score(rows, relevant) for rows, relevant in zip(ranking.tolist(), test.relevant, strict=True)]
+    return 100 * np.array([[one[name] for one in each] for name in METRICS])
+
+
+def mean_interval(values: np.ndarray) -> Interval:
+    """Return the mean of Q queries' values, float64[Q], and its bootstrap interval (percentiles)."""
+    drawn = np.concatenate([counts @ values for counts in draws("judge", len(values))]) / len(values)
+    found = interval(float(drawn[-1]), None, drawn[:-1] - drawn[-1])
+    assert found is not None  # there is noise
+    return found
+
+
+def verdict(difference: Interval) -> Verdict:
+    """Say whether what a difference is of is better, worse, or not told apart from what it is to."""
+    if not difference.told:
+        return "not told apart"
+    return "better" if difference.mean > 0 else "worse"
+
+
+def rows_of(scores: Mapping[str, Scores], half: str = "test") -> dict[str, dict[str, Any]]:
+    """Return row -> metric -> {"value", "low", "high"}, and of its first metric the differences, as JSON.
+
+    scores: row -> its scores, the start among them.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for name, of_row in scores.items():
+        figures = {
+            metric: plain(mean_interval(of_row[half][number])) for number, metric in enumerate(METRICS)
+        }
+        against = {
+            other: plain(mean_interval(of_row[half][0] - scores[other][half][0]))
+            for other in (START, BM25)
+            if other in scores and other != name
+        }
+        rows[name] = {"figures": figures, "less": against}
+    return rows
+
+
+def plain(one: Interval) -> dict[str, Any]:
+    """Return an interval as JSON, with what it says in words."""
+    return {"value": one.mean, "low": one.low, "high": one.high, "verdict": verdict(one)}
+
+
+def table(rows: Mapping[str, Mapping[str, Any]], queries: int, passages: int) -> list[str]:
+    """Return the lines of the table: a row each, figures x 100 with 95% intervals."""
+    lines = [
+        f"  {'':18}" + "".join(f"{label:>22}" for label in METRICS.values()) + "   nDCG@10 less the start's"
+    ]
+    for name, row in rows.items():
+        cells = "".join(f"{_cell(row['figures'][metric]):>22}" for metric in METRICS)
+        to_start = row["less"].get(START)
+        lines.append(f"  {name:18}{cells}   " + (_difference(to_start) if to_start else ""))
+    lines.append(
+        f"  {queries:,} held-out queries among {passages:,} passages; in brackets 95% over the queries"
+    )
+    return [line.rstrip() for line in lines]
+
+
+def _cell(figure: Mapping[str, Any]) -> str:
+    return f"{figure['value']:.1f} [{figure['low']:.1f}, {figure['high']:.1f}]"
+
+
+def _difference(figure: Mapping[str, Any]) -> str:
+    return f"{figure['value']:+.1f} [{figure['low']:+.1f}, {figure['high']:+.1f}] {figure['verdict']}"
+
+
+def in_words(rows: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
+    """Return a sentence for each row that `name` is compared with."""
+    return [f"{name} against {other}: {_difference(figure)}" for other, figure in rows[name]["less"].items()]

@@ -1,0 +1,148 @@
+"""Figures are the library's, BM25 is the formula's, intervals hold the truth as often as they say."""
+
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from model_folders import SENTENCES, save_bert, save_guest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+from finetune.encoders.models import open_model
+from finetune.judge import bm25
+from finetune.judge.choice import Judge, choose, report_lines
+from finetune.judge.heldout import HALVES, RetrievalTest, make_test
+from finetune.judge.scores import BM25, METRICS, START, Halves, in_words, mean_interval, rows_of, table
+from finetune.nanobeir import FOLDER, read
+from pretrain.config.data import data_config
+
+WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> tuple[RetrievalTest, object]:
+    """A test of random words: titles share some with their texts."""
+    folder, draw = tmp_path_factory.mktemp("judge"), np.random.default_rng(0)
+    rows = []
+    for number in range(700):
+        text = [*draw.choice(WORDS, 9), f"n{number}"]
+        rows.append({"title": " ".join([*draw.choice(text, 3), "man"]), "text": " ".join(text)})
+    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = data_config({"sources": str(folder / "mine.jsonl")}).sources
+    return make_test(sources, folder / "judge", 0, False), folder / "judge"
+
+
+def test_figures_are_those_of_sentence_transformers(made, tmp_path):
+    guest = save_guest(save_bert(tmp_path / "bert"), tmp_path / "guest", "mean")
+    scores = Halves.of(made[1]).of_model(open_model(guest))
+    model = SentenceTransformer(str(guest), device="cpu")
+    for half in HALVES:
+        one = read(made[1] / FOLDER / half)
+        theirs = InformationRetrievalEvaluator(
+            {str(number): query for number, query in enumerate(one.queries)},
+            {f"{row:04d}": text for row, text in enumerate(one.documents)},
+            {str(n): {f"{row:04d}" for row in rows} for n, rows in enumerate(one.relevant)},
+            mrr_at_k=[10], ndcg_at_k=[10], precision_recall_at_k=[10], accuracy_at_k=[10], map_at_k=[10],
+            main_score_function="cosine",
+        )(model)  # fmt: skip
+        ours = dict(zip(METRICS, scores[half].mean(1) / 100))
+        assert 0.02 < ours["ndcg@10"] < 0.98
+        for name, figure in ours.items():
+            (key,) = (key for key in theirs if key.endswith(f"cosine_{name}"))
+            assert figure == pytest.approx(theirs[key], abs=1e-4), name
+
+
+def formula(query: str, passages: list[list[str]]) -> list[float]:
+    """BM25 as it is written, k1 1.2, b 0.75."""
+    mean = sum(map(len, passages)) / len(passages)
+    found = []
+    for passage in passages:
+        counts, score = Counter(passage), 0.0
+        for word in query.lower().split():
+            n = sum(word in other for other in passages)
+            idf = math.log(1 + (len(passages) - n + 0.5) / (n + 0.5))
+            frequency = counts[word]
+            score += idf * frequency / (frequency + 1.2 * (0.25 + 0.75 * len(passage) / mean))
+        found.append(score)
+    return found
+
+
+def test_bm25_is_the_formula(made):
+    one = read(made[1] / FOLDER / "test")
+    passages, queries = one.documents[:80], [*one.queries[:40], "unheard of words"]
+    ranking = bm25.rank(queries, passages, 80)
+    for query, rows in zip(queries, ranking):
+        expected = formula(query, [passage.lower().split() for passage in passages])
+        along = [expected[row] for row in rows]
+        assert sorted(rows) == list(range(80))
+        assert along == pytest.approx(sorted(expected, reverse=True), abs=1e-6)
+
+
+def test_95_percent_of_the_intervals_hold_the_mean():
+    draw, held, trials = np.random.default_rng(1), 0, 200
+    for _ in range(trials):
+        # what differences of nDCG look like: mostly none, else large
+        values = np.where(draw.random(150) < 0.6, 0.0, draw.normal(4, 30, 150))
+        found = mean_interval(values)
+        assert found.low <= found.mean <= found.high
+        held += found.low <= 0.4 * 4 <= found.high
+    assert 0.91 < held / trials < 0.98
+
+
+def test_the_same_queries_are_drawn_for_both_of_a_pair():
+    draw = np.random.default_rng(2)
+    hard = draw.uniform(0, 100, 200)  # what both find hard
+    start = {"test": np.stack([hard] * 3)}
+    better = {"test": np.stack([hard + 1 + draw.normal(0, 1, 200)] * 3)}
+    rows = rows_of({START: start, "adapted": better, BM25: {"test": start["test"] + 3}})
+    assert rows["adapted"]["less"][START]["verdict"] == "better"
+    assert rows["adapted"]["less"][BM25]["verdict"] == "worse"
+    assert in_words(rows, "adapted")[0].startswith("adapted against start: +")
+    # each by itself would not be told apart
+    low, high = (rows["adapted"]["figures"]["ndcg@10"][side] for side in ("low", "high"))
+    assert low < hard.mean() < high
+    assert rows_of({START: start, "same": start})["same"]["less"][START]["verdict"] == "not told apart"
+    assert len(table(rows, 200, 1000)) == 5
+
+
+@pytest.mark.parametrize(
+    "dev,similarity,alpha",
+    [
+        ({0.0: 40.0, 0.5: 44.0, 1.0: 45.0}, {}, 1.0),
+        ({0.0: 40.0, 0.5: 44.0, 1.0: 45.0}, {0.0: 82.0, 0.5: 81.5, 1.0: 79.0}, 0.5),
+        ({0.0: 40.0, 0.5: 44.0, 1.0: 45.0}, {0.0: 82.0, 0.5: 80.5, 1.0: 79.0}, 0.0),
+        ({0.0: 40.0, 0.5: 39.0, 1.0: 40.0}, {}, 0.0),
+    ],
+)
+def test_the_share_is_chosen_on_dev_and_forgetting_is_bounded(dev, similarity, alpha):
+    assert choose(dev, similarity) == alpha
+
+
+@pytest.mark.parametrize(
+    "kept,last", [("start", "best/ is the start: nothing"), ("adapted", "what was trained:")]
+)
+def test_the_last_line_says_what_is_kept(kept, last):
+    figure = {"value": -1.0, "low": -2.0, "high": -0.5, "verdict": "worse"}
+    rows = {"adapted": {"less": {START: figure}}}
+    similar = {"0": {"value": 80.0}, "1": {"value": 79.0, "difference": -1.0, "low": -1.5, "high": -0.4}}
+    report = {"table": [], "similarity": similar, "rows": rows, "kept": kept}
+    report["chosen"] = {"alpha": 1.0, "row": "adapted", "dev": {"0": 1.0, "1": 2.0}}
+    lines = report_lines(report)
+    assert "  STS-B dev, start: 80.0" in lines and "  STS-B dev, adapted: 79.0, -1.0 [-1.5, -0.4]" in lines
+    assert last in lines[-1] and "adapted against start: -1.0 [-2.0, -0.5] worse" in "\n".join(lines)
+
+
+def test_start_and_words_are_scored_once(made, tmp_path):
+    folder, opened = made[1], []
+    start = save_bert(tmp_path / "bert")
+
+    def open_start():
+        opened.append(1)
+        return open_model(start, "mean")
+
+    for _ in range(2):
+        judge = Judge(made[0], folder, open_start, None)
+        judge.begin()
+    assert len(opened) == 1 and set(judge.scores) == {START, BM25} and len(judge.table()) == 4
