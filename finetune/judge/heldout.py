@@ -99,7 +99,8 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
     if found.get(kind, 0) < FEWEST:
         raise UserError(
             f"a test needs {FEWEST} pairs of texts that belong together, and the held-out documents have "
-            f"{found.get(kind, 0)} ({total:,} documents in all): add text"
+            f"{found.get(kind, 0)} ({total:,} documents in all): add text, or give documents of several "
+            "sentences or rows of two columns; single sentences have nothing that belongs to them"
         )
     passages, relevant = _choose(by_kind[kind], seed)
     hidden = folder.with_name(f".{folder.name}.tmp")

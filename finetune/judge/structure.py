@@ -19,12 +19,11 @@ KINDS = {
     "heading": "a heading and its section",
     "title": "a first line and the text below it",
     "neighbour": "a sentence and the next one",
-    "halves": "the two halves of a sentence",
 }
 """Kinds of pairs; where a text has several, the first one that it has enough of is taken."""
 MOST_CHARACTERS = 1000
 """Of a passage; the rest is left out."""
-_FEWEST_WORDS = {"columns": (1, 3), "heading": (1, 5), "title": (1, 5), "neighbour": (4, 4), "halves": (4, 4)}
+_FEWEST_WORDS = {"columns": (1, 3), "heading": (1, 5), "title": (1, 5), "neighbour": (4, 4)}
 """Of the first text of a pair, and of the second."""
 _LONGEST_TITLE = 15  # words
 
@@ -91,20 +90,11 @@ def _neighbours(document: Document) -> list[Pair]:
     return list(zip(sentences[::2], sentences[1::2]))
 
 
-def _halves(document: Document) -> list[Pair]:
-    """Return the halves of a document that is a single sentence."""
-    sentences = sentences_of(document.whole)
-    words = sentences[0].split() if len(sentences) == 1 else []
-    middle = len(words) // 2
-    return [(" ".join(words[:middle]), " ".join(words[middle:]))]
-
-
 _FINDERS: dict[str, Callable[[Document], list[Pair]]] = {
     "columns": _columns,
     "heading": _headed,
     "title": _titled,
     "neighbour": _neighbours,
-    "halves": _halves,
 }
 
 
