@@ -82,7 +82,7 @@ LONG = (
         (Document(LONG, title="Ships"), {"columns", "neighbour"}),
         (Document(f"Ships of the north\n{LONG}"), {"title", "neighbour"}),
         (Document(f"It is already late.\n{LONG}"), {"neighbour"}),  # a sentence is no title
-        (Document(f"# Ships\n\n{LONG}", markup=MARKDOWN), {"heading", "neighbour"}),
+        (Document(f"# Ships\n\n{LONG}", markup=MARKDOWN), {"heading"}),
         (Document("effects of aging on the tissue of the bone in rats"), set()),  # a single sentence
         (Document("too short"), set()),
     ],
