@@ -17,7 +17,7 @@ runs
 What depends on the batch only (groups, cumulative lengths, masks) is computed once per forward.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
@@ -81,8 +81,7 @@ class PackedLayout:
         boundaries[1 : count + 1] = lengths.cumsum(0)
         boundaries[count : count + len(ends)] = torch.tensor(ends)
         slots, buckets = _by_bucket(boundaries, count, pieces, longest)
-        boundaries, slots = send([boundaries, slots], device)
-        return cls(
+        layout = cls(
             groups=tuple(zip(counts.tolist(), values.tolist(), strict=True)),
             num_tokens=num_tokens,
             filler=filler,
@@ -93,6 +92,12 @@ class PackedLayout:
             slots=slots,
             buckets=buckets,
         )
+        return layout.moved(*send([boundaries, slots], device))
+
+    def moved(self, boundaries: Tensor, slots: Tensor) -> "PackedLayout":
+        """Return this layout with its tensors as they are on a device."""
+        cumulative = boundaries[: len(self.cumulative)]
+        return replace(self, boundaries=boundaries, cumulative=cumulative, slots=slots)
 
     def window_mask(self, length: int, half_window: int, device: torch.device) -> Tensor | None:
         """bool[length, length], true where |i - j| <= half_window; None where that is everywhere."""

@@ -64,43 +64,45 @@ class PackedRow:
         The row is filled up with padding, so that rows of a thousand lengths have a few dozen shapes (see
         `pretrain.common.memory`). An empty batch is a row of filler. keys: uint64[N], one for each sequence.
         """
-        tokens, token_order, restore = ids.numel(), None, None
-        sequence_keys = None
-        if keys is not None:
-            # whatever else the caller draws by these keys, dropout is independent of it
-            sequence_keys = torch.from_numpy(derive(keys, "dropout").view(np.int64))
-        order, of_input = sort_order(lengths), lengths
-        if order is not None:
-            token_order = _token_order(lengths, order)
-            restore = torch.empty_like(token_order)
-            restore[token_order] = torch.arange(tokens)
-            token_order, restore = send([token_order, restore], device)
-            lengths = lengths.index_select(0, order)
-            sequence_keys = None if sequence_keys is None else sequence_keys.index_select(0, order)
+        tokens = ids.numel()
         filler = max(rounded_rows(tokens), 1) - tokens
 
         def padded(values: Tensor, value: int = 0) -> Tensor:
             return torch.nn.functional.pad(values, (0, filler), value=value)
 
+        # All but the ids, which are on the device already, is made on the host and sent in one transfer: a
+        # launch costs as much as a thousand tokens.
+        order, in_order = sort_order(lengths), lengths
+        parts = {"lengths": lengths}
+        if order is not None:
+            in_order = lengths.index_select(0, order)
+            parts["order"] = _token_order(lengths, order)
+            parts["restore"] = torch.empty_like(parts["order"])
+            parts["restore"][parts["order"]] = torch.arange(tokens)
+        positions = _positions(in_order, tokens)
+        if keys is not None:
+            # whatever else the caller draws by these keys, dropout is independent of it
+            of_dropout = torch.from_numpy(derive(keys, "dropout").view(np.int64))
+            of_dropout = of_dropout if order is None else of_dropout.index_select(0, order)
+            parts["keys"] = padded(token_keys(of_dropout, in_order))
+        parts["positions"] = padded(positions + first_position, first_position)
+        layout = PackedLayout.build(in_order, torch.device("cpu"), filler)
+        parts |= {"boundaries": layout.boundaries, "slots": layout.slots}
+        sent = dict(zip(parts, send([*parts.values()], device)))
+
         def in_row(values: Tensor, value: int = 0) -> Tensor:
             values = values.to(device, torch.long)
-            values = values if token_order is None else values.index_select(0, token_order)
-            return padded(values, value)
+            return padded(values if order is None else values.index_select(0, sent["order"]), value)
 
-        # What is known of every token is made on the device, from numbers of the sequences.
-        of_sequences = [lengths, *([] if order is None else [of_input])]
-        of_sequences += [] if sequence_keys is None else [sequence_keys]
-        on_device, *others = send(of_sequences, device)
-        of_input = on_device if order is None else others.pop(0)
         return cls(
             in_row(ids, pad_id),
-            padded(_positions(on_device, tokens) + first_position, first_position),
+            sent["positions"],
             None if token_types is None else in_row(token_types),
-            padded(token_keys(others[0], on_device, tokens)) if others else None,
-            PackedLayout.build(lengths, device, filler),
-            of_input,
-            token_order,
-            restore,
+            sent.get("keys"),
+            layout.moved(sent["boundaries"], sent["slots"]),
+            sent["lengths"],
+            sent.get("order"),
+            sent.get("restore"),
         )
 
     @property

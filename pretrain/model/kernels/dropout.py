@@ -47,14 +47,13 @@ def site_of(layer: int, place: int) -> int:
     return layer * _PLACES + place
 
 
-def token_keys(sequence_keys: Tensor, lengths: Tensor, tokens: int | None = None) -> Tensor:
+def token_keys(sequence_keys: Tensor, lengths: Tensor) -> Tensor:
     """Return a key for every token: int64[lengths.sum()], by its sequence's key and its position in it.
 
-    sequence_keys, lengths: int64[N], on one device. tokens: the sum of the lengths, for which the host would
-    else wait for the device.
+    sequence_keys, lengths: int64[N], on one device.
     """
     starts = lengths.cumsum(0) - lengths
-    sequences = torch.repeat_interleave(lengths, output_size=tokens)
+    sequences = torch.repeat_interleave(lengths)
     positions = torch.arange(len(sequences), device=lengths.device) - starts[sequences]
     return _splitmix64(sequence_keys[sequences] + (positions + 1) * _signed(0xD1342543DE82EF95))
 
