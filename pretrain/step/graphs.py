@@ -123,12 +123,12 @@ class Graphs:
         """Return the graph of a row's shape, recorded where this is the time to; None: there is none."""
         if not self.on or not self.model.training or len(packed.ids) > LARGEST_ROW:
             return None
+        key = method, packed.shape, packed.order is None, packed.pooled is None, *map(len, more)
+        if key in self.graphs:
+            return self.graphs[key]
         if why := self.model.encoder.why_not_repeatable(packed):
             self._say(f"not where {why}")
             return None
-        key = method, packed.shape, *map(len, more)
-        if key in self.graphs:
-            return self.graphs[key]
         if key not in self._met or len(self.graphs) == MOST_GRAPHS:
             if torch.is_grad_enabled():
                 self._met.add(key)

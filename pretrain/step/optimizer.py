@@ -28,7 +28,8 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
             return Lamb(groups, **settings)
         if config.optimizer == "muon":
             return MuonWithAdamW(groups, layer_matrices(module), config.muon_scale, **settings)
-        return AdamW(groups, **settings, fused=True)
+        # DeepSpeed warns of kinds that it does not know, and gives its optimizers one parameter a group
+        return (torch.optim.AdamW if config.zero else AdamW)(groups, **settings, fused=True)
     code = f"train.optimizer_code={config.optimizer_code}"
     if device.type != "cuda":
         raise UserError(f"{code} is for GPUs, and there is none: leave it at torch")
