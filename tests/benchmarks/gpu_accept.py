@@ -141,9 +141,9 @@ class Accept:
         }
 
     def run(
-        self, objective: str, sequences: int, seed: int = 0, graphs: str = "off", attention: str = "fast"
+        self, objective: str, sequences: int, seed: int = 0, attention: str = "fast", **train: Any
     ) -> Run:
-        """Build an engine at ZeRO 0, in bfloat16."""
+        """Build an engine in bfloat16; train: more settings, else ZeRO 0 without graphs."""
         dropout = 0.1
         model = self.architecture(dropout)
         model.pop("intermediate_size")
@@ -158,8 +158,9 @@ class Accept:
                 "zero": 0,
                 "precision": "bf16",
                 "micro_batch_tokens": self.size.micro_batch_tokens,
-                "graphs": graphs,
-            },
+                "graphs": "off",
+            }
+            | train,
         }
         config = validate_config(tree, "accept")
         torch.manual_seed(seed)
