@@ -1,5 +1,6 @@
 """Bytes of a rank in memory, part by part, and FLOPs of a step, by formula."""
 
+import math
 from dataclasses import dataclass, replace
 
 FLOAT = 4
@@ -257,3 +258,43 @@ def step_flops(model: ModelSize, batch: BatchSize, layout: Layout) -> float:
     if batch.view_tokens > layout.ranks * layout.micro_batch_tokens:  # else their graph is kept
         again += batch.view_tokens
     return (1 + BACKWARD) * forward + model.token_flops * again
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Shares of a device's peak that rows of many tokens reached where it was measured, and which rows less.
+
+    short, long: of sequences of at most `SHORT` tokens, and of longer ones. half: tokens of a row that
+    reaches half of that: what a row and its step cost beside their tokens is worth so many.
+    """
+
+    short: float
+    long: float
+    half: float
+
+
+SHORT = 128
+"""Tokens of the longest sequence whose attention is one tile (`pretrain.model.attention.BUCKETS`)."""
+
+
+def share_reached(reached: Reached, model: ModelSize, batch: BatchSize, layout: Layout, length: int) -> float:
+    """Return the share of the peak that a step reaches, as `step_flops` counts its work.
+
+    length: mean tokens of a sequence.
+    """
+    best = reached.short if length <= SHORT else reached.long
+    parts = [
+        (batch.masked_tokens, model.masked_flops * batch.predicted, 0.0),
+        (batch.view_tokens + batch.sequence_tokens, 0.0, 1.0),
+    ]
+    work = seconds = 0.0
+    for tokens, of_head, again in parts:
+        if not tokens:
+            continue
+        of_rank = tokens / layout.ranks
+        rows = math.ceil(of_rank / layout.micro_batch_tokens)
+        passes = 1 + BACKWARD + (again if rows > 1 else 0.0)
+        flops = passes * model.token_flops * tokens + (1 + BACKWARD) * of_head
+        work += flops
+        seconds += flops * (1 + reached.half * rows / of_rank) / best
+    return work / seconds
