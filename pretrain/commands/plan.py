@@ -48,8 +48,8 @@ GPUS = {
 """Name -> TFLOP/s of bfloat16 products without sparsity, and GB of memory, from NVIDIA's data sheets."""
 MFU = 0.3
 """Share of the peak where nobody has measured it: assumed."""
-MEASURED = {"h200": Reached(short=0.5, long=0.38, half=3600)}
-"""What was reached by BERT-base (docs/performance.md, "On a GPU"): in half precision, rows as CUDA graphs."""
+MEASURED = {"h200": Reached(short=0.418, long=0.385, half=4000, host=0.016)}
+"""What BERT-base reached in half precision, with graphs (docs/performance.md, "On a GPU")."""
 MOST_GPUS = 65_536
 WIRE = {"fp32": 4, "bf16": 2}
 """`train.communication_dtype` -> bytes of an element."""
@@ -110,7 +110,8 @@ def plan(
     said = f"of {measured}" if measured else "assumed" if mfu is None else "--mfu"
     if share is None and gpu in MEASURED and precision != "fp32":
         layout = layout_of(settings, gpus, settings.train.zero)
-        share, said = share_reached(MEASURED[gpu], model, batch, layout, mean), f"as BERT-base on an {gpu}"
+        share = share_reached(MEASURED[gpu], model, batch, layout, mean, gpus * speed * 1e12)
+        said = f"as BERT-base reached on an {gpu}"
     frozen = f" and {format_count(model.frozen)} frozen" if model.frozen else ""
     lengths = "of the data" if sampled else "assumed: --data or --length say more"
     lines = [

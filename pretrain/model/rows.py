@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from augment.core.keys import derive
+from augment.core.ragged import segment_indices
 from pretrain.common.memory import rounded_rows
 from pretrain.common.transfer import send
 from pretrain.model.attention import PackedLayout, sort_order
@@ -75,17 +76,16 @@ class PackedRow:
         order, in_order = sort_order(lengths), lengths
         parts = {"lengths": lengths}
         if order is not None:
-            in_order = lengths.index_select(0, order)
+            in_order = lengths[order]
             parts["order"] = _token_order(lengths, order)
             parts["restore"] = torch.empty_like(parts["order"])
             parts["restore"][parts["order"]] = torch.arange(tokens)
-        positions = _positions(in_order, tokens)
         if keys is not None:
             # whatever else the caller draws by these keys, dropout is independent of it
             of_dropout = torch.from_numpy(derive(keys, "dropout").view(np.int64))
-            of_dropout = of_dropout if order is None else of_dropout.index_select(0, order)
-            parts["keys"] = padded(token_keys(of_dropout, in_order))
-        parts["positions"] = padded(positions + first_position, first_position)
+            parts["keys"] = padded(token_keys(of_dropout if order is None else of_dropout[order], in_order))
+        positions = torch.from_numpy(segment_indices(np.full(len(lengths), first_position), in_order.numpy()))
+        parts["positions"] = padded(positions, first_position)
         layout = PackedLayout.build(in_order, torch.device("cpu"), filler)
         parts |= {"boundaries": layout.boundaries, "slots": layout.slots}
         sent = dict(zip(parts, send([*parts.values()], device)))
@@ -151,15 +151,8 @@ class PackedRow:
         return torch.cat([changed.to(embedded.dtype), embedded[self.layout.num_tokens :]])
 
 
-def _positions(lengths: Tensor, tokens: int) -> Tensor:
-    """int64[T]: position of every token inside its sequence. lengths: int64[N], their sum `tokens`."""
-    starts = lengths.cumsum(0) - lengths
-    order = torch.arange(tokens, device=lengths.device)
-    return order - torch.repeat_interleave(starts, lengths, output_size=tokens)
-
-
 def _token_order(lengths: Tensor, order: Tensor) -> Tensor:
     """int64[T]: the token indices that lay the sequences out in the given order."""
-    starts = (lengths.cumsum(0) - lengths).index_select(0, order)
-    chosen = lengths.index_select(0, order)
-    return torch.repeat_interleave(starts, chosen) + _positions(chosen, int(chosen.sum()))
+    sizes, chosen = lengths.numpy(), order.numpy()
+    starts = sizes.cumsum() - sizes
+    return torch.from_numpy(segment_indices(starts[chosen], sizes[chosen]))

@@ -6,7 +6,7 @@ the graph reads, and its shape must be that of the recorded row: rows have few (
 
 A shape is recorded when it comes a second time with a backward pass behind it. From then on its forward is
 one graph and its backward another, and the two are a function to autograd. Gradients are added to the
-parameters' own: at ZeRO 0 by the graph itself, in memory that stays, at ZeRO 1 and 2 by autograd, as
+parameters' own: at ZeRO 0 and 1 by the graph itself, in memory that stays, at ZeRO 2 by autograd, as
 DeepSpeed's hooks want. Order and bits are those of a pass without graphs.
 
 All graphs share one pool of memory. What a forward keeps for its backward is there until another graph runs.
@@ -61,7 +61,8 @@ class Graphs:
         self._met: set[Hashable] = set()
         self._gradients: dict[int, Tensor] = {}
         stage = int(engine.zero_optimization_stage())
-        self.adds = stage == 0
+        # at ZeRO 1 `Buckets` takes them from there as well, and DeepSpeed's hooks do nothing but take time
+        self.adds = stage <= 1
         """Whether graphs add gradients themselves."""
         # instead of the parameters, where autograd is to add nothing to them
         self._instead = (torch.zeros((), device=engine.device, requires_grad=True),) if self.adds else ()
@@ -85,7 +86,7 @@ class Graphs:
             return self._run(SentenceModel.masked_loss_of_row, row, model.pack(row), *more)
 
     def gradient_of(self, parameter: Parameter) -> Tensor:
-        """Return where every graph leaves its gradient of a parameter: at ZeRO 0, adds it."""
+        """Return where every graph leaves its gradient of a parameter: at ZeRO 0 and 1, adds it."""
         if id(parameter) not in self._gradients:
             self._gradients[id(parameter)] = torch.zeros_like(parameter)
         return self._gradients[id(parameter)]

@@ -53,18 +53,21 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure=None):
-        if not all(p.grad is not None and p in self.state for g in self.param_groups for p in g["params"]):
-            return super().step(closure)  # torch makes the state
+        groups = []
         for group in self.param_groups:
-            parameters, states = group["params"], [self.state[p] for p in group["params"]]
-            if not parameters:
-                continue
+            gradients = [p.grad for p in group["params"]]
+            states = [self.state.get(p) for p in group["params"]]
+            if not all(states) or any(gradient is None for gradient in gradients):
+                return super().step(closure)  # torch makes the state
+            if gradients:
+                groups.append((group, gradients, states))
+        found_inf = getattr(self, "found_inf", None)
+        for group, gradients, states in groups:
             steps = [state["step"] for state in states]
             torch._foreach_add_(steps, 1)
-            found_inf = getattr(self, "found_inf", None)
             torch._fused_adamw_(
-                parameters,
-                [p.grad for p in parameters],
+                group["params"],
+                gradients,
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
                 [],

@@ -262,39 +262,37 @@ def step_flops(model: ModelSize, batch: BatchSize, layout: Layout) -> float:
 
 @dataclass(frozen=True)
 class Reached:
-    """Shares of a device's peak that rows of many tokens reached where it was measured, and which rows less.
+    """What steps reached on a device where it was measured.
 
-    short, long: of sequences of at most `SHORT` tokens, and of longer ones. half: tokens of a row that
-    reaches half of that: what a row and its step cost beside their tokens is worth so many.
+    short, long: shares of the peak of rows of many tokens, of sequences of at most `SHORT` tokens, and of
+    longer ones. half: tokens of a row that reaches half of that: what a row and its step cost beside their
+    tokens is worth so many. host: seconds below which no step came, since the host had to launch it.
     """
 
     short: float
     long: float
     half: float
+    host: float
 
 
 SHORT = 128
 """Tokens of the longest sequence whose attention is one tile (`pretrain.model.attention.BUCKETS`)."""
 
 
-def share_reached(reached: Reached, model: ModelSize, batch: BatchSize, layout: Layout, length: int) -> float:
+def share_reached(
+    reached: Reached, model: ModelSize, batch: BatchSize, layout: Layout, length: int, peak: float
+) -> float:
     """Return the share of the peak that a step reaches, as `step_flops` counts its work.
 
-    length: mean tokens of a sequence.
+    length: mean tokens of a sequence. peak: FLOP/s of all ranks together.
     """
-    best = reached.short if length <= SHORT else reached.long
-    parts = [
-        (batch.masked_tokens, model.masked_flops * batch.predicted, 0.0),
-        (batch.view_tokens + batch.sequence_tokens, 0.0, 1.0),
-    ]
-    work = seconds = 0.0
-    for tokens, of_head, again in parts:
-        if not tokens:
-            continue
+    best = peak * (reached.short if length <= SHORT else reached.long)
+    work, seconds = step_flops(model, batch, layout), 0.0
+    of_head = (1 + BACKWARD) * model.masked_flops * batch.predicted
+    for tokens, head in ((batch.masked_tokens, of_head), (batch.tokens - batch.masked_tokens, 0.0)):
         of_rank = tokens / layout.ranks
         rows = math.ceil(of_rank / layout.micro_batch_tokens)
-        passes = 1 + BACKWARD + (again if rows > 1 else 0.0)
-        flops = passes * model.token_flops * tokens + (1 + BACKWARD) * of_head
-        work += flops
-        seconds += flops * (1 + reached.half * rows / of_rank) / best
-    return work / seconds
+        if rows:
+            flops = head + (work - of_head) * tokens / batch.tokens
+            seconds += flops * (1 + reached.half * rows / of_rank) / best
+    return work / (peak * max(seconds, reached.host))

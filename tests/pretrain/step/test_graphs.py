@@ -4,6 +4,8 @@ On a CPU a function is "recorded" by keeping it, and repeated by calling it agai
 the same path as on a GPU. The encoder takes the variable-length branch that CUDA takes.
 """
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ import torch.distributed as dist
 from exactness_cases import make_batch, share
 from exactness_worker import build
 from flash_reference import flash_on_cpu
+from run_helpers import finish, start
 
 from pretrain.model.layer import layers_of
 from pretrain.step import graphs as graphs_module
@@ -293,6 +296,18 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why_once():
         graphs.record = refuse
         check_equal(run_steps(engine, graphs, range(3), 4096), expected)
     assert said == ["graphs     none: no memory"] and not graphs.on
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("stage,ranks", [(1, 1), (1, 2), (2, 1)])
+def test_with_deepspeeds_engine_graphs_change_no_bit(tmp_path, stage, ranks):
+    out = tmp_path / "report.json"
+    words = [str(Path(__file__).with_name("graphs_worker.py")), str(out), str(stage), "clear_mean", "bf16"]
+    finish(start(words, ranks))
+    for rank in range(ranks):
+        report = json.loads(Path(f"{out}.{rank}").read_text())
+        assert report["compared"] > 50 and not report["differing"]
+        assert any(report["repeats"][1::2])
 
 
 def refuse(function):
