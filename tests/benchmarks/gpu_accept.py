@@ -2,16 +2,16 @@
 
     python tests/benchmarks/gpu_accept.py [--device cuda|cpu] [--out FILE.json] [--parts tests,waits]
 
-tests      those that are marked gpu
-exactness  float32 and bfloat16 gradients against a padded float64 reference, without dropout
+waits      steps under torch's own alarm for a host that waits
 replay     a second pass draws the same dropout
 resume     bit for bit
-waits      steps under torch's own alarm for a host that waits
+exactness  float32 and bfloat16 gradients against a padded float64 reference, without dropout
 batch64, batch512, batch8192
            steps of so many sentences: with graphs and without, beside a padded and compiled transformers, the
            largest batch beside sentence-transformers' cached loss
 masked     steps of sequences of 512 tokens, with graphs and without, with model.attention fast and exact,
            memory at the peak against a plan's, beside a compiled transformers
+tests      those that are marked gpu
 
 A speed is real tokens a second, its share that of a measured product. Prints a line as each part ends, and
 writes JSON again; ends with 1 where a part failed. A part that cannot run, or does not begin within
@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,7 +32,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ import pretrain.common.environment  # noqa: F401  (settings of a training proces
 # isort: split
 import numpy as np
 import torch
+from gpu_peers import Skipped, cached, compiled_masked, compiled_sentences
 
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
@@ -99,18 +100,15 @@ SIZES = {
     "cpu": Size(2, 32, 4, 400, 48, 8, 8, 2, 256, 16, 4),
 }
 BATCHES = {"batch64": 64, "batch512": 512, "batch8192": 8192}
+COMPILING = 40  # seconds that a peer may take
 TINY = 1024  # a CPU takes batches that are so many times smaller, and at least 2
-
-
-class Skipped(Exception):
-    """A part cannot run here; the message says why."""
 
 
 class Accept:
     """Everything that the parts share."""
 
     def __init__(self, device: str):
-        self.device, self.size = torch.device(device), SIZES[device]
+        self.device, self.size, self.until = torch.device(device), SIZES[device], math.inf
         random = np.random.default_rng(0)
         letters = list("etaoinshrdlu")
         words = ["".join(random.choice(letters, random.integers(2, 9))) for _ in range(2_000)]
@@ -406,6 +404,8 @@ def measured_peak(accept: Accept) -> float:
 def beside(accept: Accept, ours: dict[str, Any], peer: Callable[[], float]) -> dict[str, Any]:
     """Return a peer's speed and our ratio to it, or why it did not run."""
     accept.free()
+    if time.monotonic() > accept.until - COMPILING:
+        return {"peer": "not run: no time was left"}
     try:
         speed = peer()
     except Skipped as reason:
@@ -420,82 +420,11 @@ def beside(accept: Accept, ours: dict[str, Any], peer: Callable[[], float]) -> d
     }
 
 
-def peer_speed(
-    accept: Accept, model: torch.nn.Module, loss: Callable[[], torch.Tensor], tokens: int, count: int
-) -> float:
-    """Return tokens a second of a plain loop: bfloat16, clipped, torch's fused AdamW; after 3 steps."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    started = 0.0
-    for number in range(count + 3):
-        if number == 3:
-            started = accept.seconds()
-        with torch.autocast(accept.device.type, dtype=torch.bfloat16):
-            value = loss()
-        if value.requires_grad:
-            value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    return tokens * count / (accept.seconds() - started)
-
-
-def compiled_sentences(accept: Accept, batch: int) -> float:
-    """Return the speed of transformers, compiled, on sentences padded to the longest that there may be."""
-    base = accept.library_model().base_model
-    call = torch.compile(base) if accept.device.type == "cuda" else base
-    taken = accept.sentences.take(np.random.default_rng(1).integers(0, len(accept.sentences), batch))
-    ids, mask = (torch.cat([part, part]) for part in accept.padded(taken))
-    of_one = torch.arange(batch, device=accept.device)
-
-    def loss() -> torch.Tensor:
-        hidden = call(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        vectors = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
-        anchors, positives = torch.nn.functional.normalize(vectors, dim=1).split(batch)
-        return torch.nn.functional.cross_entropy(anchors @ positives.T / 0.05, of_one)
-
-    return peer_speed(accept, base, loss, 2 * int(taken.lengths.sum()), accept.size.steps)
-
-
-def compiled_masked(accept: Accept) -> float:
-    """Return the speed of transformers, compiled, on rows of one length."""
-    model, size = accept.library_model(), accept.size
-    call = torch.compile(model) if accept.device.type == "cuda" else model
-    rows = max(1, size.micro_batch_tokens // size.length)
-    ids = torch.randint(5, size.vocabulary, (rows, size.length), device=accept.device)
-    labels = torch.where(torch.rand(ids.shape, device=accept.device) < 0.15, ids, -100)
-    tokens = rows * size.length
-    return peer_speed(accept, model, lambda: call(input_ids=ids, labels=labels).loss, tokens, size.steps)
-
-
-def cached(accept: Accept, batch: int) -> float:
-    """Return the speed of sentence-transformers' cached loss."""
-    if not find_spec("sentence_transformers"):
-        raise Skipped("sentence_transformers is not installed")
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    with tempfile.TemporaryDirectory() as folder:
-        accept.library_model().base_model.save_pretrained(folder)
-        accept.tokenizer.save_pretrained(folder)
-        words = Transformer(
-            folder, max_seq_length=accept.size.short, model_kwargs={"attn_implementation": "sdpa"}
-        )
-    modules = [words, Pooling(accept.size.width, "mean")]
-    model = SentenceTransformer(modules=modules, device=accept.device.type).train()
-    loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=accept.size.mini_batch)
-    taken = accept.sentences.take(np.random.default_rng(1).integers(0, len(accept.sentences), batch))
-    ids, mask = accept.padded(taken)
-    views = [{"input_ids": ids, "attention_mask": mask} for _ in range(2)]
-    return peer_speed(
-        accept, model, lambda: loss(list(map(dict, views)), None), 2 * int(taken.lengths.sum()), 1
-    )
-
-
 def tests(accept: Accept) -> dict[str, Any]:
     if accept.device.type != "cuda":
         raise Skipped("they need a CUDA device")
-    words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests"]
+    marked = [str(path) for path in ROOT.glob("tests/**/test_*.py") if "mark.gpu" in path.read_text()]
+    words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *marked]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=180)
     last = ended.stdout.strip().splitlines()[-1:]
     failed = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
@@ -504,10 +433,10 @@ def tests(accept: Accept) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Accept], dict[str, Any]]] = {
-    "exactness": exactness,
-    "replay": replay,
     "waits": waits,
+    "replay": replay,
     "resume": resume,
+    "exactness": exactness,
     **{part: of_batch(part) for part in BATCHES},
     "masked": masked,
     "tests": tests,
@@ -546,12 +475,13 @@ def main() -> int:
     began = time.monotonic()
     start_processes()
     accept, outcomes = Accept(options.device), {}
+    accept.until = began + options.seconds
     machine = torch.cuda.get_device_name() if options.device == "cuda" else "CPU, tiny sizes"
     found = {"machine": machine, "torch": torch.__version__, "parts": outcomes}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{'part':11}{'outcome':9}{'seconds':>7}  what was found on {machine}")
     for part in options.parts.split(","):
-        if time.monotonic() - began > options.seconds:
+        if time.monotonic() > accept.until:
             outcome = {"outcome": "skip", "reason": "no time was left", "seconds": 0.0}
         else:
             outcome = outcome_of(part, accept)

@@ -61,7 +61,7 @@ SPEEDS = [
     ("clear_base", {}, 512, {(128, 65_536): 524e3}),
     ("simcse_bert", {}, 21, {(64, 32_768): 170.6e3, (512, 32_768): 683e3, (8192, 65_536): 568e3}),
 ]
-"""Recipe, settings, mean tokens of a sequence, (sequences, micro_batch_tokens) -> tokens a second measured."""
+"""Recipe, settings, mean tokens of a sequence, (sequences, micro_batch_tokens) -> tokens a second."""
 
 
 @pytest.mark.full
@@ -83,5 +83,5 @@ def test_the_speed_of_an_h200_is_within_a_tenth(recipe, settings, length, measur
 @pytest.mark.full
 def test_the_peak_of_an_h200_is_within_a_tenth():
     """BERT-base, masked language modelling of 512 tokens, bf16, torch's allocator at its peak."""
-    for tokens, peak in ((65_536, 25.34e9), (16_384, 7.99e9)):
+    for tokens, peak in ((65_536, 25.34e9), (32_768, 13.58e9), (16_384, 7.99e9)):
         assert planned("bert", tokens)[1].peak == pytest.approx(peak, rel=0.1)
