@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from exactness_cases import make_batch, share
 from flash_reference import flash_on_cpu
-from test_graphs import Recorder
+from graph_recorder import Recorder
 
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.graphs import Graphs

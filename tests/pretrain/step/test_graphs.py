@@ -14,6 +14,7 @@ import torch.distributed as dist
 from exactness_cases import make_batch, share
 from exactness_worker import build
 from flash_reference import flash_on_cpu
+from graph_recorder import Recorder
 from run_helpers import finish, start
 
 from pretrain.model.layer import layers_of
@@ -50,24 +51,6 @@ class PlainEngine:
 
     def backward(self, loss, scale_wrt_gas):
         loss.backward()
-
-
-class Recorder:
-    """Record functions by keeping them; `repeats` counts how often each was repeated."""
-
-    def __init__(self):
-        self.repeats: list[int] = []
-
-    def __call__(self, function):
-        function()
-        number = len(self.repeats)
-        self.repeats.append(0)
-
-        def repeat():
-            self.repeats[number] += 1
-            function()
-
-        return repeat
 
 
 @pytest.fixture(autouse=True)
@@ -303,7 +286,7 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why_once():
 def test_with_deepspeeds_engine_graphs_change_no_bit(tmp_path, stage, ranks):
     out = tmp_path / "report.json"
     words = [str(Path(__file__).with_name("graphs_worker.py")), str(out), str(stage), "clear_mean", "bf16"]
-    finish(start(words, ranks))
+    finish(start(words, ranks), timeout=600)
     for rank in range(ranks):
         report = json.loads(Path(f"{out}.{rank}").read_text())
         assert report["compared"] > 50 and not report["differing"]
