@@ -24,7 +24,7 @@ PURE = """
     deepspeed hjson webdataset braceexpand fire termcolor datasets dill filelock pydantic annotated-types
     typing-inspection datatrove loguru num2words docopt
 """.split()  # noqa: SIM905
-COMPILED = ("pydantic-core", "zstandard", "multiprocess")
+COMPILED = ("pydantic-core", "zstandard", "multiprocess", "nanobind")
 LEFT_OUT = (".pyc", "INSTALLER", "REQUESTED", "RECORD", "direct_url.json", ".tar.gz")
 DEEPSPEED = "deepspeed/git_version_info_installed.py"
 """Where DeepSpeed keeps what it was installed for."""
