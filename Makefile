@@ -9,7 +9,7 @@ BIN = $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-full test-slow test-slurm test-fake-cuda fuzz sanitize gpu-accept lint docs install clean
+.PHONY: demo test test-full test-slow test-slurm test-fake-cuda fuzz sanitize gpu-accept gpu-bundle lint docs install clean
 
 install: $(INSTALLED)
 
@@ -62,9 +62,13 @@ fuzz: $(INSTALLED)
 sanitize: $(INSTALLED)
 	$(BIN)/python tests/fuzz/sanitize.py
 
-# On a machine with a GPU: at most 10 minutes.
+# On a machine with a GPU: some 4 minutes, a line as each part ends.
 gpu-accept: $(INSTALLED)
 	$(BIN)/python tests/benchmarks/gpu_accept.py
+
+# The same for a GPU machine without a network: carry .gpu there, and run `bash .gpu/run.sh`.
+gpu-bundle: $(INSTALLED)
+	$(BIN)/python tests/benchmarks/gpu_bundle.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -33,7 +33,7 @@ from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
 from pretrain.start.checkpoints import Checkpoints, keep_start, repair_best
 from pretrain.start.data import as_begun, open_data, report_damage
-from pretrain.start.devices import choose_precision, set_deterministic, set_threads
+from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
@@ -128,6 +128,7 @@ class TrainingRun:
         self.progress = Progress(**state["progress"]) if state else Progress()
         self.watchdog.begin(self.progress.step)
         self.config.train.precision = choose_precision(self.config, state)
+        allow_tf32(self.config)
 
     # -- build: model, batches, engine, evaluation -------------------------------------------
 

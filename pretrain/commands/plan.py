@@ -22,10 +22,12 @@ from pretrain.commands.estimate.formulas import (
     BatchSize,
     Layout,
     ModelSize,
+    Reached,
     checkpoint_bytes,
     largest_micro_batch,
     memory,
     peak,
+    share_reached,
     step_flops,
 )
 from pretrain.common import cli
@@ -47,7 +49,9 @@ GPUS = {
 }
 """Name -> TFLOP/s of bfloat16 products without sparsity, and GB of memory, from NVIDIA's data sheets."""
 MFU = 0.3
-"""Share of the peak where nobody has measured it: assumed. BERT-base on an H200: 0.30 to 0.37."""
+"""Share of the peak where nobody has measured it: assumed."""
+MEASURED = {"h200": Reached(short=0.418, long=0.385, half=4000, host=0.016)}
+"""What BERT-base reached in half precision, with graphs (docs/performance.md, "On a GPU")."""
 MOST_GPUS = 65_536
 WIRE = {"fp32": 4, "bf16": 2}
 """`train.communication_dtype` -> bytes of an element."""
@@ -75,7 +79,8 @@ def plan(
         config: the recipe, or the config.yaml of a run; default: what training would take.
         gpus: number of ranks, one a GPU.
         gpu: h200, h100, a100-80, a100-40, l40s.
-        mfu: share of the peak that a step's work reaches, replay included; default: 0.3.
+        mfu: share of the peak that a step's work reaches, replay included; default: as BERT-base did on a GPU
+            that was measured, else 0.3.
         measured: folder of a finished run of this kind, whose share of the peak is taken.
         length: mean tokens of a sequence; none: of the data, else 24 for sentences, else max_length.
         peak: TFLOP/s of a GPU at bfloat16 products, without sparsity; none: the table's.
@@ -105,6 +110,10 @@ def plan(
     model = measure_model(settings, tokenizer, mean, precision)
     speed, capacity = peak or GPUS[gpu][0], memory or GPUS[gpu][1]
     said = f"of {measured}" if measured else "assumed" if mfu is None else "--mfu"
+    if share is None and gpu in MEASURED and precision != "fp32":
+        layout = layout_of(settings, gpus, settings.train.zero)
+        share = share_reached(MEASURED[gpu], model, batch, layout, mean, gpus * speed * 1e12)
+        said = f"as BERT-base reached on an {gpu}"
     frozen = f" and {format_count(model.frozen)} frozen" if model.frozen else ""
     lengths = "of the data" if sampled else "assumed: --data or --length say more"
     lines = [

@@ -71,6 +71,8 @@ class Meanings:
 def _components(identities: bytes, texts_of_record: int) -> tuple[np.ndarray, ...]:
     texts, places = np.unique(np.frombuffer(identities, np.int64), return_inverse=True)
     first, *others = places.reshape(texts_of_record, -1)
+    if all(np.array_equal(first, other) for other in others):  # a text of each record, as SimCSE has them
+        return first, texts, np.arange(len(texts))
     edges = np.tile(first, len(others)), np.concatenate([first[:0], *others])
     linked = coo_array((np.ones(len(edges[0]), bool), edges), shape=(len(texts), len(texts)))
     meanings = connected_components(linked, directed=False)[1].astype(np.int64)

@@ -17,13 +17,15 @@ runs
 What depends on the batch only (groups, cumulative lengths, masks) is computed once per forward.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from augment.core.ragged import segment_indices
 from pretrain.common.memory import row_multiple
 from pretrain.common.transfer import send
 
@@ -69,21 +71,21 @@ class PackedLayout:
     @classmethod
     def build(cls, lengths: Tensor, device: torch.device, filler: int = 0) -> "PackedLayout":
         """`lengths` int64[N] on the CPU (no device synchronisation is needed then), equal ones adjacent."""
-        values, counts = torch.unique_consecutive(lengths, return_counts=True)
-        num_tokens, max_length = int(lengths.sum()), int(values.max()) if len(values) else 0
+        sizes, count = lengths.numpy(), len(lengths)
+        firsts = _firsts(sizes)
+        num_tokens, max_length = int(sizes.sum()), int(sizes.max()) if count else 0
         longest = _longest(max_length or filler)
         ends = range(num_tokens, num_tokens + filler, longest)
         # as many pieces as the filler of any row of this size may have
         pieces = max(len(ends), -(-row_multiple(num_tokens + filler) // longest))
-        count = len(lengths)
-        boundaries = torch.full((_slots(count) + pieces + 1,), num_tokens + filler, dtype=torch.int32)
-        boundaries[:1].zero_()
-        boundaries[1 : count + 1] = lengths.cumsum(0)
-        boundaries[count : count + len(ends)] = torch.tensor(ends)
-        slots, buckets = _by_bucket(boundaries, count, pieces, longest)
-        boundaries, slots = send([boundaries, slots], device)
-        return cls(
-            groups=tuple(zip(counts.tolist(), values.tolist(), strict=True)),
+        edges = np.full(_slots(count) + pieces + 1, num_tokens + filler, dtype=np.int32)
+        edges[0] = 0
+        edges[1 : count + 1] = sizes.cumsum()
+        edges[count : count + len(ends)] = ends
+        places, buckets = _by_bucket(edges, count, pieces, longest)
+        boundaries, slots = torch.from_numpy(edges), torch.from_numpy(places)
+        layout = cls(
+            groups=tuple(zip(np.diff(firsts, append=count).tolist(), sizes[firsts].tolist(), strict=True)),
             num_tokens=num_tokens,
             filler=filler,
             max_length=max_length,
@@ -93,6 +95,12 @@ class PackedLayout:
             slots=slots,
             buckets=buckets,
         )
+        return layout.moved(*send([boundaries, slots], device))
+
+    def moved(self, boundaries: Tensor, slots: Tensor) -> "PackedLayout":
+        """Return this layout with its tensors as they are on a device."""
+        cumulative = boundaries[: len(self.cumulative)]
+        return replace(self, boundaries=boundaries, cumulative=cumulative, slots=slots)
 
     def window_mask(self, length: int, half_window: int, device: torch.device) -> Tensor | None:
         """bool[length, length], true where |i - j| <= half_window; None where that is everywhere."""
@@ -117,43 +125,47 @@ def _slots(count: int) -> int:
     return -(-count // multiple) * multiple
 
 
+def _firsts(sizes: np.ndarray) -> np.ndarray:
+    """Return where runs of equal numbers begin."""
+    return np.flatnonzero(np.diff(sizes, prepend=-1))
+
+
 def _by_bucket(
-    boundaries: Tensor, count: int, pieces: int, longest: int
-) -> tuple[Tensor, tuple[tuple[int, int], ...]]:
+    edges: np.ndarray, count: int, pieces: int, longest: int
+) -> tuple[np.ndarray, tuple[tuple[int, int], ...]]:
     """Return a layout's `slots` and `buckets`: of `count` sequences, and `pieces` of filler behind them."""
-    starts, lengths = boundaries[:-1], boundaries.diff()
+    starts, lengths = edges[:-1], np.diff(edges)
     if longest not in BUCKETS:
         return _cut(starts, lengths), ()
-    slots = torch.stack([starts, lengths, torch.zeros_like(lengths)], 1)
-    filler, bucket = slots[count : count + pieces], torch.bucketize(lengths[:count], torch.tensor(BUCKETS))
-    counts = torch.bincount(bucket, minlength=len(BUCKETS)).tolist()
+    slots = np.stack([starts, lengths, np.zeros_like(lengths)], 1)
+    filler, bucket = slots[count : count + pieces], np.searchsorted(BUCKETS, lengths[:count])
     parts, buckets = [], []
-    for most, own in zip(BUCKETS, slots[bucket.argsort(stable=True)].split(counts), strict=True):
+    for number, most in enumerate(BUCKETS):
+        own = slots[:count][bucket == number]
         behind = filler[: pieces if most == longest else 0]
         if size := _slots(len(own)) + len(behind):
-            parts += [own, behind, own.new_zeros((size - len(own) - len(behind), 3))]
+            parts += [own, behind, np.zeros((size - len(own) - len(behind), 3), np.int32)]
             buckets.append((most, size))
-    return torch.cat(parts), tuple(buckets)
+    return np.concatenate(parts), tuple(buckets)
 
 
-def _cut(starts: Tensor, lengths: Tensor) -> Tensor:
+def _cut(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the slots of sequences of any length, as many for any lengths of the same number and sum."""
     most = BUCKETS[-1]
     pieces = (lengths + most - 1) // most
-    sequence = torch.repeat_interleave(pieces)
-    before = (pieces.cumsum(0) - pieces).index_select(0, sequence)
-    first = (torch.arange(len(sequence)) - before).int() * most
-    slots = torch.stack([starts[sequence], lengths[sequence], first], 1)
-    empty = slots.new_zeros((int(lengths.sum()) // most + len(lengths) - len(slots), 3))
-    return torch.cat([slots.flip(0), empty])  # the longest, which come last, begin first
+    sequence = np.repeat(np.arange(len(pieces)), pieces)
+    first = segment_indices(np.zeros_like(pieces), pieces).astype(np.int32) * most
+    slots = np.stack([starts[sequence], lengths[sequence], first], 1)
+    empty = np.zeros((int(lengths.sum()) // most + len(lengths) - len(slots), 3), np.int32)
+    return np.concatenate([slots[::-1], empty])  # the longest, which come last, begin first
 
 
 def sort_order(lengths: Tensor) -> Tensor | None:
     """int64[N]: the stable order by length, or None when equal lengths are neighbours already."""
-    runs = torch.unique_consecutive(lengths).numel()
-    if runs == torch.unique(lengths).numel():
+    sizes = lengths.numpy()
+    if len(_firsts(sizes)) == len(np.unique(sizes)):
         return None
-    return torch.argsort(lengths, stable=True)
+    return torch.from_numpy(sizes.argsort(kind="stable"))
 
 
 def takes_flash(qkv: Tensor) -> bool:

@@ -1,6 +1,6 @@
 """Arithmetic of the encoder: float32, bfloat16, or float16 with a dynamic loss scale."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,10 +12,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-14, 2.0**24
 
 
-def divided(module: nn.Module, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return gradients of a module's parameters as the hooks of `LossScale` leave them."""
+def factor_of(module: nn.Module) -> Tensor | None:
+    """Return what the hooks of `LossScale` divide gradients of a module's parameters by; None: nothing."""
     divisors = module.__dict__.get("gradient_divisors")
-    return torch._foreach_div(gradients, divisors[-1]) if divisors else gradients
+    return divisors[-1] if divisors else None
 
 
 class LossScale:

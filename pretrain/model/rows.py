@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from augment.core.keys import derive
+from augment.core.ragged import segment_indices
 from pretrain.common.memory import rounded_rows
 from pretrain.common.transfer import send
 from pretrain.model.attention import PackedLayout, sort_order
@@ -64,43 +65,44 @@ class PackedRow:
         The row is filled up with padding, so that rows of a thousand lengths have a few dozen shapes (see
         `pretrain.common.memory`). An empty batch is a row of filler. keys: uint64[N], one for each sequence.
         """
-        tokens, token_order, restore = ids.numel(), None, None
-        sequence_keys = None
-        if keys is not None:
-            # whatever else the caller draws by these keys, dropout is independent of it
-            sequence_keys = torch.from_numpy(derive(keys, "dropout").view(np.int64))
-        order, of_input = sort_order(lengths), lengths
-        if order is not None:
-            token_order = _token_order(lengths, order)
-            restore = torch.empty_like(token_order)
-            restore[token_order] = torch.arange(tokens)
-            token_order, restore = send([token_order, restore], device)
-            lengths = lengths.index_select(0, order)
-            sequence_keys = None if sequence_keys is None else sequence_keys.index_select(0, order)
+        tokens = ids.numel()
         filler = max(rounded_rows(tokens), 1) - tokens
 
         def padded(values: Tensor, value: int = 0) -> Tensor:
             return torch.nn.functional.pad(values, (0, filler), value=value)
 
+        # All but the ids, which are on the device already, is made on the host and sent in one transfer: a
+        # launch costs as much as a thousand tokens.
+        order, in_order = sort_order(lengths), lengths
+        parts = {"lengths": lengths}
+        if order is not None:
+            in_order = lengths[order]
+            parts["order"] = _token_order(lengths, order)
+            parts["restore"] = torch.empty_like(parts["order"])
+            parts["restore"][parts["order"]] = torch.arange(tokens)
+        if keys is not None:
+            # whatever else the caller draws by these keys, dropout is independent of it
+            of_dropout = torch.from_numpy(derive(keys, "dropout").view(np.int64))
+            parts["keys"] = padded(token_keys(of_dropout if order is None else of_dropout[order], in_order))
+        positions = torch.from_numpy(segment_indices(np.full(len(lengths), first_position), in_order.numpy()))
+        parts["positions"] = padded(positions, first_position)
+        layout = PackedLayout.build(in_order, torch.device("cpu"), filler)
+        parts |= {"boundaries": layout.boundaries, "slots": layout.slots}
+        sent = dict(zip(parts, send([*parts.values()], device)))
+
         def in_row(values: Tensor, value: int = 0) -> Tensor:
             values = values.to(device, torch.long)
-            values = values if token_order is None else values.index_select(0, token_order)
-            return padded(values, value)
+            return padded(values if order is None else values.index_select(0, sent["order"]), value)
 
-        # What is known of every token is made on the device, from numbers of the sequences.
-        of_sequences = [lengths, *([] if order is None else [of_input])]
-        of_sequences += [] if sequence_keys is None else [sequence_keys]
-        on_device, *others = send(of_sequences, device)
-        of_input = on_device if order is None else others.pop(0)
         return cls(
             in_row(ids, pad_id),
-            padded(_positions(on_device, tokens) + first_position, first_position),
+            sent["positions"],
             None if token_types is None else in_row(token_types),
-            padded(token_keys(others[0], on_device, tokens)) if others else None,
-            PackedLayout.build(lengths, device, filler),
-            of_input,
-            token_order,
-            restore,
+            sent.get("keys"),
+            layout.moved(sent["boundaries"], sent["slots"]),
+            sent["lengths"],
+            sent.get("order"),
+            sent.get("restore"),
         )
 
     @property
@@ -149,15 +151,8 @@ class PackedRow:
         return torch.cat([changed.to(embedded.dtype), embedded[self.layout.num_tokens :]])
 
 
-def _positions(lengths: Tensor, tokens: int) -> Tensor:
-    """int64[T]: position of every token inside its sequence. lengths: int64[N], their sum `tokens`."""
-    starts = lengths.cumsum(0) - lengths
-    order = torch.arange(tokens, device=lengths.device)
-    return order - torch.repeat_interleave(starts, lengths, output_size=tokens)
-
-
 def _token_order(lengths: Tensor, order: Tensor) -> Tensor:
     """int64[T]: the token indices that lay the sequences out in the given order."""
-    starts = (lengths.cumsum(0) - lengths).index_select(0, order)
-    chosen = lengths.index_select(0, order)
-    return torch.repeat_interleave(starts, chosen) + _positions(chosen, int(chosen.sum()))
+    sizes, chosen = lengths.numpy(), order.numpy()
+    starts = sizes.cumsum() - sizes
+    return torch.from_numpy(segment_indices(starts[chosen], sizes[chosen]))

@@ -36,6 +36,16 @@ def set_deterministic(config: Config) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # kernels here write what they return
 
 
+def allow_tf32(config: Config) -> None:
+    """Let a GPU round float32 products to TF32's 11 digits in a run whose encoder's have fewer or no more.
+
+    Those are the heads' and the losses' of a run in bf16 or fp16. With `train.deterministic` or
+    `model.attention: exact`, and in fp32, they stay as they are.
+    """
+    exact = config.train.deterministic or config.model.attention == "exact"
+    torch.backends.cuda.matmul.allow_tf32 = config.train.precision in ("bf16", "fp16") and not exact
+
+
 def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:
     """Return the precision to train in, the same on all ranks. Collective.
 

@@ -6,8 +6,8 @@ the graph reads, and its shape must be that of the recorded row: rows have few (
 
 A shape is recorded when it comes a second time with a backward pass behind it. From then on its forward is
 one graph and its backward another, and the two are a function to autograd. Gradients are added to the
-parameters' own: at ZeRO 0 in a few launches, at ZeRO 1 and 2 by autograd, as DeepSpeed's hooks want. Order
-and bits are those of a pass without graphs.
+parameters' own: at ZeRO 0 by the graph itself, in memory that stays, at ZeRO 1 and 2 by autograd, as
+DeepSpeed's hooks want. Order and bits are those of a pass without graphs.
 
 All graphs share one pool of memory. What a forward keeps for its backward is there until another graph runs.
 """
@@ -24,7 +24,7 @@ from torch.nn import Parameter
 from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.mlm import round_up
 from pretrain.model.layer import layers_of
-from pretrain.model.precision import divided
+from pretrain.model.precision import factor_of
 from pretrain.model.rows import PackedRow
 from pretrain.step.model import Request, SentenceModel, seed
 
@@ -61,8 +61,10 @@ class Graphs:
         self._met: set[Hashable] = set()
         self._gradients: dict[int, Tensor] = {}
         stage = int(engine.zero_optimization_stage())
+        self.adds = stage == 0
+        """Whether graphs add gradients themselves, and not autograd, as DeepSpeed's hooks want."""
         # instead of the parameters, where autograd is to add nothing to them
-        self._instead = (torch.zeros((), device=engine.device, requires_grad=True),) if stage == 0 else ()
+        self._instead = (torch.zeros((), device=engine.device, requires_grad=True),) if self.adds else ()
         if self.on and stage == 3:
             self._give_up("ZeRO 3 gathers weights in every pass")
         elif self.on and layers_of(self.model.encoder.lm)[0].gradient_checkpointing:
@@ -83,23 +85,29 @@ class Graphs:
             return self._run(SentenceModel.masked_loss_of_row, row, model.pack(row), *more)
 
     def gradient_of(self, parameter: Parameter) -> Tensor:
-        """Return where every graph writes its gradient of a parameter."""
+        """Return where every graph leaves its gradient of a parameter: at ZeRO 0, adds it."""
         if id(parameter) not in self._gradients:
-            self._gradients[id(parameter)] = torch.empty_like(parameter)
+            self._gradients[id(parameter)] = torch.zeros_like(parameter)
         return self._gradients[id(parameter)]
 
     def add(self, graph: "RowGraph") -> tuple[Tensor | None, ...]:
-        """Add a graph's gradients to its parameters' own; return what is left to autograd."""
-        if not self._instead:
+        """Run a graph's backward; return what autograd is to add to its parameters' gradients."""
+        if not self.adds:
+            graph.backward()
             return tuple(graph.gradients)
-        gradients = divided(self.model, graph.gradients)
-        pairs = list(zip(graph.parameters, gradients, strict=True))
-        if added := [(parameter.grad, new) for parameter, new in pairs if parameter.grad is not None]:
-            torch._foreach_add_(*zip(*added))
-        if first := [pair for pair in pairs if pair[0].grad is None]:
-            parameters, news = zip(*first)
-            for parameter, copy in zip(parameters, torch._foreach_mul(news, 1.0)):  # in few launches
-                parameter.grad = copy
+        factor = factor_of(self.model)
+        assert graph.divides or factor is None
+        if graph.divides:
+            graph.divisor.fill_(1.0) if factor is None else graph.divisor.copy_(factor)
+        pairs = list(zip(graph.parameters, graph.gradients))
+        if others := [pair for pair in pairs if pair[0].grad is not pair[1]]:
+            if first := [own for parameter, own in others if parameter.grad is None]:
+                torch._foreach_zero_(first)
+            if rest := [(own, p.grad) for p, own in others if p.grad is not None]:
+                torch._foreach_copy_(*zip(*rest))
+            for parameter, own in others:
+                parameter.grad = own
+        graph.backward()
         return (None,)
 
     def _run(self, method: Method, row: MicroBatch, packed: PackedRow, *more: Tensor) -> Tensor:
@@ -115,12 +123,12 @@ class Graphs:
         """Return the graph of a row's shape, recorded where this is the time to; None: there is none."""
         if not self.on or not self.model.training or len(packed.ids) > LARGEST_ROW:
             return None
+        key = method, packed.shape, packed.order is None, packed.pooled is None, *map(len, more)
+        if key in self.graphs:
+            return self.graphs[key]
         if why := self.model.encoder.why_not_repeatable(packed):
             self._say(f"not where {why}")
             return None
-        key = method, packed.shape, *map(len, more)
-        if key in self.graphs:
-            return self.graphs[key]
         if key not in self._met or len(self.graphs) == MOST_GRAPHS:
             if torch.is_grad_enabled():
                 self._met.add(key)
@@ -151,7 +159,8 @@ class RowGraph:
     """Forward and backward of rows of one shape.
 
     contents: what the forward reads. output: where it leaves its result. gradient: that of the result, which
-    the backward reads. parameters: those that have a gradient. gradients: where the backward leaves theirs.
+    the backward reads. parameters: those that have a gradient. gradients: where the backward leaves theirs,
+    or adds them; divides: whether divided by `divisor` (`LossScale`).
     """
 
     def __init__(self, graphs: Graphs, method: Method, packed: PackedRow, more: tuple[Tensor, ...]):
@@ -166,6 +175,9 @@ class RowGraph:
         found = [gradient is not None for gradient in self._within(self._differentiate)]
         self.parameters = [parameter for parameter, has_one in zip(trained.values(), found) if has_one]
         self.gradients = [graphs.gradient_of(parameter) for parameter in self.parameters]
+        self.divisor, self._adds = torch.ones((), device=self.gradient.device), graphs.adds
+        precision, masked = self._model.precision, method is SentenceModel.masked_loss_of_row
+        self.divides = graphs.adds and (precision == "fp16" or (precision == "bf16" and masked))
         self._aliases = _aliases(trained)  # autograd remembers on which stream it met the others
         self.forward = graphs.record(self._forward)
         self.backward = graphs.record(self._backward)
@@ -176,7 +188,9 @@ class RowGraph:
 
     def _backward(self) -> None:
         found = [gradient for gradient in self._within(self._differentiate) if gradient is not None]
-        torch._foreach_copy_(self.gradients, found)
+        if self.divides:
+            found = torch._foreach_div(found, self.divisor)
+        (torch._foreach_add_ if self._adds else torch._foreach_copy_)(self.gradients, found)
 
     def _compute(self) -> Tensor:
         inputs = len(self._packed.contents)
@@ -227,7 +241,6 @@ class _Replay(torch.autograd.Function):
             graph.gradient[ctx.count :].zero_()
         else:
             graph.gradient.copy_(gradient)
-        graph.backward()
         return None, None, None, *graphs.add(graph)
 
 

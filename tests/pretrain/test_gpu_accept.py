@@ -1,18 +1,25 @@
 """The script that accepts a GPU, at tiny sizes on a CPU."""
 
 import json
+import sys
+import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 import torch
 from run_helpers import finish, start
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import gpu_bundle
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu_accept.py"
 
 
 def accepted(out: Path, parts: str) -> dict:
     """The outcomes of some parts, after the table of them was printed."""
-    said = finish(start([str(SCRIPT), "--device", "cpu", "--out", str(out), "--parts", parts]), timeout=600)
+    words = ["--device", "cpu", "--out", str(out), "--parts", parts, "--seconds", "600"]
+    said = finish(start([str(SCRIPT), *words]), timeout=600)
     outcomes = json.loads(out.read_text())["parts"]
     assert list(outcomes) == parts.split(",")
     for part, outcome in outcomes.items():
@@ -44,12 +51,26 @@ def test_without_a_gpu_it_says_so_in_one_line():
 
 @pytest.mark.slow
 def test_every_part_runs(tmp_path):
-    outcomes = accepted(tmp_path / "accept.json", "exactness,replay,resume,waits,masked,sentences")
-    assert {part: outcome["outcome"] for part, outcome in outcomes.items()} == {
-        "exactness": "pass",
-        "replay": "pass",
-        "resume": "pass",
-        "waits": "skip",
-        "masked": "pass",
-        "sentences": "pass",
-    }
+    parts = "waits,replay,resume,exactness,batch64,batch512,batch8192,masked,tests"
+    outcomes = accepted(tmp_path / "accept.json", parts)
+    skipped = {part for part, outcome in outcomes.items() if outcome["outcome"] == "skip"}
+    assert skipped == {"waits", "tests"}  # which want a GPU
+    assert all(outcome["outcome"] == "pass" for part, outcome in outcomes.items() if part not in skipped)
+    speeds = outcomes["masked"]["exact, graphs auto"], outcomes["batch64"]["graphs off"]
+    assert all(speed["tokens_per_second"] > 0 for speed in speeds)
+    assert outcomes["masked"]["fast, graphs off"]["planned_gb"] >= 0
+    assert all("ratio" in outcomes[part] for part in ("batch64", "batch512", "masked"))
+
+
+def test_a_bundle_has_installed_packages_as_wheels_for_a_gpu(tmp_path):
+    gpu_bundle.pack("fire", tmp_path, "2.11")
+    (wheel,) = tmp_path.glob("fire-*-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "fire/core.py" in names and not any(name.endswith(".pyc") for name in names)
+    (record,) = [name for name in names if name.endswith("RECORD")]
+    listed = zipfile.ZipFile(wheel).read(record).decode().splitlines()
+    assert sorted(line.split(",")[0] for line in listed) == sorted(set(names) - {record})
+    here = ".".join(distribution("torch").version.split(".")[:2])
+    notes = f"accelerator_name='cpu'; torch_info={{'version': '{here}', 'bf16_support': False}}".encode()
+    changed = gpu_bundle.of_a_gpu(notes, "2.11").decode()
+    assert "accelerator_name='cuda'" in changed and "'version': '2.11', 'bf16_support': True" in changed

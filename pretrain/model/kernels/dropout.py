@@ -12,8 +12,12 @@ offset by bits of the row.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from augment.core.keys import mix
+from augment.core.ragged import segment_indices
 
 EMBEDDING, PROBABILITIES, ATTENTION, MLP = range(4)
 """Places in a layer: after the embedding block, on attention's probabilities, after attention, in or after
@@ -47,16 +51,15 @@ def site_of(layer: int, place: int) -> int:
     return layer * _PLACES + place
 
 
-def token_keys(sequence_keys: Tensor, lengths: Tensor, tokens: int | None = None) -> Tensor:
+def token_keys(sequence_keys: Tensor, lengths: Tensor) -> Tensor:
     """Return a key for every token: int64[lengths.sum()], by its sequence's key and its position in it.
 
-    sequence_keys, lengths: int64[N], on one device. tokens: the sum of the lengths, for which the host would
-    else wait for the device.
+    sequence_keys, lengths: int64[N], on the CPU.
     """
-    starts = lengths.cumsum(0) - lengths
-    sequences = torch.repeat_interleave(lengths, output_size=tokens)
-    positions = torch.arange(len(sequences), device=lengths.device) - starts[sequences]
-    return _splitmix64(sequence_keys[sequences] + (positions + 1) * _signed(0xD1342543DE82EF95))
+    counts, keys = lengths.numpy(), sequence_keys.numpy().view(np.uint64)
+    places = segment_indices(np.ones_like(counts), counts).view(np.uint64) * np.uint64(0xD1342543DE82EF95)
+    places += np.repeat(keys, counts) + np.uint64(0x9E3779B97F4A7C15)
+    return torch.from_numpy(mix(places).view(np.int64))
 
 
 def kept(dropout: Dropout, channels: int) -> Tensor:

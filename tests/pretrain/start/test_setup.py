@@ -227,3 +227,19 @@ def test_deterministic_algorithms_are_asked_for_on_a_gpu_where_the_recipe_says_s
     finally:
         torch.use_deterministic_algorithms(False)
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # undone with the rest
+
+
+def test_float32_products_of_a_half_precision_run_are_tf32s_unless_exactness_is_asked_for():
+    before = torch.backends.cuda.matmul.allow_tf32
+    half = {"train.precision": "bf16"}
+    try:
+        for flags, expected in (
+            (half, True),
+            ({"train.precision": "fp32"}, False),
+            (half | {"train.deterministic": "true"}, False),
+            (half | {"model.attention": "exact"}, False),
+        ):
+            devices.allow_tf32(load_config(None, flags))
+            assert torch.backends.cuda.matmul.allow_tf32 == expected, flags
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

@@ -4,6 +4,8 @@ On a CPU a function is "recorded" by keeping it, and repeated by calling it agai
 the same path as on a GPU. The encoder takes the variable-length branch that CUDA takes.
 """
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +14,12 @@ import torch.distributed as dist
 from exactness_cases import make_batch, share
 from exactness_worker import build
 from flash_reference import flash_on_cpu
+from graph_recorder import Recorder
+from run_helpers import finish, start
 from threaded_ranks import PlainEngine
 
 from pretrain.model.layer import layers_of
+from pretrain.step import graphs as graphs_module
 from pretrain.step.faults import diagnose
 from pretrain.step.graphs import Graphs
 from pretrain.step.plan import passes_of
@@ -23,24 +28,6 @@ from pretrain.step.whole_batch import WholeBatch
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CPU = torch.device("cpu")
 CUDA = pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a CUDA device")
-
-
-class Recorder:
-    """Record functions by keeping them; `repeats` counts how often each was repeated."""
-
-    def __init__(self):
-        self.repeats: list[int] = []
-
-    def __call__(self, function):
-        function()
-        number = len(self.repeats)
-        self.repeats.append(0)
-
-        def repeat():
-            self.repeats[number] += 1
-            function()
-
-        return repeat
 
 
 @pytest.fixture(autouse=True)
@@ -153,14 +140,72 @@ def test_a_shape_is_recorded_when_it_comes_a_second_time():
     assert not engine.module.encoder._copies  # nothing of a recording stays
 
 
-def test_gradients_of_parameters_are_their_own_memory():
+def test_gradients_are_added_where_graphs_have_them_whatever_was_there():
+    with flash_on_cpu():
+        engine, record = made("simcse"), Recorder()
+        graphs = Graphs(engine, "auto", record=record)
+        expected = run_steps(engine, graphs, [0, 2], 4096)[1]  # the second records
+        (graph,) = graphs.graphs.values()
+        model, kept = engine.module, list(zip(graph.parameters, graph.gradients))
+        whole = WholeBatch(engine, 5, 4096, graphs=graphs)
+        for before in (None, 1.0):
+            model.zero_grad()
+            for parameter, _ in kept[::2]:
+                parameter.grad = None if before is None else torch.full_like(parameter, before)
+            whole.compute(batch_of(model, 2))
+            assert all(parameter.grad is own for parameter, own in kept)
+            for number, (name, parameter) in enumerate(model.named_parameters()):
+                places = [place for place, (other, _) in enumerate(kept) if other is parameter]
+                more = before if before and places and places[0] % 2 == 0 else 0.0
+                if places:
+                    assert torch.equal(parameter.grad, expected[name] + more), (name, number)
+
+
+def test_no_more_shapes_are_recorded_than_there_may_be(monkeypatch):
+    monkeypatch.setattr(graphs_module, "MOST_GRAPHS", 1)
+    with flash_on_cpu():
+        expected = run_steps(made("clear_mean"), None, range(6), 4096, 0.1)
+        engine, record = made("clear_mean"), Recorder()
+        graphs = Graphs(engine, "auto", record=record)
+        found = run_steps(engine, graphs, range(6), 4096, 0.1)
+    assert len(graphs.graphs) == 1 and len(record.repeats) == 2 and all(record.repeats) and graphs.on
+    check_equal(found, expected)
+
+
+def test_long_rows_are_not_recorded(monkeypatch):
     with flash_on_cpu():
         engine = made("simcse")
-        graphs = Graphs(engine, "auto", record=Recorder())
-        run_steps(engine, graphs, [0, 2, 4], 4096)
-    (graph,) = graphs.graphs.values()
-    taken = {parameter.grad.data_ptr() for parameter in graph.parameters}
-    assert not taken & {gradient.data_ptr() for gradient in graph.gradients}
+        sizes = [len(engine.module.pack(row).ids) for row in rows_of(engine.module, 2)]
+        for largest, recorded in ((max(sizes), 1), (max(sizes) - 1, 0)):
+            monkeypatch.setattr(graphs_module, "LARGEST_ROW", largest)
+            graphs = Graphs(engine, "auto", record=Recorder())
+            run_steps(engine, graphs, [0, 2, 4], 4096)
+            assert len(graphs.graphs) == recorded and graphs.on
+
+
+def rows_of(model, step, budget=4096):
+    (part,) = passes_of(batch_of(model, step), model.objective, budget, 5, 0).values()
+    return part.micro_batches(1)
+
+
+def test_a_failure_after_some_graphs_gives_all_up_and_changes_no_bit():
+    said, recorded = [], []
+
+    def record(function):
+        if len(recorded) == 2:
+            raise RuntimeError("CUDA error: out of memory")
+        recorded.append(function)
+        function()
+        return function
+
+    with flash_on_cpu():
+        expected = run_steps(made("clear_mean"), None, range(6), 150, 0.1)
+        engine = made("clear_mean")
+        graphs = Graphs(engine, "auto", said.append, record)
+        found = run_steps(engine, graphs, range(6), 150, 0.1)
+    assert said == ["graphs     none any more: CUDA error: out of memory"]
+    assert not graphs.on and not graphs.graphs and not graphs._gradients
+    check_equal(found, expected)
 
 
 def test_another_graph_between_forward_and_backward_is_an_error():
@@ -211,6 +256,18 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why_once():
         graphs.record = refuse
         check_equal(run_steps(engine, graphs, range(3), 4096), expected)
     assert said == ["graphs     none: no memory"] and not graphs.on
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("stage,ranks", [(1, 1), (1, 2), (2, 1)])
+def test_with_deepspeeds_engine_graphs_change_no_bit(tmp_path, stage, ranks):
+    out = tmp_path / "report.json"
+    words = [str(Path(__file__).with_name("graphs_worker.py")), str(out), str(stage), "clear_mean", "bf16"]
+    finish(start(words, ranks), timeout=600)
+    for rank in range(ranks):
+        report = json.loads(Path(f"{out}.{rank}").read_text())
+        assert report["compared"] > 50 and not report["differing"]
+        assert any(report["repeats"][1::2])
 
 
 def refuse(function):

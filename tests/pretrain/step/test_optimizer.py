@@ -10,7 +10,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import TrainConfig
 from pretrain.model.layer import layer_matrices, layers_of
 from pretrain.model.modules import parameter_groups
-from pretrain.step.optimizer import Lamb, build_optimizer, learning_rate
+from pretrain.step.optimizer import AdamW, Lamb, build_optimizer, learning_rate
 
 
 def test_linear_schedule_rises_to_the_peak_and_falls_to_zero():
@@ -46,6 +46,43 @@ def test_biases_and_norms_are_not_decayed():
     decayed, exempt = parameter_groups(module, 0.1)
     assert (decayed["weight_decay"], exempt["weight_decay"]) == (0.1, 0.0)
     assert [p.ndim for p in decayed["params"]] == [2] and len(exempt["params"]) == 3
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")],
+        ),
+    ],
+)
+def test_adamw_is_torchs_bit_for_bit(device):
+    """With steps that are left out, a rate that changes, and states that come from a file."""
+    random = torch.Generator().manual_seed(0)
+    start = [torch.randn(size, generator=random) for size in ((5, 3), (7,), (), (4, 4))]
+    gradients = [[torch.randn(w.shape, generator=random) for w in start] for _ in range(6)]
+    settings = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "fused": True}
+    runs = []
+    for kind in (torch.optim.AdamW, AdamW):
+        weights = [w.to(device, copy=True).requires_grad_() for w in start]
+        groups = [{"params": weights[:2], "weight_decay": 0.2}, {"params": weights[2:], "weight_decay": 0.0}]
+        optimizer = kind(groups, **settings)
+        for number, of_step in enumerate(gradients):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 / (number + 3)
+            for place, (weight, gradient) in enumerate(zip(weights, of_step)):
+                weight.grad = None if number == 4 and place == 1 else gradient.to(device)
+            optimizer.found_inf = torch.tensor(float(number == 2), device=device)
+            optimizer.step()
+            if number == 2:
+                optimizer.load_state_dict(optimizer.state_dict())
+        states = [value for weight in weights for value in optimizer.state[weight].values()]
+        runs.append([*weights, *states])
+    assert len(runs[0]) == 16
+    for theirs, own in zip(*runs, strict=True):
+        assert torch.equal(theirs, own)
 
 
 def test_lamb_is_algorithm_2_of_its_paper():

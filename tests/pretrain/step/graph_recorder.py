@@ -1,0 +1,19 @@
+"""Stands for what records CUDA graphs, on a CPU."""
+
+
+class Recorder:
+    """Record functions by keeping them; `repeats` counts how often each was repeated."""
+
+    def __init__(self):
+        self.repeats: list[int] = []
+
+    def __call__(self, function):
+        function()
+        number = len(self.repeats)
+        self.repeats.append(0)
+
+        def repeat():
+            self.repeats[number] += 1
+            function()
+
+        return repeat

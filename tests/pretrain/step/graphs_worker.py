@@ -1,0 +1,60 @@
+"""Steps of a rank with graphs and without, by DeepSpeed's own engine: are losses and weights the same bits?
+
+Run as `python graphs_worker.py OUT.json STAGE CASE PRECISION` with RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT set. Graphs are functions that are called again, as in test_graphs.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from exactness_worker import build  # sets the process's variables
+
+# isort: split
+import torch
+import torch.distributed as dist
+from exactness_cases import make_batch, share
+from flash_reference import flash_on_cpu
+from graph_recorder import Recorder
+
+from pretrain.step.engine import build_engine, start_processes
+from pretrain.step.graphs import Graphs
+from pretrain.step.update import Update
+from pretrain.step.whole_batch import WholeBatch
+
+
+def trained(stage: int, case: str, precision: str, record: Recorder | None) -> list[torch.Tensor]:
+    """Return the losses of six steps, and the weights after them."""
+    config, model = build(case, stage, precision, 0.2)
+    engine = build_engine(model, config)
+    engine.train()
+    graphs = Graphs(engine, "auto" if record else "off", record=record)
+    whole, update, found = WholeBatch(engine, 5, 150, graphs=graphs), Update(engine, 0.0), []
+    for step in range(6):
+        batch = make_batch(5 + step % 2, model.objective.masked_copies, model.objective.roles)
+        result = whole.compute(share(batch, dist.get_rank(), dist.get_world_size(), step))
+        assert update.apply(result.losses["total"])[1]
+        found += [loss.clone() for loss in result.losses.values()]
+    found += [parameter.detach().clone() for parameter in model.parameters()]
+    engine.destroy()
+    return found
+
+
+def main() -> None:
+    out, stage, case, precision = sys.argv[1:]
+    torch.set_num_threads(1)
+    start_processes()
+    record = Recorder()
+    with flash_on_cpu():
+        expected = trained(int(stage), case, precision, None)
+        found = trained(int(stage), case, precision, record)
+    differing = sum(not torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    report = {"differing": differing, "compared": len(found), "repeats": record.repeats}
+    Path(f"{out}.{dist.get_rank()}").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
