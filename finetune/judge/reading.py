@@ -1,7 +1,6 @@
 """Read the documents of a user's text with the structure that their files give them."""
 
 import glob
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -88,13 +87,20 @@ def _marked(source: Source) -> list[Path]:
     path = Path(source.source).expanduser()
     if source.format != "auto":
         return []
+    base = path
+    while glob.has_magic(str(base)) or not base.is_dir():
+        base = base.parent
     found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))
-    there = sorted(file for file in found if file.is_file() and not re.search(r"/\.[^./]", str(file)))
+    there = sorted(file for file in found if file.is_file() and not _is_hidden(file.relative_to(base)))
     marked = [file for file in there if file.suffix.lower() in MARKUP]
     if marked and len(there) > len(marked):
         others = f"{len(there) - len(marked):,} other files of {source} are not read"
         print(f"note: {len(marked):,} files with headings are read; {others}", file=sys.stderr, flush=True)
     return marked
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _columns(task: ReadTask, source: Source) -> Columns | None:

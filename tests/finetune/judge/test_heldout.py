@@ -96,8 +96,8 @@ def test_a_copy_is_what_shares_half_of_its_words_in_a_row():
 
 
 def test_files_with_headings_are_read_whole_and_tables_by_their_first_two_columns(tmp_path):
-    folder = tmp_path / "docs"
-    folder.mkdir()
+    folder = tmp_path / ".own" / "docs"  # hidden is what lies hidden below what the user names
+    folder.mkdir(parents=True)
     draw = random.Random(0)
     for number in range(120):
         parts = [f"# Page {number}\n"]
@@ -106,6 +106,8 @@ def test_files_with_headings_are_read_whole_and_tables_by_their_first_two_column
     (folder / "notes.txt").write_text("not read\n")
     made = make_test(data_config({"sources": str(folder)}).sources, tmp_path / "a", 0, False)
     assert made.kind == "heading" and made.counts["documents"] == 120
+    by_glob = data_config({"sources": str(folder / "**" / "*.md")}).sources
+    assert make_test(by_glob, tmp_path / "c", 0, False).counts == made.counts
     assert made.shown[0][0].startswith("Page ") and ": Part " in made.shown[0][0]
     table = tmp_path / "faq.csv"
     lines = [f"what is {number} of it,{' '.join(draw.choices(WORDS, k=9))}" for number in range(200)]
