@@ -22,6 +22,9 @@ class Retain(Objective):
     def weights(self, step: int) -> dict[str, float]:
         return {"retain": self.settings.weight * self.settings.rise(step)}
 
+    def negatives(self, batch: int) -> int:
+        return 0
+
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         assert context.guided is not None  # the start's vectors come with the step's
         cosines = [
