@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from pretrain.common.errors import UserError
 from pretrain.losses.contrastive import (
     Negatives,
     info_nce,
