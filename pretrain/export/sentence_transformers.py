@@ -189,7 +189,10 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
     """Read a linear map with its activation; None: it computes something else."""
     settings, weights = _content(source, f"{path}/config.json"), _file(source, f"{path}/model.safetensors")
     if settings is None or weights is None:
-        raise UserError(f"{source}/{path} lacks config.json or model.safetensors: clearly convert FOLDER")
+        raise UserError(
+            f"{source}/{path} lacks config.json or model.safetensors. Pickled weights, which can run code, are "
+            "not read: clearly convert FOLDER"
+        )
     kind = settings["activation_function"].rpartition(".")[2].lower()
     names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}
     ends = {settings.get(f"module_{end}_name") for end in ("input", "output")}

@@ -69,5 +69,5 @@ def test_a_tokenizer_that_does_not_end_a_text_is_refused(tmp_path):
             if piece.get("SpecialToken", {}).get("id") != "<eos>"
         ]
     (folder / "tokenizer.json").write_text(json.dumps(settings))
-    with pytest.raises(UserError, match="does not write a text as <bos> text <eos>"):
+    with pytest.raises(UserError, match="does not write <bos> text <eos>"):
         adopt_tokenizer(str(folder), 64)
