@@ -190,8 +190,8 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
     settings, weights = _content(source, f"{path}/config.json"), _file(source, f"{path}/model.safetensors")
     if settings is None or weights is None:
         raise UserError(
-            f"{source}/{path} lacks config.json or model.safetensors. Pickled weights, which can run code, are "
-            "not read: clearly convert FOLDER"
+            f"{source}/{path} lacks config.json or model.safetensors. Pickled weights, which can run code, "
+            "are not read: clearly convert FOLDER"
         )
     kind = settings["activation_function"].rpartition(".")[2].lower()
     names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}
