@@ -61,7 +61,8 @@ def _sound(kind: str, pairs: Iterable[Pair]) -> Iterable[Pair]:
     """Yield the pairs that have enough words, clean, passages cut to `MOST_CHARACTERS`."""
     for first, second in pairs:
         first, second = _cut(clean(first)), _cut(clean(second))
-        if all(count_words(text) >= least for text, least in zip((first, second), _FEWEST_WORDS[kind])):
+        enough = (count_words(text) >= least for text, least in zip((first, second), _FEWEST_WORDS[kind]))
+        if first and second and all(enough):
             yield first, second
 
 

@@ -85,6 +85,7 @@ LONG = (
         (Document(f"# Ships\n\n{LONG}", markup=MARKDOWN), {"heading"}),
         (Document("effects of aging on the tissue of the bone in rats"), set()),  # a single sentence
         (Document("too short"), set()),
+        (Document("What comes before any heading is no section of one.", markup=MARKDOWN), set()),
     ],
 )
 def test_kinds_of_pairs_that_a_document_has(document, kinds):
