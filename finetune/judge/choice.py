@@ -4,6 +4,7 @@ How much of the adaptation to keep is chosen on one half of the test's queries; 
 of the other half. What is not better than the start there is not kept.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy as np
 
 from finetune.compare.examples import example_differences, sts_evaluation
 from finetune.encoders.models import EmbeddingModel
+from finetune.encoders.source import cached_folder
 from finetune.judge import bm25
 from finetune.judge.averaging import ALPHAS, average
 from finetune.judge.heldout import HALVES, RetrievalTest
@@ -34,12 +36,14 @@ class Judge:
     """A test, and what the encoders that were asked have answered.
 
     folder: of the test. open_start: opens the start. evaluator: of STS; None: similarity is not measured.
+    start: what the start's vectors follow from (`fingerprint`).
     """
 
     test: RetrievalTest
     folder: Path
     open_start: Callable[[], EmbeddingModel]
     evaluator: StsEvaluator | None
+    start: str
     scores: dict[str, Scores] = field(default_factory=dict)
     similarity: dict[str, Evaluation] = field(default_factory=dict)
 
@@ -49,20 +53,20 @@ class Judge:
             self.evaluator = None
 
     def begin(self) -> None:
-        """Score BM25 and the start, unless an earlier call has."""
-        kept = self.folder / _SCORES
+        """Score BM25 and the start, unless an earlier call has, of the same start."""
+        kept, start = self.folder / _SCORES, f"{START} {self.start}"
         if kept.is_file():
             with np.load(kept) as arrays:
                 for name in arrays:
                     row, half = name.rsplit("/", 1)
-                    self.scores.setdefault(row, {})[half] = arrays[name]
+                    if row in (BM25, start):
+                        self.scores.setdefault(row.split()[0], {})[half] = arrays[name]
         if bm25.available() and BM25 not in self.scores:
             self.scores[BM25] = self.halves.of_words()
         if START not in self.scores:
             self.scores[START] = self.halves.of_model(self.open_start())
-        PairScores({f"{row}/{half}": self.scores[row][half] for row in self.scores for half in HALVES}).write(
-            kept
-        )
+        rows = {start if row == START else row: halves for row, halves in self.scores.items()}
+        PairScores({f"{row}/{half}": rows[row][half] for row in rows for half in HALVES}).write(kept)
 
     def table(self) -> list[str]:
         """Return the lines of the table of all that is scored."""
@@ -129,6 +133,18 @@ class Judge:
             return {}
         found = example_differences({name: {"sts": one} for name, one in self.similarity.items()})
         return {name: one.plain() for name, one in found["sts"][STS].items()}
+
+
+def fingerprint(source: str, pooling: str) -> str:
+    """Return what an encoder's vectors follow from, as a sha256: weights, tokenizer, prompts, pooling.
+
+    Args:
+        source: a folder, or a name of the hub, whose cache names folders by their content.
+    """
+    patterns = ("*.safetensors", "*.json", "[0-9]_*/*.safetensors", "[0-9]_*/*.json")
+    files = sorted(path for pattern in patterns for path in Path(source).glob(pattern))
+    parts = [pooling, *map(sha256_of, files)] if files else [str(cached_folder(source)), pooling]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> float:

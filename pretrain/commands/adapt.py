@@ -135,7 +135,7 @@ def check_start(init: str) -> int:
 def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: str) -> Judge:
     """Make the test, or find it, say what it is, and score BM25 and the start."""
     from finetune.encoders.models import open_model
-    from finetune.judge.choice import Judge
+    from finetune.judge.choice import Judge, fingerprint
     from finetune.judge.heldout import make_test
     from finetune.judge.structure import KINDS
     from pretrain.benchmarks.sts_scores import StsEvaluator
@@ -152,11 +152,13 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     for query, passage in test.shown:
         print(f"             {shortened(query, 60)} -> {shortened(passage, 100)}")
     own = read_modules(export_of(init)) is not None  # it brings its pooling
+    pooling = "" if own else pooling
     judge = Judge(
         test,
         out / JUDGE,
-        lambda: open_model(init, "" if own else pooling, quiet=True),
+        lambda: open_model(init, pooling, quiet=True),
         StsEvaluator(eval_data) if eval_data else None,
+        fingerprint(export_of(init), pooling),
     )
     judge.begin()
     return judge

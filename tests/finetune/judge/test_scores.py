@@ -7,12 +7,13 @@ from collections import Counter
 import numpy as np
 import pytest
 from model_folders import SENTENCES, save_bert, save_guest
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from finetune.encoders.models import open_model
 from finetune.judge import bm25
-from finetune.judge.choice import Judge, choose, report_lines
+from finetune.judge.choice import Judge, choose, fingerprint, report_lines
 from finetune.judge.heldout import HALVES, RetrievalTest, make_test
 from finetune.judge.scores import BM25, METRICS, START, Halves, in_words, mean_interval, rows_of, table
 from finetune.nanobeir import FOLDER, read
@@ -142,7 +143,20 @@ def test_start_and_words_are_scored_once(made, tmp_path):
         opened.append(1)
         return open_model(start, "mean")
 
-    for _ in range(2):
-        judge = Judge(made[0], folder, open_start, None)
+    def begin(pooling="mean"):
+        judge = Judge(made[0], folder, open_start, None, fingerprint(str(start), pooling))
         judge.begin()
-    assert len(opened) == 1 and set(judge.scores) == {START, BM25} and len(judge.table()) == 4
+        return len(opened), judge
+
+    assert begin()[0] == 1
+    scored, judge = begin()
+    assert scored == 1 and set(judge.scores) == {START, BM25} and len(judge.table()) == 4
+    # another pooling, or other weights of the same name, are another start
+    assert begin("cls")[0] == 2
+    weights = load_file(start / "model.safetensors")
+    save_file(
+        {name: 2 * tensor for name, tensor in weights.items()}, start / "model.safetensors", {"format": "pt"}
+    )
+    scored, other = begin("cls")
+    assert scored == 3 and (other.scores[START]["test"] != judge.scores[START]["test"]).any()
+    assert begin("cls")[0] == 3
