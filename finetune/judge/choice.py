@@ -100,10 +100,11 @@ class Judge:
                 self.similarity[f"{alpha:g}"] = sts_evaluation(model, self.evaluator, [STS])
             if folder != trained:
                 discard(folder)
-        alpha = choose({share: float(one["dev"][0].mean()) for share, one in scored.items()}, self._similar())
+        dev = {share: float(one["dev"][0].mean()) for share, one in scored.items()}
+        alpha, forgetful = choose(dev, self._similar()), choose(dev, {})
         self.scores[ADAPTED] = scored[1.0]
-        name = ADAPTED if alpha == 1 else START if alpha == 0 else f"averaged ({alpha:g})"
-        self.scores[name] = scored[alpha]
+        name, other = _row(alpha), _row(forgetful)
+        self.scores |= {name: scored[alpha], other: scored[forgetful]}
         rows = rows_of(self.scores)
         kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
         average(start, trained, 0.0 if kept == START else alpha, best)
@@ -120,6 +121,7 @@ class Judge:
             "chosen": {"alpha": alpha, "row": name, **by_half},
             "similarity": self._similarities(),
             "kept": kept,
+            "forgot": other if other != name and rows[other]["less"][START]["verdict"] == "better" else "",
             "weights": [sha256_of(folder / WEIGHTS) for folder in (trained, best)],
             "table": self.table(),
         }
@@ -145,6 +147,10 @@ def fingerprint(source: str, pooling: str) -> str:
     files = sorted(path for pattern in patterns for path in Path(source).glob(pattern))
     parts = [pooling, *map(sha256_of, files)] if files else [str(cached_folder(source)), pooling]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _row(alpha: float) -> str:
+    return {0: START, 1: ADAPTED}.get(alpha, f"averaged ({alpha:g})")
 
 
 def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> float:
@@ -179,9 +185,8 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     alphas = ", ".join(f"{alpha}: {figure:.1f}" for alpha, figure in chosen["dev"].items())
     lines.append(f"  nDCG@10 on the other half of the queries by share of the adaptation: {alphas}")
     for alpha, one in report["similarity"].items():
-        if alpha in ("0", "1", f"{chosen['alpha']:g}"):
-            label = {"0": START, "1": ADAPTED}.get(alpha, f"averaged ({alpha})")
-            line = f"  STS-B dev, {label}: {one['value']:.1f}"
+        if _row(float(alpha)) in rows:
+            line = f"  STS-B dev, {_row(float(alpha))}: {one['value']:.1f}"
             if "difference" in one:
                 line += f", {one['difference']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}]"
             lines.append(line)
@@ -190,10 +195,12 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     name = chosen["row"] if chosen["row"] != START else ADAPTED
     lines += [f"  {sentence}" for sentence in in_words(rows, name)]
     if kept == START:
-        return [
-            *lines,
-            "  best/ is the start: nothing that was trained is better on your text (export/ has it)",
-        ]
+        why = "nothing that was trained is better on your text"
+        if other := report.get("forgot"):
+            why = (
+                f"{other} is better on your text, but forgot more than {MOST_FORGOTTEN:g} point of STS-B dev"
+            )
+        return [*lines, f"  best/ is the start: {why} (export/ has the last step)"]
     what = (
         "what was trained" if kept == ADAPTED else f"an average, {chosen['alpha']:g} of it what was trained"
     )

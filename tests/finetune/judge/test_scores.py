@@ -122,13 +122,22 @@ def test_the_share_is_chosen_on_dev_and_forgetting_is_bounded(dev, similarity, a
 
 
 @pytest.mark.parametrize(
-    "kept,last", [("start", "best/ is the start: nothing"), ("adapted", "what was trained:")]
+    "kept,forgot,last",
+    [
+        ("start", "", "best/ is the start: nothing"),
+        (
+            "start",
+            "adapted",
+            "start: adapted is better on your text, but forgot more than 1 point of STS-B dev",
+        ),
+        ("adapted", "", "what was trained:"),
+    ],
 )
-def test_the_last_line_says_what_is_kept(kept, last):
+def test_the_last_line_says_what_is_kept(kept, forgot, last):
     figure = {"value": -1.0, "low": -2.0, "high": -0.5, "verdict": "worse"}
-    rows = {"adapted": {"less": {START: figure}}}
+    rows = {START: {"less": {}}, "adapted": {"less": {START: figure}}}
     similar = {"0": {"value": 80.0}, "1": {"value": 79.0, "difference": -1.0, "low": -1.5, "high": -0.4}}
-    report = {"table": [], "similarity": similar, "rows": rows, "kept": kept}
+    report = {"table": [], "similarity": similar, "rows": rows, "kept": kept, "forgot": forgot}
     report["chosen"] = {"alpha": 1.0, "row": "adapted", "dev": {"0": 1.0, "1": 2.0}}
     lines = report_lines(report)
     assert "  STS-B dev, start: 80.0" in lines and "  STS-B dev, adapted: 79.0, -1.0 [-1.5, -0.4]" in lines
