@@ -17,7 +17,7 @@ from finetune.compare.examples import example_differences, sts_evaluation
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import cached_folder
 from finetune.judge import bm25
-from finetune.judge.averaging import ALPHAS, average
+from finetune.judge.averaging import ALPHAS, average, keep_start
 from finetune.judge.heldout import HALVES, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
 from finetune.results import Evaluation
@@ -107,7 +107,7 @@ class Judge:
         self.scores |= {name: scored[alpha], other: scored[forgetful]}
         rows = rows_of(self.scores)
         kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
-        average(start, trained, 0.0 if kept == START else alpha, best)
+        keep_start(start, trained, best) if kept == START else average(start, trained, alpha, best)
         by_half = {
             half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
             for half in HALVES
