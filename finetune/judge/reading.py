@@ -82,6 +82,17 @@ def pieces_of(sources: Sequence[Source]) -> list[Piece]:
     return found
 
 
+def is_read_by_search(sources: Sequence[Source]) -> bool:
+    """Return whether `clearly search --split` reads all of these sources, as they are."""
+    try:
+        tasks = plan_tasks(list(sources))
+        for task in tasks:
+            next(documents(task, sources[task.source], Faults()), None)
+    except UserError:
+        return False
+    return not any(map(_marked, sources))
+
+
 def _marked(source: Source) -> list[Path]:
     """Return the files with headings that a source names; where there are some, it is read for them alone."""
     path = Path(source.source).expanduser()

@@ -14,6 +14,7 @@ is finished shows the report again.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -102,7 +103,7 @@ def main(
         print(f"\n{out} is stopped. The same command continues", file=sys.stderr)
         return 130
     _step(4, "judge")
-    _report(judge, init, text, out, eval_data)
+    _report(judge, init, settings.data.prepare, text, out, eval_data)
     return 0
 
 
@@ -164,10 +165,11 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     return judge
 
 
-def _report(judge: Judge, init: str, text: str, out: Path, eval_data: str) -> None:
+def _report(judge: Judge, init: str, prepare: DataConfig, text: str, out: Path, eval_data: str) -> None:
     """Judge what was trained, unless that is done, and print what came of it and what to type next."""
     from finetune.encoders.models import open_model
     from finetune.judge.choice import read_report, report_lines
+    from finetune.judge.reading import is_read_by_search
 
     trained, best, path = out / "export", out / "best", out / "report" / REPORT
     report = read_report(path, trained, best)
@@ -175,6 +177,9 @@ def _report(judge: Judge, init: str, text: str, out: Path, eval_data: str) -> No
         report = judge.decide(export_of(init), trained, best, partial(open_model, quiet=True))
         replace_durably(path, to_json(report))
     *lines, last = report_lines(report)
+    if not is_read_by_search(prepare.sources):
+        key = "positive" if prepare.unit == "record" else "text"
+        text = json.dumps([{"source": f"{out / JUDGE}/train-*.jsonl", "text_key": key}])
     run, texts = map(shlex.quote, map(str, (out, text)))
     print(
         "\n".join(lines)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from finetune.judge.heldout import HALVES, MOST_QUERIES, is_copy, make_test, shingles, training_sources
+from finetune.judge.reading import is_read_by_search
 from finetune.judge.structure import Document
 from finetune.nanobeir import FOLDER, read
+from finetune.search.__main__ import read_split
 from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
 
@@ -113,3 +115,23 @@ def test_files_with_headings_are_read_whole_and_tables_by_their_first_two_column
     lines = [f"what is {number} of it,{' '.join(draw.choices(WORDS, k=9))}" for number in range(200)]
     table.write_text("\n".join(["asked,given", *lines]) + "\n")
     assert make_test(data_config({"sources": str(table)}).sources, tmp_path / "b", 0, False).kind == "columns"
+
+
+def test_what_search_cannot_read_it_reads_of_the_texts_to_train_on(tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number in range(150):
+        (folder / f"{number}.md").write_text(
+            f"# Page {number}\n\nHere {' '.join(WORDS[number : number + 9])}.\n"
+        )
+    sources = data_config({"sources": str(folder)}).sources
+    make_test(sources, tmp_path / "judge", 0, True)
+    assert not is_read_by_search(sources)
+    given = [{"source": f"{tmp_path / 'judge'}/train-*.jsonl", "text_key": "positive"}]
+    found = read_split(json.dumps(given))
+    assert 100 < len(found) < 150 and all(text.startswith("Here word") for text in found)
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text('{"question": "who is it", "answer": "it is nobody at all"}\n' * 3)
+    assert not is_read_by_search(data_config({"sources": str(asked)}).sources)
+    written(tmp_path / "mine.jsonl")
+    assert is_read_by_search(data_config({"sources": str(tmp_path / "mine.jsonl")}).sources)
