@@ -22,6 +22,7 @@ from finetune.judge.heldout import HALVES, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
 from finetune.results import Evaluation
 from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
+from pretrain.common.errors import UserError
 from pretrain.common.files import discard, sha256_of
 from pretrain.export.sums import WEIGHTS
 
@@ -169,8 +170,16 @@ def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> flo
 
 
 def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:
-    """Return the report of what was trained and what is kept of it; None: there is none of these weights."""
-    if not path.is_file():
+    """Return the report of what was trained and what is kept of it; None: there is none of these weights.
+
+    Raises:
+        UserError: what was trained is gone.
+    """
+    if not (trained / WEIGHTS).is_file():
+        raise UserError(
+            f"{trained} has no {WEIGHTS} to judge; to make it again: clearly export {trained.parent}"
+        )
+    if not path.is_file() or not (best / WEIGHTS).is_file():
         return None
     report = json.loads(path.read_text("utf-8"))
     return (

@@ -170,6 +170,7 @@ def _report(judge: Judge, init: str, prepare: DataConfig, text: str, out: Path, 
     from finetune.encoders.models import open_model
     from finetune.judge.choice import read_report, report_lines
     from finetune.judge.reading import is_read_by_search
+    from finetune.judge.scores import START
 
     trained, best, path = out / "export", out / "best", out / "report" / REPORT
     report = read_report(path, trained, best)
@@ -181,6 +182,8 @@ def _report(judge: Judge, init: str, prepare: DataConfig, text: str, out: Path, 
         key = "positive" if prepare.unit == "record" else "text"
         text = json.dumps([{"source": f"{out / JUDGE}/train-*.jsonl", "text_key": key}])
     run, texts = map(shlex.quote, map(str, (out, text)))
+    if report["kept"] == START:
+        lines += ["", f"  note       what follows uses best/, which is the start; {trained} was trained"]
     print(
         "\n".join(lines)
         + f'\n\n  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained\n'

@@ -13,10 +13,11 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from finetune.encoders.models import open_model
 from finetune.judge import bm25
-from finetune.judge.choice import Judge, choose, fingerprint, report_lines
+from finetune.judge.choice import Judge, choose, fingerprint, read_report, report_lines
 from finetune.judge.heldout import HALVES, RetrievalTest, make_test
 from finetune.judge.scores import BM25, METRICS, START, Halves, in_words, mean_interval, rows_of, table
 from finetune.nanobeir import FOLDER, read
+from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
 
 WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
@@ -169,3 +170,8 @@ def test_start_and_words_are_scored_once(made, tmp_path):
     scored, other = begin("cls")
     assert scored == 3 and (other.scores[START]["test"] != judge.scores[START]["test"]).any()
     assert begin("cls")[0] == 3
+
+
+def test_a_report_without_what_was_trained_is_refused(tmp_path):
+    with pytest.raises(UserError, match="to judge; to make it again: clearly export"):
+        read_report(tmp_path / "judge.json", tmp_path / "export", tmp_path / "best")
