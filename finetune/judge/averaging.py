@@ -5,6 +5,7 @@ are good ones: they may have most of what is gained, and have forgotten less.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
@@ -12,9 +13,10 @@ from safetensors.torch import load_file, save_file
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModel
 
 from augment.core.pretrained import pretrained, pretrained_model
+from finetune.encoders.source import cached_folder
 from pretrain.common.files import copy_tree, discard, put_in_place, remove_file, replace_durably, to_json
 from pretrain.export.folder import MARK
-from pretrain.export.sums import SUMS, WEIGHTS, write_sums
+from pretrain.export.sums import CARD, SUMS, WEIGHTS, write_sums
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -43,13 +45,47 @@ def average(start: str, adapted: Path, alpha: float, out: Path) -> Path:
     hidden = out.with_name(f".{out.name}.new")
     copy_tree(adapted, hidden)
     try:
-        remove_file(hidden / SUMS)
-        policy = json.loads((hidden / MARK).read_text("utf-8"))
-        policy["average"] = {"start": Path(start).name, "alpha": alpha}
-        replace_durably(hidden / MARK, to_json(policy))
         save_file(weights, hidden / WEIGHTS, metadata={"format": "pt"})
-        write_sums(hidden)
+        shutil.copymode(hidden / "config.json", hidden / WEIGHTS)  # safetensors writes for the owner alone
+        if alpha < 1 and (card := hidden / CARD).is_file():
+            what = f"{1 - alpha:g} of the start and {alpha:g} of what was trained" if alpha else "the start"
+            note = f"The weights are {what}; what follows is of the training."
+            text = card.read_text("utf-8").replace("\n\n", f"\n\n{note}\n\n", 1)
+            replace_durably(card, text.encode())
+        _mark(hidden, start, alpha)
         put_in_place(hidden, out)
     finally:
         discard(hidden)
     return out
+
+
+def keep_start(start: str, adapted: Path, out: Path) -> Path:
+    """Write the start where an export would be, to give the vectors that it gives itself; return `out`.
+
+    One that brings its modules is copied as it is; another gets those of the export `adapted`, by which it
+    was asked.
+    """
+    folder = Path(start) if Path(start).is_dir() else cached_folder(start)
+    if folder is None or not all((folder / name).is_file() for name in ("modules.json", WEIGHTS)):
+        return average(start, adapted, 0.0, out)
+    hidden = out.with_name(f".{out.name}.new")
+    copy_tree(folder, hidden)
+    try:
+        shutil.copymode(hidden / "config.json", hidden / WEIGHTS)
+        if (hidden / MARK).is_file():
+            _mark(hidden, start, 0.0)
+        put_in_place(hidden, out)
+    finally:
+        discard(hidden)
+    return out
+
+
+def _mark(folder: Path, start: str, alpha: float) -> None:
+    """Say in an export's clear.json what its weights are, and write its sums."""
+    policy = json.loads((folder / MARK).read_text("utf-8"))
+    policy["average"] = {"start": Path(start).name, "alpha": alpha}
+    if not alpha:
+        policy |= {"step": 0, "progress": {}}
+    replace_durably(folder / MARK, to_json(policy))
+    remove_file(folder / SUMS)
+    write_sums(folder)

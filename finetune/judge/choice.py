@@ -4,6 +4,7 @@ How much of the adaptation to keep is chosen on one half of the test's queries; 
 of the other half. What is not better than the start there is not kept.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +15,14 @@ import numpy as np
 
 from finetune.compare.examples import example_differences, sts_evaluation
 from finetune.encoders.models import EmbeddingModel
+from finetune.encoders.source import cached_folder
 from finetune.judge import bm25
-from finetune.judge.averaging import ALPHAS, average
+from finetune.judge.averaging import ALPHAS, average, keep_start
 from finetune.judge.heldout import HALVES, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
 from finetune.results import Evaluation
 from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
+from pretrain.common.errors import UserError
 from pretrain.common.files import discard, sha256_of
 from pretrain.export.sums import WEIGHTS
 
@@ -34,12 +37,14 @@ class Judge:
     """A test, and what the encoders that were asked have answered.
 
     folder: of the test. open_start: opens the start. evaluator: of STS; None: similarity is not measured.
+    start: what the start's vectors follow from (`fingerprint`).
     """
 
     test: RetrievalTest
     folder: Path
     open_start: Callable[[], EmbeddingModel]
     evaluator: StsEvaluator | None
+    start: str
     scores: dict[str, Scores] = field(default_factory=dict)
     similarity: dict[str, Evaluation] = field(default_factory=dict)
 
@@ -49,20 +54,20 @@ class Judge:
             self.evaluator = None
 
     def begin(self) -> None:
-        """Score BM25 and the start, unless an earlier call has."""
-        kept = self.folder / _SCORES
+        """Score BM25 and the start, unless an earlier call has, of the same start."""
+        kept, start = self.folder / _SCORES, f"{START} {self.start}"
         if kept.is_file():
             with np.load(kept) as arrays:
                 for name in arrays:
                     row, half = name.rsplit("/", 1)
-                    self.scores.setdefault(row, {})[half] = arrays[name]
+                    if row in (BM25, start):
+                        self.scores.setdefault(row.split()[0], {})[half] = arrays[name]
         if bm25.available() and BM25 not in self.scores:
             self.scores[BM25] = self.halves.of_words()
         if START not in self.scores:
             self.scores[START] = self.halves.of_model(self.open_start())
-        PairScores({f"{row}/{half}": self.scores[row][half] for row in self.scores for half in HALVES}).write(
-            kept
-        )
+        rows = {start if row == START else row: halves for row, halves in self.scores.items()}
+        PairScores({f"{row}/{half}": rows[row][half] for row in rows for half in HALVES}).write(kept)
 
     def table(self) -> list[str]:
         """Return the lines of the table of all that is scored."""
@@ -96,13 +101,14 @@ class Judge:
                 self.similarity[f"{alpha:g}"] = sts_evaluation(model, self.evaluator, [STS])
             if folder != trained:
                 discard(folder)
-        alpha = choose({share: float(one["dev"][0].mean()) for share, one in scored.items()}, self._similar())
+        dev = {share: float(one["dev"][0].mean()) for share, one in scored.items()}
+        alpha, forgetful = choose(dev, self._similar()), choose(dev, {})
         self.scores[ADAPTED] = scored[1.0]
-        name = ADAPTED if alpha == 1 else START if alpha == 0 else f"averaged ({alpha:g})"
-        self.scores[name] = scored[alpha]
+        name, other = _row(alpha), _row(forgetful)
+        self.scores |= {name: scored[alpha], other: scored[forgetful]}
         rows = rows_of(self.scores)
         kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
-        average(start, trained, 0.0 if kept == START else alpha, best)
+        keep_start(start, trained, best) if kept == START else average(start, trained, alpha, best)
         by_half = {
             half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
             for half in HALVES
@@ -116,6 +122,7 @@ class Judge:
             "chosen": {"alpha": alpha, "row": name, **by_half},
             "similarity": self._similarities(),
             "kept": kept,
+            "forgot": other if other != name and rows[other]["less"][START]["verdict"] == "better" else "",
             "weights": [sha256_of(folder / WEIGHTS) for folder in (trained, best)],
             "table": self.table(),
         }
@@ -129,6 +136,22 @@ class Judge:
             return {}
         found = example_differences({name: {"sts": one} for name, one in self.similarity.items()})
         return {name: one.plain() for name, one in found["sts"][STS].items()}
+
+
+def fingerprint(source: str, pooling: str) -> str:
+    """Return what an encoder's vectors follow from, as a sha256: weights, tokenizer, prompts, pooling.
+
+    Args:
+        source: a folder, or a name of the hub, whose cache names folders by their content.
+    """
+    patterns = ("*.safetensors", "*.json", "[0-9]_*/*.safetensors", "[0-9]_*/*.json")
+    files = sorted(path for pattern in patterns for path in Path(source).glob(pattern))
+    parts = [pooling, *map(sha256_of, files)] if files else [str(cached_folder(source)), pooling]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _row(alpha: float) -> str:
+    return {0: START, 1: ADAPTED}.get(alpha, f"averaged ({alpha:g})")
 
 
 def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> float:
@@ -147,8 +170,16 @@ def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> flo
 
 
 def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:
-    """Return the report of what was trained and what is kept of it; None: there is none of these weights."""
-    if not path.is_file():
+    """Return the report of what was trained and what is kept of it; None: there is none of these weights.
+
+    Raises:
+        UserError: what was trained is gone.
+    """
+    if not (trained / WEIGHTS).is_file():
+        raise UserError(
+            f"{trained} has no {WEIGHTS} to judge; to make it again: clearly export {trained.parent}"
+        )
+    if not path.is_file() or not (best / WEIGHTS).is_file():
         return None
     report = json.loads(path.read_text("utf-8"))
     return (
@@ -163,9 +194,8 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     alphas = ", ".join(f"{alpha}: {figure:.1f}" for alpha, figure in chosen["dev"].items())
     lines.append(f"  nDCG@10 on the other half of the queries by share of the adaptation: {alphas}")
     for alpha, one in report["similarity"].items():
-        if alpha in ("0", "1", f"{chosen['alpha']:g}"):
-            label = {"0": START, "1": ADAPTED}.get(alpha, f"averaged ({alpha})")
-            line = f"  STS-B dev, {label}: {one['value']:.1f}"
+        if _row(float(alpha)) in rows:
+            line = f"  STS-B dev, {_row(float(alpha))}: {one['value']:.1f}"
             if "difference" in one:
                 line += f", {one['difference']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}]"
             lines.append(line)
@@ -174,10 +204,12 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     name = chosen["row"] if chosen["row"] != START else ADAPTED
     lines += [f"  {sentence}" for sentence in in_words(rows, name)]
     if kept == START:
-        return [
-            *lines,
-            "  best/ is the start: nothing that was trained is better on your text (export/ has it)",
-        ]
+        why = "nothing that was trained is better on your text"
+        if other := report.get("forgot"):
+            why = (
+                f"{other} is better on your text, but forgot more than {MOST_FORGOTTEN:g} point of STS-B dev"
+            )
+        return [*lines, f"  best/ is the start: {why} (export/ has the last step)"]
     what = (
         "what was trained" if kept == ADAPTED else f"an average, {chosen['alpha']:g} of it what was trained"
     )

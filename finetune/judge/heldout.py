@@ -18,6 +18,7 @@ import numpy as np
 import xxhash
 
 from augment.text.cleaning import clean
+from finetune.judge.bm25 import words_of
 from finetune.judge.reading import Piece, pieces_of
 from finetune.judge.structure import KINDS, Document, Pair, pairs_of
 from finetune.nanobeir import FOLDER
@@ -112,6 +113,11 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
             _write_set(hidden / FOLDER / half, passages, some)
         own = {text for pair in by_kind[kind] for text in pair}
         counts = _write_training(pieces, hidden, heldout, own, kind if records else "", seed)
+        if not any((hidden / _TRAIN.format(piece.number)).stat().st_size for piece in pieces):
+            raise UserError(
+                f"nothing is left to train on: of {total:,} documents {counts['heldout']:,} are held out "
+                f"and {counts['copies']:,} repeat those: add text, or give it as several documents"
+            )
         counts |= {"documents": total, "passages": len(passages), "queries": len(relevant)}
         shown = [[query, passages[rows[0]]] for query, rows in list(relevant.items())[:3]]
         made = RetrievalTest(settings, kind, found, counts, shown)
@@ -166,7 +172,7 @@ def shingles(text: str) -> np.ndarray:
 
     They are the same in one process alone.
     """
-    words = np.fromiter(map(hash, text.lower().split()), np.int64).astype(np.uint64)
+    words = np.fromiter(map(hash, words_of(text)), np.int64).astype(np.uint64)
     width = max(1, min(SHINGLE, len(words)))
     rows = np.lib.stride_tricks.sliding_window_view(words, width) if len(words) else words[None]
     return rows @ _FACTORS[: rows.shape[1]]

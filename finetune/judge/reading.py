@@ -58,9 +58,9 @@ class Piece:
             yield from map(Document, documents(self.task, self.source, Faults()))
             return
         for row in _rows(self.task, self.source, self.columns):
-            title, text = (row.get(name) for name in self.columns)
-            if isinstance(text, str) and text.strip():
-                yield Document(text, title.strip() if isinstance(title, str) else "")
+            title, text = (_text(row.get(name)) for name in self.columns)
+            if text.strip():
+                yield Document(text, title.strip())
 
 
 def pieces_of(sources: Sequence[Source]) -> list[Piece]:
@@ -80,6 +80,17 @@ def pieces_of(sources: Sequence[Source]) -> list[Piece]:
     for first, second in dict.fromkeys(piece.columns for piece in found if piece.columns):
         print(f"  columns    {first} -> {second}", file=sys.stderr, flush=True)
     return found
+
+
+def is_read_by_search(sources: Sequence[Source]) -> bool:
+    """Return whether `clearly search --split` reads all of these sources, as they are."""
+    try:
+        tasks = plan_tasks(list(sources))
+        for task in tasks:
+            next(documents(task, sources[task.source], Faults()), None)
+    except UserError:
+        return False
+    return not any(map(_marked, sources))
 
 
 def _marked(source: Source) -> list[Path]:
@@ -111,7 +122,11 @@ def _columns(task: ReadTask, source: Source) -> Columns | None:
     if task.kind not in ("jsonl", "csv", "tsv", "parquet") or "text_key" in source.model_fields_set:
         return None
     rows = list(islice(_rows(task, source, None), _SAMPLE))
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if all(_text(row[name]) for row in rows if row.get(name))  # no numbers, no objects
+    ]
     for first, seconds in COLUMNS.items():
         if first in names:
             for second in seconds:
@@ -119,10 +134,16 @@ def _columns(task: ReadTask, source: Source) -> Columns | None:
                     return first, second
     if task.kind == "jsonl" or source.text_key in names or len(names) < 2:
         return None
-    texts = [row[names[1]] for row in rows if isinstance(row.get(names[1]), str)]
+    texts = [text for row in rows if (text := _text(row.get(names[1])))]
     different = len(set(texts)) / max(1, len(texts))
     is_text = texts and fmean(map(len, texts)) >= _ANSWER_CHARACTERS and different >= _ANSWER_DIFFERENT
     return (names[0], names[1]) if is_text else None
+
+
+def _text(value: object) -> str:
+    """Return the text of a field, of a list of texts the first; "": it holds none."""
+    first = value[0] if isinstance(value, list) and value else value
+    return first if isinstance(first, str) else ""
 
 
 def _rows(task: ReadTask, source: Source, columns: Columns | None) -> Iterator[dict]:

@@ -14,6 +14,7 @@ is finished shows the report again.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -102,7 +103,7 @@ def main(
         print(f"\n{out} is stopped. The same command continues", file=sys.stderr)
         return 130
     _step(4, "judge")
-    _report(judge, init, text, out, eval_data)
+    _report(judge, init, settings.data.prepare, text, out, eval_data)
     return 0
 
 
@@ -135,7 +136,7 @@ def check_start(init: str) -> int:
 def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: str) -> Judge:
     """Make the test, or find it, say what it is, and score BM25 and the start."""
     from finetune.encoders.models import open_model
-    from finetune.judge.choice import Judge
+    from finetune.judge.choice import Judge, fingerprint
     from finetune.judge.heldout import make_test
     from finetune.judge.structure import KINDS
     from pretrain.benchmarks.sts_scores import StsEvaluator
@@ -152,20 +153,24 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     for query, passage in test.shown:
         print(f"             {shortened(query, 60)} -> {shortened(passage, 100)}")
     own = read_modules(export_of(init)) is not None  # it brings its pooling
+    pooling = "" if own else pooling
     judge = Judge(
         test,
         out / JUDGE,
-        lambda: open_model(init, "" if own else pooling, quiet=True),
+        lambda: open_model(init, pooling, quiet=True),
         StsEvaluator(eval_data) if eval_data else None,
+        fingerprint(export_of(init), pooling),
     )
     judge.begin()
     return judge
 
 
-def _report(judge: Judge, init: str, text: str, out: Path, eval_data: str) -> None:
+def _report(judge: Judge, init: str, prepare: DataConfig, text: str, out: Path, eval_data: str) -> None:
     """Judge what was trained, unless that is done, and print what came of it and what to type next."""
     from finetune.encoders.models import open_model
     from finetune.judge.choice import read_report, report_lines
+    from finetune.judge.reading import is_read_by_search
+    from finetune.judge.scores import START
 
     trained, best, path = out / "export", out / "best", out / "report" / REPORT
     report = read_report(path, trained, best)
@@ -173,7 +178,12 @@ def _report(judge: Judge, init: str, text: str, out: Path, eval_data: str) -> No
         report = judge.decide(export_of(init), trained, best, partial(open_model, quiet=True))
         replace_durably(path, to_json(report))
     *lines, last = report_lines(report)
+    if not is_read_by_search(prepare.sources):
+        key = "positive" if prepare.unit == "record" else "text"
+        text = json.dumps([{"source": f"{out / JUDGE}/train-*.jsonl", "text_key": key}])
     run, texts = map(shlex.quote, map(str, (out, text)))
+    if report["kept"] == START:
+        lines += ["", f"  note       what follows uses best/, which is the start; {trained} was trained"]
     print(
         "\n".join(lines)
         + f'\n\n  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained\n'

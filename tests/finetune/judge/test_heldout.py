@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from finetune.judge.heldout import HALVES, MOST_QUERIES, is_copy, make_test, shingles, training_sources
+from finetune.judge.reading import is_read_by_search, pieces_of
 from finetune.judge.structure import Document
 from finetune.nanobeir import FOLDER, read
+from finetune.search.__main__ import read_split
 from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
 
@@ -93,6 +95,10 @@ def test_a_copy_is_what_shares_half_of_its_words_in_a_row():
         Document("a b x d e f y h i j"), heldout
     )
     assert not is_copy(Document("a b c d e x y z v w"), heldout)  # 1 of 6
+    heldout = shingles("東京は日本の首都である。")  # without blanks every character is a word
+    heldout.sort()
+    assert is_copy(Document("東京は日本の首都であり"), heldout)
+    assert not is_copy(Document("京都は日本の古い都である。"), heldout)
 
 
 def test_files_with_headings_are_read_whole_and_tables_by_their_first_two_columns(tmp_path):
@@ -113,3 +119,40 @@ def test_files_with_headings_are_read_whole_and_tables_by_their_first_two_column
     lines = [f"what is {number} of it,{' '.join(draw.choices(WORDS, k=9))}" for number in range(200)]
     table.write_text("\n".join(["asked,given", *lines]) + "\n")
     assert make_test(data_config({"sources": str(table)}).sources, tmp_path / "b", 0, False).kind == "columns"
+
+
+def test_what_search_cannot_read_it_reads_of_the_texts_to_train_on(tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number in range(150):
+        (folder / f"{number}.md").write_text(
+            f"# Page {number}\n\nHere {' '.join(random.Random(number).choices(WORDS, k=9))}.\n"
+        )
+    sources = data_config({"sources": str(folder)}).sources
+    make_test(sources, tmp_path / "judge", 0, True)
+    assert not is_read_by_search(sources)
+    given = [{"source": f"{tmp_path / 'judge'}/train-*.jsonl", "text_key": "positive"}]
+    found = read_split(json.dumps(given))
+    assert 100 < len(found) < 150 and all(text.startswith("Here word") for text in found)
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text('{"question": "who is it", "answer": "it is nobody at all"}\n' * 3)
+    assert not is_read_by_search(data_config({"sources": str(asked)}).sources)
+    written(tmp_path / "mine.jsonl")
+    assert is_read_by_search(data_config({"sources": str(tmp_path / "mine.jsonl")}).sources)
+
+
+def test_nothing_left_to_train_on_is_one_error_and_leaves_no_test(tmp_path):
+    rows = [{"title": f"title {n}", "text": f"this is one and the same text as ever {n}"} for n in range(300)]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match="nothing is left to train on"):
+        make_test(data_config({"sources": str(tmp_path / "mine.jsonl")}).sources, tmp_path / "judge", 0, True)
+    assert not (tmp_path / "judge").exists()
+
+
+def test_objects_are_no_column_and_of_a_list_of_texts_the_first_is_taken(tmp_path):
+    answers = {"text": ["no"], "answer_start": [3]}
+    rows = [{"question": "who is it", "answers": answers, "context": ["it is nobody", "else"]}] * 3
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (piece,) = pieces_of(data_config({"sources": str(tmp_path / "mine.jsonl")}).sources)
+    assert piece.columns == ("question", "context")
+    assert next(piece.documents()) == Document("it is nobody", "who is it")

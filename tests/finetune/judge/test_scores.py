@@ -7,15 +7,17 @@ from collections import Counter
 import numpy as np
 import pytest
 from model_folders import SENTENCES, save_bert, save_guest
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from finetune.encoders.models import open_model
 from finetune.judge import bm25
-from finetune.judge.choice import Judge, choose, report_lines
+from finetune.judge.choice import Judge, choose, fingerprint, read_report, report_lines
 from finetune.judge.heldout import HALVES, RetrievalTest, make_test
 from finetune.judge.scores import BM25, METRICS, START, Halves, in_words, mean_interval, rows_of, table
 from finetune.nanobeir import FOLDER, read
+from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
 
 WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
@@ -121,13 +123,22 @@ def test_the_share_is_chosen_on_dev_and_forgetting_is_bounded(dev, similarity, a
 
 
 @pytest.mark.parametrize(
-    "kept,last", [("start", "best/ is the start: nothing"), ("adapted", "what was trained:")]
+    "kept,forgot,last",
+    [
+        ("start", "", "best/ is the start: nothing"),
+        (
+            "start",
+            "adapted",
+            "start: adapted is better on your text, but forgot more than 1 point of STS-B dev",
+        ),
+        ("adapted", "", "what was trained:"),
+    ],
 )
-def test_the_last_line_says_what_is_kept(kept, last):
+def test_the_last_line_says_what_is_kept(kept, forgot, last):
     figure = {"value": -1.0, "low": -2.0, "high": -0.5, "verdict": "worse"}
-    rows = {"adapted": {"less": {START: figure}}}
+    rows = {START: {"less": {}}, "adapted": {"less": {START: figure}}}
     similar = {"0": {"value": 80.0}, "1": {"value": 79.0, "difference": -1.0, "low": -1.5, "high": -0.4}}
-    report = {"table": [], "similarity": similar, "rows": rows, "kept": kept}
+    report = {"table": [], "similarity": similar, "rows": rows, "kept": kept, "forgot": forgot}
     report["chosen"] = {"alpha": 1.0, "row": "adapted", "dev": {"0": 1.0, "1": 2.0}}
     lines = report_lines(report)
     assert "  STS-B dev, start: 80.0" in lines and "  STS-B dev, adapted: 79.0, -1.0 [-1.5, -0.4]" in lines
@@ -142,7 +153,25 @@ def test_start_and_words_are_scored_once(made, tmp_path):
         opened.append(1)
         return open_model(start, "mean")
 
-    for _ in range(2):
-        judge = Judge(made[0], folder, open_start, None)
+    def begin(pooling="mean"):
+        judge = Judge(made[0], folder, open_start, None, fingerprint(str(start), pooling))
         judge.begin()
-    assert len(opened) == 1 and set(judge.scores) == {START, BM25} and len(judge.table()) == 4
+        return len(opened), judge
+
+    assert begin()[0] == 1
+    scored, judge = begin()
+    assert scored == 1 and set(judge.scores) == {START, BM25} and len(judge.table()) == 4
+    # another pooling, or other weights of the same name, are another start
+    assert begin("cls")[0] == 2
+    weights = load_file(start / "model.safetensors")
+    save_file(
+        {name: 2 * tensor for name, tensor in weights.items()}, start / "model.safetensors", {"format": "pt"}
+    )
+    scored, other = begin("cls")
+    assert scored == 3 and (other.scores[START]["test"] != judge.scores[START]["test"]).any()
+    assert begin("cls")[0] == 3
+
+
+def test_a_report_without_what_was_trained_is_refused(tmp_path):
+    with pytest.raises(UserError, match="to judge; to make it again: clearly export"):
+        read_report(tmp_path / "judge.json", tmp_path / "export", tmp_path / "best")
