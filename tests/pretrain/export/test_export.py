@@ -321,6 +321,19 @@ def test_which_checkpoint(tmp_path):
         export(tmp_path, step=4)
 
 
+def test_weights_of_other_names_are_refused(tmp_path, monkeypatch):
+    """As after an upgrade of transformers that renames them."""
+
+    def renamed(*place):
+        for name, tensor in read_tensors(*place):
+            yield name.replace("embeddings.LayerNorm", "embeddings.norm"), tensor
+
+    make_run(tmp_path)
+    monkeypatch.setattr("pretrain.export.folder.read_tensors", renamed)
+    with pytest.raises(UserError, match=r"missing .*LayerNorm.*left over .*\.norm.*version of transformers"):
+        export(tmp_path)
+
+
 def test_an_old_export_is_replaced_and_anything_else_is_not(tmp_path):
     make_run(tmp_path)
     out = export(tmp_path)
