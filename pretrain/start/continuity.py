@@ -28,6 +28,7 @@ FREE = (
     *("train.micro_batch_tokens", "train.balance", "train.activation_checkpointing", "train.graphs"),
     *("train.deterministic", "train.optimizer_code", "train.zero", "train.threads"),
     *("train.rendezvous_seconds", "train.step_deadline"),
+    "objective.mlm.initial_bias",  # a checkpoint has the bias
 )
 """Keys that may differ without being a change of the run."""
 
@@ -59,7 +60,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     step = state["step"]
     if config.train.steps < step:
         raise UserError(
-            f"train.steps={config.train.steps} is less than the {step} steps of {source}; name as many"
+            f"train.steps={config.train.steps} is less than the {step} steps of {source}; name as many or more"
         )
     # a key that the checkpoint is too old to have has its default
     before = _settings(merged(Config().model_dump(mode="json"), state["config"]))
