@@ -60,7 +60,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     step = state["step"]
     if config.train.steps < step:
         raise UserError(
-            f"train.steps={config.train.steps} is less than the {step} steps of {source}; name as many or more"
+            f"train.steps={config.train.steps} is less than the {step} steps of {source}; name these or more"
         )
     # a key that the checkpoint is too old to have has its default
     before = _settings(merged(Config().model_dump(mode="json"), state["config"]))
