@@ -211,7 +211,7 @@ def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
         manifest = json.loads((_data_folder(config) / "manifest.json").read_bytes())
         prepare = manifest.get("config") or prepare
         described |= {key: manifest["splits"]["train"][key] for key in ("sequences", "tokens")}
-        described["unit"] = manifest["unit"]
+        described |= {"unit": manifest["unit"], "columns": manifest.get("columns", [])}
     except (OSError, ValueError, KeyError, TypeError):
         if config["data"].get("folder"):  # moved or removed since
             return described
