@@ -294,9 +294,7 @@ def test_the_card_cites_the_losses_that_were_trained(objective, papers):
 
 
 def test_the_card_says_whether_texts_of_pairs_or_views_are_contrasted():
-    recipe = validate_config({"objective": "simcse+retain", "augment": "none"}, "test").model_dump(
-        mode="json"
-    )
+    recipe = validate_config({"objective": {"name": "simcse+retain"}}, "test").model_dump(mode="json")
     for columns, said in ((["text", "positive"], "the texts of a pair"), (["text"], "views of a sentence")):
         assert f"loss between {said} (objective `simcse+retain`" in _objective(recipe, {"columns": columns})
 
