@@ -126,6 +126,9 @@ class TrainingRun:
         self.checkpoint, state = resume_from(self.config, data.inputs)
         self.data = as_begun(data, state)
         self.progress = Progress(**state["progress"]) if state else Progress()
+        if state is not None:  # best/ may be the start, as it was
+            began = state["config"]["objective"]["mlm"].get("initial_bias", "zero")
+            self.config.objective.mlm.initial_bias = began
         self.watchdog.begin(self.progress.step)
         self.config.train.precision = choose_precision(self.config, state)
         allow_tf32(self.config)
@@ -138,7 +141,8 @@ class TrainingRun:
 
         # the model: an encoder, and the objective with its heads
         self.encoder = starting_encoder(config, data.tokenizer)
-        if config.objective.mlm.initial_bias == "frequencies" and config.model.init is None:
+        reads = config.objective.mlm.initial_bias == "frequencies" and config.model.init is None
+        if reads and self.progress.best_step == 0:  # else a checkpoint replaces it unseen
             start_at_frequencies(self.encoder, data.train, data.tokenizer)
         longest = self.encoder.max_positions
         prompts, use = prompt_tokens(data.tokenizer, config.data.prompts), data.export_interface(longest)

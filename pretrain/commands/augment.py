@@ -150,7 +150,7 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
         lines = [text]
     elif file or is_piped():
         is_file, place = file not in ("", "-"), file if file not in ("", "-") else "standard input"
-        if is_file and not os.path.isfile(file):
+        if is_file and (not os.path.exists(file) or os.path.isdir(file)):
             raise UserError(f"there is no file {file}; a sentence is given by --text")
         try:
             with naming_damage(place), open_file(file) if is_file else sys.stdin.buffer as stream:

@@ -54,7 +54,8 @@ def naming_full_disk(path: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
-            f"No space left on the disk for {path}. Free some, and give the same command again: it continues."
+            f"No space left on the disk (or over quota) for {path}. Free some, and give the same command "
+            "again: it continues."
         ) from error
 
 

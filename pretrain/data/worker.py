@@ -297,7 +297,7 @@ class BlockMaker:
             worst = int(lengths.argmax())
             raise UserError(
                 f"sequence {int(ids[worst])} of {self.reader.folder} has {int(lengths[worst])} tokens: raise "
-                f"model.max_positions ({longest})"
+                f"model.max_positions, or prepare the data with max_length {longest}"
             )
 
 

@@ -211,7 +211,7 @@ def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
         manifest = json.loads((_data_folder(config) / "manifest.json").read_bytes())
         prepare = manifest.get("config") or prepare
         described |= {key: manifest["splits"]["train"][key] for key in ("sequences", "tokens")}
-        described["unit"] = manifest["unit"]
+        described |= {"unit": manifest["unit"], "columns": manifest.get("columns", [])}
     except (OSError, ValueError, KeyError, TypeError):
         if config["data"].get("folder"):  # moved or removed since
             return described
@@ -320,5 +320,9 @@ def _rebuild(checkpoint: Path, content: dict[str, Any]) -> tuple[PreTrainedModel
     model.tie_weights()
     tied = {name.removeprefix(prefix) for name in content["aliases"]}
     lacking = [name for name in missing if name not in tied]
-    assert not lacking and not unexpected, (checkpoint, lacking, unexpected)
+    if lacking or unexpected:  # transformers renames weights
+        raise UserError(
+            f"the weights in {checkpoint} do not fit their config (missing {lacking[:4]}, left over "
+            f"{unexpected[:4]}): export with the version of transformers that trained them"
+        )
     return model.eval(), heads

@@ -26,6 +26,7 @@ PAPERS = {
     "diffcse": "Chuang et al. 2022, DiffCSE, arXiv:2204.10298",
     "esimcse": "Wu et al. 2022, ESimCSE, arXiv:2109.04380",
     "declutr": "Giorgi et al. 2021, DeCLUTR, arXiv:2006.03659",
+    "retain": "Li and Hoiem 2016, Learning without Forgetting, arXiv:1606.09282",
 }
 SCORES = LABELS | {"partner_among": "... candidates"}
 POOLING = {
@@ -66,7 +67,7 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
         template_path=str(TEMPLATE),
         policy=policy,
         recipe=recipe,
-        trained=_objective(recipe),
+        trained=_objective(recipe, policy["data"]),
         architecture=architecture,
         parameters=format_count(parameters),
         pooling=POOLING[policy["pooling"]],
@@ -176,7 +177,7 @@ def _is_masked(recipe: dict[str, Any]) -> bool:
     return recipe["objective"]["mlm"]["weight"] > 0 and recipe["objective"]["mlm"]["copies"] > 0
 
 
-def _objective(recipe: dict[str, Any]) -> str:
+def _objective(recipe: dict[str, Any], data: dict[str, Any]) -> str:
     init = recipe["model"].get("init")
     start = f"from {without_folders(init)}" if init else "from random weights"
     others = [part for part in _parts(recipe) if part != "mlm"]
@@ -186,8 +187,9 @@ def _objective(recipe: dict[str, Any]) -> str:
     first, second = views.get("anchor") or views["spec"], views.get("positive") or views["spec"]
     named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
     losses = "masked language modelling and " if _is_masked(recipe) else ""
+    between = "the texts of a pair" if "positive" in data.get("columns", ()) else "views of a sentence"
     return (
-        f"{start} by {losses}a contrastive loss between views of a sentence (objective `{'+'.join(others)}`, "
+        f"{start} by {losses}a contrastive loss between {between} (objective `{'+'.join(others)}`, "
         f"augmentation {named})"
     )
 

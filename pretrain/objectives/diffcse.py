@@ -70,7 +70,8 @@ class Diffcse(Objective):
         if self.sequence_roles and longest > self.most_positions:
             raise UserError(
                 f"objective.diffcse.generator={self.settings.generator} takes {self.most_positions} "
-                f"positions: name one with {longest}, or prepare the data with that max_length"
+                f"positions: name one with {longest}, or prepare the data with max_length "
+                f"{self.most_positions}"
             )
 
     def weights(self, step: int) -> dict[str, float]:

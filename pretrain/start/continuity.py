@@ -28,13 +28,14 @@ FREE = (
     *("train.micro_batch_tokens", "train.balance", "train.activation_checkpointing", "train.graphs"),
     *("train.deterministic", "train.optimizer_code", "train.zero", "train.threads"),
     *("train.rendezvous_seconds", "train.step_deadline"),
+    "objective.mlm.initial_bias",  # a checkpoint has the bias
 )
 """Keys that may differ without being a change of the run."""
 
 MAY_CHANGE = (
     *("train.lr", "train.head_lr_scale", "train.clip", "train.precision", "train.warmup_steps"),
     *(f"train.faults.{key}" for key in ("skip", "within", "rollbacks", "spikes", "spike_factor", "jump")),
-    *("train.log_every", "train.steps"),
+    *("train.faults.dead_loss", "train.log_every", "train.steps"),
 )
 """Keys that may change when a run is resumed (docs/runs.md says what a change does); also an objective's
 `steadier` settings."""
@@ -59,7 +60,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     step = state["step"]
     if config.train.steps < step:
         raise UserError(
-            f"train.steps={config.train.steps} is less than the {step} steps of {source}; name as many"
+            f"train.steps={config.train.steps} is less than the {step} steps of {source}; name these or more"
         )
     # a key that the checkpoint is too old to have has its default
     before = _settings(merged(Config().model_dump(mode="json"), state["config"]))

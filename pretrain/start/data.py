@@ -167,7 +167,8 @@ def open_train(config: Config) -> ShardReader:
         simcse.hard_negatives = negatives
     if 0 < negatives < simcse.hard_negatives:
         raise UserError(
-            f"objective.simcse.hard_negatives is {simcse.hard_negatives}, and {reader.folder} has {negatives}"
+            f"objective.simcse.hard_negatives is {simcse.hard_negatives}, and {reader.folder} has "
+            f"{negatives}: set that number, or true for all"
         )
     return reader
 

@@ -37,10 +37,10 @@ def set_deterministic(config: Config) -> None:
 
 
 def allow_tf32(config: Config) -> None:
-    """Let a GPU round float32 products to TF32's 11 digits in a run whose encoder's have fewer or no more.
+    """Let a GPU round the float32 products of heads and losses to TF32 (11 bits) in a run in bf16 or fp16.
 
-    Those are the heads' and the losses' of a run in bf16 or fp16. With `train.deterministic` or
-    `model.attention: exact`, and in fp32, they stay as they are.
+    The encoder's products are rounded to as many bits or fewer in such a run. With `train.deterministic` or
+    `model.attention: exact`, and in a run in fp32, float32 products are not rounded.
     """
     exact = config.train.deterministic or config.model.attention == "exact"
     torch.backends.cuda.matmul.allow_tf32 = config.train.precision in ("bf16", "fp16") and not exact

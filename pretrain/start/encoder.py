@@ -145,5 +145,8 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
         guide.head = modules.head
         guide.leave_out(unpooled_prompts(modules.interface, tokenizer))
     if longest > guide.max_positions:
-        raise UserError(f"{where} takes {guide.max_positions} positions, and the data has {longest}")
+        raise UserError(
+            f"{where} takes {guide.max_positions} positions, and the data has {longest}: name an encoder "
+            f"with more, or prepare the data with max_length {guide.max_positions}"
+        )
     return guide.requires_grad_(False).eval()

@@ -132,15 +132,15 @@ CHECKS = {
         ("vadvcse_adversarial_over_random", "vadvcse_cosine_with_start"),
         lambda ratio, _: ratio < HARDER_THAN_RANDOM,
         "the adversarial step of V-advCSE finds nothing worse than random noise: its loss is {0:.4f} times "
-        f"that (below {HARDER_THAN_RANDOM}), its cosine with its start {{1:.4f}}. Take another "
+        f"the noise's (below {HARDER_THAN_RANDOM}), its cosine with its start {{1:.4f}}. Take another "
         "objective.vadvcse.reading than smart-package, or raise objective.vadvcse.step_size.",
     ),
     "vascl": Check(
         ("vascl_neighbourhood_rise", "vascl_neighbourhood_rise_of_random", "loss/vascl_neighbourhood"),
         lambda rise, of_random, loss: rise < LEAST_PART * loss or rise < HARDER_THAN_RANDOM * of_random,
         "the virtual augmentation of VaSCL hides nothing: it raises the neighbourhood loss, {2:.4g}, by "
-        f"{{0:.4g}}, a random one by {{1:.4g}}. Raise objective.vascl.radius below {LEAST_PART} of the loss, "
-        "else lower it.",
+        f"{{0:.4g}}, a random one by {{1:.4g}}. If the rise is below {LEAST_PART} of the loss, raise "
+        "objective.vascl.radius; if random noise does as much, lower it.",
     ),
     "augcse": Check(
         ("discriminator_accuracy", "discriminator_majority_share"),

@@ -50,7 +50,7 @@ from augment.core.vocabulary import Vocabulary
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder_writer import Retention
 from pretrain.checkpoint.saver import Saver
-from pretrain.commands.estimate.formulas import memory
+from pretrain.commands.estimate.formulas import memory, peak
 from pretrain.commands.estimate.measure import measure_model
 from pretrain.commands.plan import assumed_batch, layout_of
 from pretrain.common.transfer import Numbers
@@ -368,8 +368,8 @@ def planned_gb(accept: Accept, run: Run) -> float:
     """Return the memory at the peak as a plan has it."""
     batch, mean = assumed_batch(run.config, accept.size.length)
     batch = replace(batch, longest=accept.size.length)
-    model = measure_model(run.config, accept.tokenizer, mean, "bf16", on_gpu=True)
-    return round(memory(model, batch, layout_of(run.config, 1, 0)).peak / 1e9, 2)
+    model = measure_model(run.config, accept.tokenizer, mean, "bf16")
+    return round(peak(memory(model, batch, layout_of(run.config, 1, 0))) / 1e9, 2)
 
 
 def timed(accept: Accept, run: Run, flops_per_token: float, count: int) -> dict[str, Any]:

@@ -88,6 +88,9 @@ class Figure(BaseModel):
     """cases: what to read, by the names of finetune.figures.cases"""
 
 
+_GONE = {"dev.start", "dev.change", "dev.gain"}
+
+
 class Sweep(BaseModel):
     """A sweep file."""
 
@@ -143,6 +146,11 @@ class Sweep(BaseModel):
             raise ValueError("rows: there are none")
         if "-trust" in " ".join([*self.evaluations.values(), *self.of_start.values()]):
             raise ValueError("evaluations: --trust is for the command line alone")
+        for metrics in [self.select, *self.columns.values()]:
+            if gone := _GONE.intersection([metrics] if isinstance(metrics, str) else metrics):
+                raise ValueError(
+                    f"{min(gone)} is gone: write start.dev (with of_start: {{sts: ''}}), and dev or dev.last"
+                )
         ours = [name for name, row in self.rows.items() if row.kind != "quoted"]
         if self.baseline and self.baseline not in ours:
             raise ValueError(f"baseline {self.baseline!r}: no such row of ours; there are {', '.join(ours)}")

@@ -91,7 +91,7 @@ class AgreeOnColumns(PlannedStep):
         if with_labels and without:
             places = [where(self.plan.tasks[n], tasks[n].position) for n in (with_labels[0], without[0])]
             raise UserError(
-                f"The record in {places[0]} has a label, that in {places[1]} has none: give all labels"
+                f"The record in {places[0]} has a label, that in {places[1]} has none: give all, or none"
             )
         filled = {"text"}.union(*(task.columns for task in tasks.values()))
         labels = max(task.labels for task in tasks.values()) if with_labels else None

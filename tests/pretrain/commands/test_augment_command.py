@@ -76,6 +76,14 @@ def test_sentences_from_text_file_and_standard_input(tmp_path, call):
     assert "12, 13" in call("--aug", "none", "--text", "12, 13")[1].replace("12 , 13", "12, 13")
 
 
+def test_sentences_from_a_pipe_that_has_a_name(tmp_path, call):
+    """As of the shell's <(command)."""
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["sh", "-c", 'echo "a bird sings" > "$0"', str(tmp_path / "pipe")]):
+        code, out, err = call(str(tmp_path / "pipe"), "--aug", "none")
+    assert code == 0 and "a bird sings" in out, err
+
+
 @pytest.mark.parametrize("folder", ["short", "/".join(["a folder with a long name"] * 8)])
 def test_tokenizer_folder_and_synonyms(tmp_path, call, monkeypatch, folder):
     augment_tokenizers.byte_level(delete=False).save_pretrained(tmp_path / "tokenizer")

@@ -207,7 +207,10 @@ def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, rec
         (["--train.global_bach", "4"], "did you mean --train.global-batch?"),
         (["--world-size", "5"], "data.lanes=4: start at most 4 ranks"),
         (["--train.global_batch", "800"], "there are 600 sequences"),
-        (["--model.max_positions", "32"], "raise model.max_positions=32"),
+        (
+            ["--model.max_positions", "32"],
+            "raise model.max_positions, or prepare the data with max_length 32",
+        ),
         (["--split", "test"], "--split: Input should be 'train' or 'heldout'"),
         (["--data", "/nowhere"], "clearly prepare"),
         (["--aug", "subs", "--augment.synonyms", "/nowhere"], "/nowhere"),

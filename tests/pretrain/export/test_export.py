@@ -22,7 +22,7 @@ from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.__main__ import main
 from pretrain.export.folder import _describe_data, export, read_policy
-from pretrain.export.model_card import cited
+from pretrain.export.model_card import _objective, cited
 from pretrain.export.sentence_transformers import layer_weights
 from pretrain.model.encoder import load_encoder
 from pretrain.model.pooling import SECOND_STATE
@@ -284,12 +284,19 @@ def test_an_export_names_its_dimensions_and_is_cut_to_one(tmp_path):
         ({"name": "clear", "mlm": {"weight": 0.0}}, {"2012.15466"}),
         ({"name": "simcse", "mlm": {"copies": 0}}, {"2104.08821"}),
         ({"name": "mlm+simcse"}, {"2104.08821", "1810.04805"}),
+        ({"name": "simcse+retain", "mlm": {"weight": 0.0}}, {"2104.08821", "1606.09282"}),
         ({"name": "own.py:Own", "mlm": {"weight": 0.0}}, set()),
     ],
 )
 def test_the_card_cites_the_losses_that_were_trained(objective, papers):
     recipe = validate_config({"objective": objective}, "test").model_dump(mode="json")
     assert {paper.partition("arXiv:")[2] for paper in cited(recipe)} == papers
+
+
+def test_the_card_says_whether_texts_of_pairs_or_views_are_contrasted():
+    recipe = validate_config({"objective": {"name": "simcse+retain"}}, "test").model_dump(mode="json")
+    for columns, said in ((["text", "positive"], "the texts of a pair"), (["text"], "views of a sentence")):
+        assert f"loss between {said} (objective `simcse+retain`" in _objective(recipe, {"columns": columns})
 
 
 @pytest.mark.parametrize(("named", "said"), [("gone/wikibooks", None), (None, ["embedded"])])
@@ -319,6 +326,19 @@ def test_which_checkpoint(tmp_path):
         export(tmp_path, step=7)
     with pytest.raises(UserError, match=r"no checkpoint of step '4'; there are: 3, 5, 7"):
         export(tmp_path, step=4)
+
+
+def test_weights_of_other_names_are_refused(tmp_path, monkeypatch):
+    """As after an upgrade of transformers that renames them."""
+
+    def renamed(*place):
+        for name, tensor in read_tensors(*place):
+            yield name.replace("embeddings.LayerNorm", "embeddings.norm"), tensor
+
+    make_run(tmp_path)
+    monkeypatch.setattr("pretrain.export.folder.read_tensors", renamed)
+    with pytest.raises(UserError, match=r"missing .*LayerNorm.*left over .*\.norm.*version of transformers"):
+        export(tmp_path)
 
 
 def test_an_old_export_is_replaced_and_anything_else_is_not(tmp_path):

@@ -16,6 +16,8 @@ from pretrain.common.errors import UserError
         ({"rows": {"one": {"sett": {}}}}, ["rows.one.sett"]),
         ({"seeds": [1, 1]}, ["seeds"]),
         ({"recipe": None}, ["one", "recipe"]),
+        ({"columns": {"gain": ["dev", "dev.gain"]}}, ["dev.gain is gone", "write start.dev"]),
+        ({"select": "dev.change"}, ["dev.change is gone", "dev.last"]),
         (
             {"columns": {"STS-B": "sts.STS-B"}, "rows": {"one": {"paper": {"STS-b": 1.0}}}},
             ["one", "STS-b", "did you mean 'STS-B'"],
