@@ -151,7 +151,7 @@ def fingerprint(source: str, pooling: str) -> str:
 
 
 def _row(alpha: float) -> str:
-    return {0: START, 1: ADAPTED}.get(alpha, f"averaged ({alpha:g})")
+    return {0.0: START, 1.0: ADAPTED}.get(alpha, f"averaged ({alpha:g})")
 
 
 def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> float:
