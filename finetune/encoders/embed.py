@@ -103,9 +103,11 @@ class PackedModel:
     single: bool
 
     @classmethod
-    def open(cls, source: ModelSource, pooling: str, token_budget: int, max_length: int | None) -> Self:
+    def open(
+        cls, source: ModelSource, pooling: str, token_budget: int, max_length: int | None, quiet: bool
+    ) -> Self:
         """Load a model; by POOLER, or OWN_MODULES, it has no other pooling."""
-        encoder, tokenizer = load_model(source, pooler=pooling == POOLER)
+        encoder, tokenizer = load_model(source, pooling == POOLER, quiet)
         own = source.modules.interface.max_length if source.modules is not None else None
         longest = min(filter(None, (max_length, own, encoder.max_positions)))
         return cls(encoder, tokenizer, longest, token_budget, pooling in (POOLER, OWN_MODULES))
@@ -120,7 +122,7 @@ class PackedModel:
         return dict.fromkeys(poolings, made[names[0]]) if self.single else made
 
 
-def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
+def load_model(source: ModelSource, pooler: bool = False, quiet: bool = False) -> tuple[SentenceEncoder, Any]:
     """Load (encoder, tokenizer), on the GPU if there is one; pooler: the checkpoint's own is the head."""
     location = source.location
     try:
@@ -140,7 +142,7 @@ def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncod
         encoder.pooling, encoder.head = "cls", load_pooler(location)
     elif modules is not None:
         encoder.head, encoder.normalize = modules.head, modules.interface.normalize
-    if source.policy and not pooler:
+    if source.policy and not pooler and not quiet:
         through = ", through the head that it keeps" if encoder.head is not None else ""
         print(f"trained with {encoder.pooling} pooling{through}", file=sys.stderr)
     return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer

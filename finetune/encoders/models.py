@@ -316,7 +316,7 @@ def _open_encoder(
     own = pooling == OWN_MODULES
     why = _unknown_modules(source) if own else ""
     if not why and _runs_packed(source.location):
-        return PackedModel.open(source, pooling, token_budget, max_length)
+        return PackedModel.open(source, pooling, token_budget, max_length, quiet)
     if own and not quiet:
         why = f"packing does not know its {why or 'type of transformer'}"
         print(f"note: {source.name} runs padded, which takes longer: {why}", file=sys.stderr)

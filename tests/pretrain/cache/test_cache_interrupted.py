@@ -36,7 +36,7 @@ def test_the_same_bytes_with_any_number_of_workers_and_after_a_break(tiny_data, 
     with pytest.raises(KeyboardInterrupt):
         make(tiny_data, tmp_path / "broken", columns, copies=3)
     assert not (tmp_path / "broken" / "manifest.json").exists()
-    with pytest.raises(UserError, match="cache: seed is 3 there and 4 now"):
+    with pytest.raises(UserError, match="seed is 3 there and 4 now"):
         make(tiny_data, tmp_path / "broken", columns, copies=3, seed=4)
     make(tiny_data, tmp_path / "broken", columns, copies=3)
     assert began[:3] == [0, 1, 2] and began[3:] == [2, 3]
