@@ -12,7 +12,7 @@ from finetune.judge.structure import MARKUP, Document
 from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
 from pretrain.prepare.sources.documents import Faults, documents
-from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.planning import kind_of, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.rows import BrokenRow, json_rows, table_rows
 
@@ -94,7 +94,10 @@ def is_read_by_search(sources: Sequence[Source]) -> bool:
 
 
 def _marked(source: Source) -> list[Path]:
-    """Return the files with headings that a source names; where there are some, it is read for them alone."""
+    """Return the files with headings that a source names, if it is read for them alone.
+
+    It is where they hold most of its bytes; beside much data, as the README of a data set, they are left out.
+    """
     path = Path(source.source).expanduser()
     if source.format != "auto":
         return []
@@ -104,10 +107,15 @@ def _marked(source: Source) -> list[Path]:
     found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))
     there = sorted(file for file in found if file.is_file() and not _is_hidden(file.relative_to(base)))
     marked = [file for file in there if file.suffix.lower() in MARKUP]
-    if marked and len(there) > len(marked):
-        others = f"{len(there) - len(marked):,} other files of {source} are not read"
-        print(f"note: {len(marked):,} files with headings are read; {others}", file=sys.stderr, flush=True)
-    return marked
+    data = [file for file in there if kind_of(str(file)) is not None]
+    if not marked or not data:
+        return marked
+    size_of_marked, size_of_data = (sum(file.stat().st_size for file in files) for files in (marked, data))
+    by_headings = size_of_marked >= size_of_data or not path.is_dir()
+    names = f"{len(marked):,} files with headings", f"{len(data):,} files of data"
+    chosen, left_out = names if by_headings else names[::-1]
+    print(f"note: of {source} {chosen} are read, {left_out} are not", file=sys.stderr, flush=True)
+    return marked if by_headings else []
 
 
 def _is_hidden(path: Path) -> bool:

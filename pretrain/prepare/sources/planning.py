@@ -86,7 +86,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
         return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
     files = _files(path)
     if files is None:
-        is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not _kind_of(name)
+        is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not kind_of(name)
         if is_name and not path.parent.is_dir():  # else a misspelt folder
             return _plan_hub(number, source, name)
         parent = path.parent
@@ -113,7 +113,8 @@ def _empty(path: Path | str) -> UserError:
     )
 
 
-def _kind_of(name: str) -> str | None:
+def kind_of(name: str) -> str | None:
+    """Return the format of a file by its name, whatever it is compressed by; None: no text that is read."""
     stem, suffix = os.path.splitext(name)
     return _KINDS.get((os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix).lower())
 
@@ -122,12 +123,12 @@ def _files(path: Path) -> list[Path] | None:
     """Return the files of a path or glob, sorted, without hidden ones; None if there are none."""
     if path.is_dir():
         there = sorted(file for file in _below(path) if file.is_file() and not _of_preparation(file))
-        files = [file for file in there if _kind_of(file.name)]
+        files = [file for file in there if kind_of(file.name)]
         if not files:
             raise UserError(
                 f"source {path} holds no corpus file ({', '.join(_KINDS)}; {', '.join(COMPRESSIONS)})."
             )
-        if others := [file.name for file in there if not _kind_of(file.name)]:
+        if others := [file.name for file in there if not kind_of(file.name)]:
             named = ", ".join(others[:3]) + (", ..." if others[3:] else "")
             print(
                 f"note: source {path}: {len(others)} of {len(there)} files are no corpus files by their "
@@ -176,7 +177,7 @@ def _of_preparation(file: Path) -> bool:
 
 
 def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[ReadTask]:
-    kind = source.format if source.format != "auto" else _kind_of(file.name)
+    kind = source.format if source.format != "auto" else kind_of(file.name)
     if kind is None:
         raise UserError(f"source {file}: give its `format`: text, jsonl, csv, tsv or parquet.")
     if not os.access(file, os.R_OK):

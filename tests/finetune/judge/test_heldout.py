@@ -156,3 +156,13 @@ def test_objects_are_no_column_and_of_a_list_of_texts_the_first_is_taken(tmp_pat
     (piece,) = pieces_of(data_config({"sources": str(tmp_path / "mine.jsonl")}).sources)
     assert piece.columns == ("question", "context")
     assert next(piece.documents()) == Document("it is nobody", "who is it")
+
+
+def test_a_readme_beside_data_is_not_taken_for_the_text(tmp_path):
+    draw = random.Random(0)
+    rows = [{"title": f"title {n}", "text": " ".join(draw.choices(WORDS, k=12))} for n in range(200)]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "set" / "README.md").write_text("# A set\n\nIt has two hundred rows.\n")
+    made = make_test(data_config({"sources": str(tmp_path / "set")}).sources, tmp_path / "a", 0, True)
+    assert made.kind == "columns" and made.counts["documents"] == 200
