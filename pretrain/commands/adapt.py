@@ -32,6 +32,7 @@ from pretrain.common.files import replace_durably, to_json
 from pretrain.common.run_folder import export_of, read_summary
 from pretrain.config import recipe as recipes
 from pretrain.config.data import DataConfig
+from pretrain.config.run import Config
 
 if TYPE_CHECKING:
     from finetune.judge.choice import Judge
@@ -94,6 +95,7 @@ def main(
         print("\n".join(judge.table()), flush=True)
         _step(2, f"prepare the rest with the tokenizer of {init}")
         rest = {"sources": training_sources(settings.data.prepare.sources, out / JUDGE)}
+        _require_a_batch(rest["sources"], settings)
         data = prepare(out=out / "data", **(settings.data.prepare.model_dump(exclude_unset=True) | rest))
         summary = read_summary(out)
         if summary is None or summary["steps"] < settings.train.steps:
@@ -105,6 +107,15 @@ def main(
     _step(4, "judge")
     _report(judge, init, settings.data.prepare, text, out, eval_data)
     return 0
+
+
+def _require_a_batch(sources: list[dict], settings: Config) -> None:
+    """Refuse fewer pairs than a batch takes, before they are prepared, which leaves some out."""
+    lanes, batch = settings.data.lanes, settings.train.global_batch
+    pairs = sum(Path(source["source"]).read_bytes().count(b"\n") for source in sources)
+    if settings.data.prepare.unit == "record" and (usable := int(0.8 * pairs)) < batch:
+        smaller = f", or --train.global_batch {usable // lanes * lanes}" if usable >= lanes else ""
+        raise UserError(f"{pairs:,} pairs to train on are too few for batches of {batch}: add text{smaller}")
 
 
 def check_start(init: str) -> int:

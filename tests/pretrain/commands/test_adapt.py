@@ -24,6 +24,8 @@ from finetune.judge.scores import METRICS
 from finetune.nanobeir import FOLDER, read
 from finetune.search.__main__ import search
 from pretrain.benchmarks.sts_scores import StsEvaluator
+from pretrain.commands.adapt import _require_a_batch
+from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.tokenizer import load_tokenizer
 
@@ -33,6 +35,18 @@ FLAGS = {key: value for key, value in TINY.items() if not key.startswith("model.
     "data.prepare.heldout": 0.1,
     "config": "adapt_micro",
 }
+
+
+def test_fewer_pairs_than_a_batch_are_refused_before_they_are_prepared(tmp_path):
+    (tmp_path / "rows").write_text("{}\n" * 100)
+    settings = load_config("adapt_micro", {"train.global_batch": "64"})
+    _require_a_batch([{"source": str(tmp_path / "rows")}], settings)
+    with pytest.raises(
+        UserError, match=r"100 pairs .* batches of 128: add text, or --train\.global_batch 80"
+    ):
+        _require_a_batch(
+            [{"source": str(tmp_path / "rows")}], load_config("adapt_micro", {"train.global_batch": "128"})
+        )
 
 
 def words(init: Path, text: Path, out: Path, **flags: object) -> list[str]:
