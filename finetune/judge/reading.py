@@ -1,6 +1,5 @@
 """Read the documents of a user's text with the structure that their files give them."""
 
-import glob
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from finetune.judge.structure import MARKUP, Document
 from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
 from pretrain.prepare.sources.documents import Faults, documents
-from pretrain.prepare.sources.planning import kind_of, plan_tasks
+from pretrain.prepare.sources.planning import files_at, kind_of, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.rows import BrokenRow, json_rows, table_rows
 
@@ -71,7 +70,10 @@ def pieces_of(sources: Sequence[Source]) -> list[Piece]:
     """
     found: list[Piece] = []
     for number, source in enumerate(sources):
-        if marked := _marked(source):
+        marked, note = _marked(source)
+        if note:
+            print(note, file=sys.stderr, flush=True)
+        if marked:
             found += [Piece(number, source, file=file) for file in marked]
             continue
         tasks = plan_tasks([source])
@@ -90,36 +92,25 @@ def is_read_by_search(sources: Sequence[Source]) -> bool:
             next(documents(task, sources[task.source], Faults()), None)
     except UserError:
         return False
-    return not any(map(_marked, sources))
+    return not any(_marked(source)[0] for source in sources)
 
 
-def _marked(source: Source) -> list[Path]:
-    """Return the files with headings that a source names, if it is read for them alone.
+def _marked(source: Source) -> tuple[list[Path], str]:
+    """Return the files with headings that a source names, if it is read for them alone; and what to say.
 
     It is where they hold most of its bytes; beside much data, as the README of a data set, they are left out.
     """
     path = Path(source.source).expanduser()
-    if source.format != "auto":
-        return []
-    base = path
-    while glob.has_magic(str(base)) or not base.is_dir():
-        base = base.parent
-    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))
-    there = sorted(file for file in found if file.is_file() and not _is_hidden(file.relative_to(base)))
+    there = files_at(path) if source.format == "auto" else []
     marked = [file for file in there if file.suffix.lower() in MARKUP]
-    data = [file for file in there if kind_of(str(file)) is not None]
+    data = [file for file in there if kind_of(file.name)]
     if not marked or not data:
-        return marked
+        return marked, ""
     size_of_marked, size_of_data = (sum(file.stat().st_size for file in files) for files in (marked, data))
     by_headings = size_of_marked >= size_of_data or not path.is_dir()
     names = f"{len(marked):,} files with headings", f"{len(data):,} files of data"
     chosen, left_out = names if by_headings else names[::-1]
-    print(f"note: of {source} {chosen} are read, {left_out} are not", file=sys.stderr, flush=True)
-    return marked if by_headings else []
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return marked if by_headings else [], f"note: of {source} {chosen} are read, {left_out} are not"
 
 
 def _columns(task: ReadTask, source: Source) -> Columns | None:

@@ -119,10 +119,22 @@ def kind_of(name: str) -> str | None:
     return _KINDS.get((os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix).lower())
 
 
-def _files(path: Path) -> list[Path] | None:
-    """Return the files of a path or glob, sorted, without hidden ones; None if there are none."""
+def files_at(path: Path) -> list[Path]:
+    """Return the files of a folder, or of a path or glob, sorted.
+
+    Of a folder: without hidden ones and prepared data.
+    """
     if path.is_dir():
-        there = sorted(file for file in _below(path) if file.is_file() and not _of_preparation(file))
+        return sorted(file for file in _below(path) if file.is_file() and not _of_preparation(file))
+    if path.is_file():
+        return [path]
+    return sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
+
+
+def _files(path: Path) -> list[Path] | None:
+    """Return the files to read of a folder, or of a path or glob; None if there are none."""
+    there = files_at(path)
+    if path.is_dir():
         files = [file for file in there if kind_of(file.name)]
         if not files:
             raise UserError(
@@ -137,10 +149,7 @@ def _files(path: Path) -> list[Path] | None:
                 flush=True,
             )
         return files
-    if path.is_file():
-        return [path]
-    files = sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
-    return files or None
+    return there or None
 
 
 def _below(folder: Path) -> Iterator[Path]:
